@@ -19,12 +19,12 @@ pub struct EncodedMessage {
 }
 
 impl EncodedMessage {
-    /// Returns the length in bytes.
+    /// Returns the length of the message in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Returns the pieces in order.
+    /// Returns the pieces of the message in order.
     pub fn pieces(&self) -> &[Bytes] {
         &self.pieces
     }
@@ -94,7 +94,7 @@ impl From<Vec<u8>> for EncodedMessage {
     }
 }
 
-/// Output that waits to be written.
+/// Output of a connection that waits to be written to the socket.
 #[derive(Debug, Default)]
 pub struct OutputBuffer {
     /// Pieces that come before the tail.

@@ -47,32 +47,32 @@ pub struct Value<'a> {
     octets: &'a [u8],
 }
 
-/// A value of a primitive type.
+/// A value of a primitive type (AMQP 1.0 §1.6).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scalar<'a> {
-    /// The value null.
+    /// The value null (AMQP 1.0 §1.6.1).
     Null,
-    /// A boolean.
+    /// A boolean (AMQP 1.0 §1.6.2).
     Boolean(bool),
-    /// An unsigned number of 8 bits.
+    /// An unsigned number of 8 bits (AMQP 1.0 §1.6.3).
     Ubyte(u8),
-    /// An unsigned number of 32 bits.
+    /// An unsigned number of 32 bits (AMQP 1.0 §1.6.5).
     Uint(u32),
-    /// An unsigned number of 64 bits.
+    /// An unsigned number of 64 bits (AMQP 1.0 §1.6.6).
     Ulong(u64),
-    /// A signed number of 32 bits.
+    /// A signed number of 32 bits (AMQP 1.0 §1.6.9).
     Int(i32),
-    /// A signed number of 64 bits.
+    /// A signed number of 64 bits (AMQP 1.0 §1.6.10).
     Long(i64),
     /// A point in time, in milliseconds since 1970.
     Timestamp(i64),
-    /// A UUID.
+    /// A UUID (AMQP 1.0 §1.6.18).
     Uuid([u8; 16]),
-    /// Bytes.
+    /// Any bytes (AMQP 1.0 §1.6.19).
     Binary(&'a [u8]),
-    /// A string.
+    /// A text in UTF-8 (AMQP 1.0 §1.6.20).
     String(&'a str),
-    /// A symbol.
+    /// A symbol, which is a text in ASCII (AMQP 1.0 §1.6.21).
     Symbol(&'a str),
     /// A number of another type, or a character.
     Other,
@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
         self.take(width).map(|taken| number(taken) as usize)
     }
 
-    /// Reads the next value.
+    /// Reads the next value from the input.
     pub fn value(&mut self) -> Result<Value<'a>, DecodeError> {
         let start = self.rest;
         let mut code = self.octet()?;
@@ -184,7 +184,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns the value of a boolean.
+    /// Returns the value if it is a boolean.
     pub fn as_bool(&self) -> Option<bool> {
         match (self.code, self.body) {
             (0x41, _) => Some(true),
@@ -194,7 +194,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns the value of a string.
+    /// Returns the value if it is a string.
     pub fn as_string(&self) -> Option<&'a str> {
         match self.code {
             0xa1 | 0xb1 => std::str::from_utf8(self.body).ok(),
@@ -260,7 +260,7 @@ impl<'a> Value<'a> {
         matches!(self.code, 0xa0 | 0xb0).then_some(self.body)
     }
 
-    /// Returns the elements of a list.
+    /// Returns the elements if the value is a list.
     pub fn as_list(&self) -> Option<Elements<'a>> {
         matches!(self.code, 0x45 | 0xc0 | 0xd0).then(|| self.elements())
     }

@@ -91,7 +91,7 @@ pub enum ConnectionEvent<T> {
     Opened,
     /// A session has ended. Its links have already been reported as detached.
     Ended {
-        /// The session that has ended.
+        /// Number of the session that has ended.
         session: SessionId,
         /// The reason. `None` if neither side gave one.
         error: Option<EndError>,
@@ -99,9 +99,9 @@ pub enum ConnectionEvent<T> {
     /// On a server, the peer asks for a link, and the caller must `accept` or `refuse` it. On a
     /// client, the peer has accepted a link.
     Attached {
-        /// The new link.
+        /// The link, which the caller names in later calls.
         link: LinkId,
-        /// Role of the peer on this link.
+        /// Role of the peer on this link: it sends or receives messages.
         peer: LinkRole,
         /// The node that the peer asks for, or that it has given us.
         address: String,
@@ -115,7 +115,7 @@ pub enum ConnectionEvent<T> {
         link: LinkId,
         /// Number of the delivery in its session.
         delivery: u32,
-        /// The received message.
+        /// The message, as it was encoded by its sender.
         message: EncodedMessage,
         /// Set if the sender has settled the message and expects no answer.
         settled: bool,
@@ -126,7 +126,7 @@ pub enum ConnectionEvent<T> {
         sent: T,
         /// The outcome that the receiver reported.
         outcome: DeliveryOutcome,
-        /// The peer's reason for a rejection.
+        /// The peer's reason, if it rejected the message and gave one.
         error: Option<Arc<PeerError>>,
     },
     /// A link has credit again, or a session has room again.
@@ -134,7 +134,7 @@ pub enum ConnectionEvent<T> {
     /// The peer has sent everything that it had, and has returned its remaining credit, as `drain`
     /// asked it to.
     Drained {
-        /// The link that is drained.
+        /// The link over which the peer returned its credit.
         link: LinkId,
     },
     /// A link has ended. Messages that were sent over it and not settled come back.
@@ -150,7 +150,7 @@ pub enum ConnectionEvent<T> {
     },
     /// The connection is closed, either by the peer or because the peer has answered our close.
     Closed {
-        /// The peer's reason, if it gave one.
+        /// The reason that the peer gave for closing the connection.
         error: Option<PeerError>,
     },
 }
@@ -310,7 +310,7 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Returns the output buffer.
+    /// Returns the output that the caller must write to the socket.
     pub fn output(&mut self) -> &mut OutputBuffer {
         &mut self.output
     }

@@ -57,7 +57,7 @@ pub(crate) fn decode(input: &mut BytesMut, max_size: usize) -> Result<Option<Fra
     Ok(Some(Frame { layer, channel: u16::from_be_bytes([e, f]), body }))
 }
 
-/// Role of a peer on a link.
+/// Role of a peer on a link (AMQP 1.0 §2.8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkRole {
     /// The peer sends messages.

@@ -44,7 +44,7 @@ impl FuzzClient {
         }
     }
 
-    /// Feeds further bytes of the server.
+    /// Passes more bytes from the server to the client.
     pub fn feed(&mut self, octets: &[u8]) {
         if self.outcome.error.is_some() || self.connection.is_closed() {
             return;

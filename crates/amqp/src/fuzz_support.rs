@@ -25,11 +25,11 @@ pub struct FuzzConnection {
 /// Events and output of a connection. They must not depend on how the input is split.
 #[derive(Debug, Default, PartialEq)]
 pub struct FuzzOutcome {
-    /// Events in order.
+    /// Events of the connection in the order in which they came.
     pub events: Vec<ConnectionEvent<u64>>,
     /// Reason why the connection could not continue.
     pub error: Option<ConnectionError>,
-    /// Bytes that were written.
+    /// Bytes that the connection has written.
     pub output: Vec<u8>,
     /// Number of messages that were sent and never came back with an event. It must be 0.
     pub lost: u64,
@@ -59,7 +59,7 @@ impl FuzzConnection {
         }
     }
 
-    /// Feeds further bytes of the peer.
+    /// Passes more bytes from the peer to the connection.
     pub fn feed(&mut self, octets: &[u8]) {
         if self.outcome.error.is_some() || self.connection.is_closed() {
             return;

@@ -5,7 +5,7 @@ use std::fmt;
 pub struct Password(String);
 
 impl Password {
-    /// Wraps a secret.
+    /// Wraps a password, so that `Debug` does not print it.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }

@@ -6,7 +6,7 @@ use std::fmt;
 /// Maximum length of a peer's text, in characters. Longer texts are cut.
 const MAX_TEXT_CHARACTERS: usize = 1000;
 
-/// Error that a peer reports.
+/// An error that a peer reports (AMQP 1.0 §2.8.14).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerError {
     /// Condition, such as `amqp:not-found`.
@@ -21,11 +21,11 @@ pub struct PeerError {
 /// peer is not trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RedirectTarget {
-    /// Host name to use in the open.
+    /// Host name that the client must name in its open.
     pub hostname: Option<String>,
-    /// Host to connect to.
+    /// Name or address of the host that the client should connect to.
     pub network_host: Option<String>,
-    /// Port to connect to.
+    /// Port that the client should connect to.
     pub port: Option<u16>,
     /// Address of the node, if a link is redirected.
     pub address: Option<String>,

@@ -8,11 +8,11 @@ const MAX_TEXT_CHARACTERS: usize = 100;
 /// Product of a peer. A text is empty if the peer did not send it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerProduct {
-    /// Container-id of the peer.
+    /// Container-id that the peer names in its open.
     pub container: String,
-    /// Name of the product.
+    /// Name of the product, such as `RabbitMQ`.
     pub name: String,
-    /// Version of the product.
+    /// Version of the product, as the peer writes it.
     pub version: String,
 }
 

@@ -3,12 +3,12 @@ use crate::codec::{DecodeError, Reader};
 use crate::frame::{self, Layer};
 use crate::password::Password;
 
-/// A user name and its password.
+/// A user name and its password, which a server accepts from its clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlainCredentials {
-    /// User name.
+    /// Name of the user.
     pub user: String,
-    /// Password of the user.
+    /// Password that a client must give with this user name.
     pub password: Password,
 }
 
@@ -18,7 +18,7 @@ pub enum ListenerAuth {
     /// PLAIN with any name and password, ANONYMOUS, or no SASL at all. This is for a listener that
     /// only this host can reach.
     Any,
-    /// PLAIN with this user and password.
+    /// Only PLAIN, with this user name and password.
     Plain(PlainCredentials),
 }
 

@@ -17,20 +17,20 @@ pub enum ClientLogin {
     Anonymous,
     /// The client sends user name and password as they are (RFC 4616).
     Plain {
-        /// User name.
+        /// Name of the user that logs in.
         user: String,
-        /// Password of the user.
+        /// Password that is sent in the clear, so TLS should protect it.
         password: Password,
     },
     /// The client has the identity in its TLS certificate (RFC 4422 appendix A).
     External,
     /// The client proves that it knows the password (RFC 5802).
     Scram {
-        /// Hash function of the proof.
+        /// Hash function of the SCRAM mechanism.
         hash: ScramHash,
-        /// User name.
+        /// Name of the user that logs in.
         user: String,
-        /// Password of the user.
+        /// Password that the client proves to know.
         password: Password,
         /// Random text of printable ASCII without a comma. Each connection needs another one.
         nonce: String,
@@ -55,10 +55,10 @@ pub enum LoginError {
     /// The peer does not offer the mechanism.
     #[error("the peer does not offer the mechanism")]
     NotOffered,
-    /// The peer does not use SASL.
+    /// The peer does not use SASL, so no login is possible.
     #[error("the peer does not use SASL")]
     NoSasl,
-    /// The peer rejects the login.
+    /// The peer rejects the login, for example because of a wrong password.
     #[error("the peer rejected the login")]
     Rejected,
     /// The peer cannot check the login at the moment.

@@ -20,14 +20,14 @@ const MIN_ITERATIONS: u32 = 4096;
 /// Maximum number of iterations. Without it, a server could keep the client computing forever.
 const MAX_ITERATIONS: u32 = 600_000;
 
-/// Hash function of SCRAM.
+/// Hash function of a SCRAM mechanism, which also gives the mechanism its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScramHash {
     /// SCRAM-SHA-1 (RFC 5802).
     Sha1,
     /// SCRAM-SHA-256 (RFC 7677).
     Sha256,
-    /// SCRAM-SHA-512.
+    /// SCRAM-SHA-512, which works like SCRAM-SHA-256 with another hash function.
     Sha512,
 }
 
@@ -156,7 +156,7 @@ impl ScramProof {
 mod tests {
     use super::*;
 
-    /// Example of RFC 7677 §3.
+    /// This is the example of RFC 7677 §3.
     const SERVER_FIRST: &str = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
 
     #[test]
@@ -169,7 +169,7 @@ mod tests {
         for lie in ["", "v=", "v=AAAA", "e=other-error", "v=7rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="] {
             assert!(!proof.is_answered_by(lie.as_bytes()), "{lie}");
         }
-        // Example of RFC 5802 §5.
+        // This is the example of RFC 5802 §5.
         let first = ScramFirst::new(ScramHash::Sha1, "user", "fyko+d2lbbFgONRv9qkxdawL").unwrap();
         let server_first = "r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,s=QSXCR+Q6sek8bf92,i=4096";
         let (message, proof) = first.prove("pencil", server_first.as_bytes()).unwrap();

@@ -29,13 +29,13 @@ fn assert_length(octets: &[u8]) {
 /// All format codes of §1.6 with values, in the order of the specification. `Other` marks types
 /// that are not used here.
 const SCALARS: &[(&[u8], Scalar<'_>)] = &[
-    // §1.6.1 null, §1.6.2 boolean
+    // Null (§1.6.1) and boolean (§1.6.2).
     (&[0x40], Scalar::Null),
     (&[0x56, 0x00], Scalar::Boolean(false)),
     (&[0x56, 0x01], Scalar::Boolean(true)),
     (&[0x41], Scalar::Boolean(true)),
     (&[0x42], Scalar::Boolean(false)),
-    // §1.6.3 ubyte to §1.6.6 ulong
+    // The types ubyte (§1.6.3) to ulong (§1.6.6).
     (&[0x50, 0xff], Scalar::Ubyte(255)),
     (&[0x60, 0xff, 0xff], Scalar::Other),
     (&[0x70, 0xff, 0xff, 0xff, 0xff], Scalar::Uint(u32::MAX)),
@@ -44,14 +44,14 @@ const SCALARS: &[(&[u8], Scalar<'_>)] = &[
     (&[0x80, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde, 0xf0], Scalar::Ulong(0x1234_5678_9abc_def0)),
     (&[0x53, 0xff], Scalar::Ulong(255)),
     (&[0x44], Scalar::Ulong(0)),
-    // §1.6.7 byte to §1.6.10 long
+    // The types byte (§1.6.7) to long (§1.6.10).
     (&[0x51, 0x80], Scalar::Other),
     (&[0x61, 0x80, 0x00], Scalar::Other),
     (&[0x71, 0xff, 0xff, 0xff, 0xfe], Scalar::Int(-2)),
     (&[0x54, 0x80], Scalar::Int(-128)),
     (&[0x81, 0x80, 0, 0, 0, 0, 0, 0, 0], Scalar::Long(i64::MIN)),
     (&[0x55, 0x7f], Scalar::Long(127)),
-    // §1.6.11 float to §1.6.16 char
+    // The types float (§1.6.11) to char (§1.6.16).
     (&[0x72, 0x3f, 0x80, 0x00, 0x00], Scalar::Other),
     (&[0x82, 0x3f, 0xf0, 0, 0, 0, 0, 0, 0], Scalar::Other),
     (&[0x74, 0x22, 0x50, 0x00, 0x01], Scalar::Other),
@@ -64,7 +64,7 @@ const SCALARS: &[(&[u8], Scalar<'_>)] = &[
         &[0x98, 0xf8, 0x1d, 0x4f, 0xae, 0x7d, 0xec, 0x11, 0xd0, 0xa7, 0x65, 0x00, 0xa0, 0xc9, 0x1e, 0x6b, 0xf6],
         Scalar::Uuid([0xf8, 0x1d, 0x4f, 0xae, 0x7d, 0xec, 0x11, 0xd0, 0xa7, 0x65, 0x00, 0xa0, 0xc9, 0x1e, 0x6b, 0xf6]),
     ),
-    // §1.6.19 binary to §1.6.21 symbol
+    // The types binary (§1.6.19) to symbol (§1.6.21).
     (&[0xa0, 0x02, 0x00, 0xff], Scalar::Binary(&[0x00, 0xff])),
     (&[0xb0, 0, 0, 0, 2, 0x00, 0xff], Scalar::Binary(&[0x00, 0xff])),
     (b"\xa1\x1eHello Glorious Messaging World", Scalar::String("Hello Glorious Messaging World")),
@@ -98,7 +98,7 @@ fn every_width_of_a_format_code_is_known_from_its_high_half() {
 
 #[test]
 fn lists_maps_and_arrays_have_their_elements_in_each_width() {
-    // §1.6.22 list0, list8, list32.
+    // The encodings list0, list8 and list32 of a list (§1.6.22).
     let lists: [&[u8]; 3] =
         [&[0x45], &[0xc0, 0x04, 0x02, 0x52, 0x07, 0x41], &[0xd0, 0, 0, 0, 0x07, 0, 0, 0, 0x02, 0x52, 0x07, 0x41]];
     for (octets, expected) in lists.into_iter().zip([&[][..], &[Some(7), None], &[Some(7), None]]) {

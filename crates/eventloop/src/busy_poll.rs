@@ -8,10 +8,10 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long a worker looks for events before it sleeps.
+/// Time for which a worker looks for events before it sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BusyPoll {
-    /// The worker sleeps at once.
+    /// The worker does not poll. It sleeps at once if there are no events.
     #[default]
     Off,
     /// The worker looks for this long after each event, even if others need the processor.

@@ -12,9 +12,9 @@ const MAX_PATH_BYTES: usize = 108;
 /// Address of one end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
-    /// An IP address and a TCP port.
+    /// An IP address with a TCP port.
     Tcp(SocketAddr),
-    /// Path of a unix-domain socket.
+    /// Path of a unix-domain socket in the file system.
     Unix(PathBuf),
 }
 

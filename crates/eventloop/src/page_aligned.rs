@@ -20,7 +20,7 @@ impl PageAlignedBuffer {
         Self { memory, start }
     }
 
-    /// Returns the buffer's bytes.
+    /// Returns the bytes of the buffer, which begins at the start of a page.
     pub fn bytes(&mut self) -> &mut [u8] {
         let end = self.start + self.memory.len() - PAGE_BYTES;
         &mut self.memory[self.start..end]

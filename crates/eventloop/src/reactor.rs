@@ -36,7 +36,7 @@ use std::time::Duration;
 
 /// Maximum number of events that are taken from the epoll at a time.
 const MAX_EVENTS: usize = 1024;
-/// Timeout that does not wait.
+/// Timeout with which epoll returns at once.
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// Number of reads or accepts that a task may make before other tasks have their turn.
 const TASK_BUDGET: u32 = 64;
@@ -56,7 +56,7 @@ pub(crate) fn failed_tasks() -> u64 {
 }
 
 thread_local! {
-    /// The loop that runs on this thread.
+    /// The event loop of this thread, if the thread is a worker.
     static CURRENT: RefCell<Option<Rc<Reactor>>> = const { RefCell::new(None) };
 }
 
@@ -224,19 +224,19 @@ fn find_source(sources: &mut Slab<IoSource>, token: u64) -> Option<&mut IoSource
 /// other table until the process ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FdTable {
-    /// All threads share one table.
+    /// All threads of the process share one table of descriptors.
     #[default]
     Shared,
-    /// The worker has its own table.
+    /// The worker has a table of descriptors of its own.
     Private,
 }
 
-/// Options of a worker.
+/// Options of a worker, which are set when its thread starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerOptions {
     /// Owner of the worker's table of descriptors.
     pub fd_table: FdTable,
-    /// How long the worker looks for events before it sleeps.
+    /// Time for which the worker looks for events before it sleeps.
     pub busy_poll: BusyPoll,
 }
 

@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use std::io;
 
-/// A resource that has run out.
+/// A resource whose lack made a connection fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResourceExhausted {
     /// File descriptors of the process (EMFILE, `ulimit -n`).

@@ -29,7 +29,7 @@ pub enum ConversionError {
     /// There are so many parts that their header fields would be longer than the message.
     #[error("it has too many parts that need encoding")]
     Growth,
-    /// The parts are nested too deeply.
+    /// The parts are nested more deeply than the limit permits.
     #[error("its parts are nested too deep")]
     Depth,
 }

@@ -29,9 +29,9 @@ struct Base64Group {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QuotedState {
     Nothing,
-    /// `=`.
+    /// After `=`.
     Equals,
-    /// `=` and one hexadecimal digit.
+    /// After `=` and one hexadecimal digit.
     Digit(u8),
     /// `=` and CR, which begin a soft line break.
     Break,

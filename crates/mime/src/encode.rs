@@ -11,7 +11,7 @@ const BASE64_LINE_BYTES: usize = MAX_LINE_BYTES / 4 * 3;
 /// Number of base64 lines that are encoded at a time.
 const BASE64_LINES: usize = 64;
 
-/// Encoding of content (RFC 2045 §6).
+/// Content-Transfer-Encoding of a part (RFC 2045 §6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// Quoted-printable (RFC 2045 §6.7), which leaves most ASCII text readable.

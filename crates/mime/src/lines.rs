@@ -1,4 +1,4 @@
-//! Lines of a text in memory.
+//! Divides a text in memory into lines.
 
 /// Splits a text into lines. Each line includes its LF, and the CR before the LF if there is one.
 pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {

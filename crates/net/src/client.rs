@@ -50,7 +50,7 @@ pub enum Error {
     Closed(String),
 }
 
-/// Result of sending a message.
+/// Result of sending a message, as the server reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendOutcome {
     /// Set if the server took responsibility for the recipients that it accepted.

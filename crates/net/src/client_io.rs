@@ -30,7 +30,7 @@ pub(crate) fn run_blocking<T>(work: impl Future<Output = T>) -> T {
     }
 }
 
-/// A connection whose calls block.
+/// A connection whose reads and writes block the thread.
 #[derive(Debug)]
 pub(crate) enum BlockingIo {
     Plain(TcpStream),

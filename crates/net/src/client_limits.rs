@@ -50,25 +50,25 @@ impl fmt::Display for ClientKey {
     }
 }
 
-/// Kind of limit.
+/// A limit that applies to each client address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClientLimit {
-    /// Number of connections at a time.
+    /// Number of connections that are open at the same time.
     Connections,
-    /// Connections per minute.
+    /// Number of new connections per minute.
     ConnectionRate,
-    /// MAIL commands per minute.
+    /// Number of MAIL commands per minute.
     MessageRate,
-    /// RCPT commands per minute.
+    /// Number of RCPT commands per minute.
     RecipientRate,
-    /// AUTH commands per minute.
+    /// Number of AUTH commands per minute.
     LoginRate,
-    /// TLS handshakes per minute.
+    /// Number of TLS handshakes per minute.
     HandshakeRate,
 }
 
 impl ClientLimit {
-    /// All kinds of limits.
+    /// All limits, for example for counters of each limit.
     pub const ALL: [Self; 6] = [
         Self::Connections,
         Self::ConnectionRate,
@@ -113,17 +113,17 @@ impl ClientLimit {
 /// Limits for each client address. `None` means no limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientLimits {
-    /// Number of connections at a time.
+    /// Maximum number of connections that a client address may have open at the same time.
     pub connections: Option<u32>,
-    /// Connections per minute.
+    /// Maximum number of new connections per minute.
     pub connection_rate: Option<u32>,
-    /// Messages per minute.
+    /// Maximum number of messages (MAIL commands) per minute.
     pub message_rate: Option<u32>,
-    /// Recipients per minute.
+    /// Maximum number of recipients (RCPT commands) per minute.
     pub recipient_rate: Option<u32>,
     /// Logins per minute, whether or not they succeed.
     pub login_rate: Option<u32>,
-    /// TLS handshakes per minute.
+    /// Maximum number of TLS handshakes per minute.
     pub handshake_rate: Option<u32>,
     /// Maximum number of addresses whose rates are remembered. When there are more, the least
     /// recently used are forgotten. Each takes about 200 bytes.
@@ -178,7 +178,7 @@ impl ClientLimits {
 /// at most once a minute per client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientRefusal {
-    /// Client that was refused.
+    /// Address of the client that was refused.
     pub client: ClientKey,
     /// Limit that the client exceeded this time.
     pub limit: ClientLimit,

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Next action of a session that is free.
 #[derive(Debug)]
 pub enum NextAction {
-    /// Send a message with this envelope.
+    /// The session must send a message with this envelope.
     Transaction(Arc<Envelope>),
     /// Send QUIT. If the session is not free yet, it asks the source again when it is.
     Quit,
@@ -45,7 +45,7 @@ pub trait MessageSource {
     fn sending(&mut self, outbox: &Outbox) {
         let _ = outbox;
     }
-    /// Reports a reply.
+    /// Reports a reply of the server to the caller.
     fn replied(&mut self, event: &Event<'_>, now: Duration);
     /// Returns the size of the message in bytes, for a server that receives it in a chunk (RFC
     /// 3030).
@@ -57,7 +57,7 @@ pub trait MessageSource {
     fn render_chunk(&mut self, outbox: &mut Outbox) {
         let _ = outbox;
     }
-    /// Reports that TLS has begun.
+    /// Reports that the TLS handshake is complete.
     fn tls_established(&mut self, handshake: &Handshake) {
         let _ = handshake;
     }
@@ -66,13 +66,13 @@ pub trait MessageSource {
 /// Time at which a client begins TLS.
 #[derive(Clone, Debug)]
 pub enum ClientSecurity {
-    /// Before the greeting (RFC 8314).
+    /// The client begins TLS before the greeting (RFC 8314).
     Implicit(ClientTls),
-    /// When the session wants it, with STARTTLS (RFC 3207).
+    /// The client begins TLS with STARTTLS, when the session wants TLS (RFC 3207).
     OnDemand(ClientTls),
 }
 
-/// Reason why a session ended.
+/// Reason why a client session ended.
 #[derive(Debug)]
 pub enum SessionEnd {
     /// The session ended after QUIT, or because the server sent 421 or refused to greet.
@@ -82,11 +82,12 @@ pub enum SessionEnd {
     GaveUp(GaveUp),
     /// The connection broke while the session waited for this reply.
     Lost(Option<Verb>, io::Error),
-    /// This reply did not arrive in time.
+    /// The reply to this command did not arrive in time. `None` means that the session waited for no
+    /// reply, for example because TLS was to begin.
     Timeout(Option<Verb>),
     /// The server violated the protocol while the session waited for this reply.
     Violated(Option<Verb>, Violation),
-    /// TLS could not be started.
+    /// The TLS handshake failed.
     TlsFailed(io::Error),
 }
 
@@ -163,7 +164,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         self
     }
 
-    /// Runs the session until it ends.
+    /// Runs the session until it ends. Returns the reason.
     pub async fn run(mut self) -> SessionEnd {
         if let Some(ClientSecurity::Implicit(setup)) = self.security.clone()
             && let Err(ended) = self.begin_tls(&setup).await

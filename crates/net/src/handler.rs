@@ -17,10 +17,10 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
 
-/// The client of a session.
+/// The client of a session, as the server knows it when the session begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Address of the client.
+    /// Address of the client's end of the connection.
     pub address: SocketAddr,
 }
 
@@ -45,7 +45,7 @@ pub enum Answer {
 /// Amount of input that a session reads next.
 #[derive(Debug)]
 pub enum ReadLimit {
-    /// Read as much as the buffer holds.
+    /// Read as much as the buffer has room for.
     All,
     /// Read at most this many bytes. The number must be at least one.
     AtMost(usize),
@@ -89,10 +89,10 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// Reason why a session ended.
+/// Reason why a server session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
-    /// The client sent QUIT.
+    /// The client sent QUIT, which the handler accepted.
     Quit,
     /// The client closed or cut the connection.
     Lost,
@@ -100,14 +100,14 @@ pub enum CloseReason {
     Timeout,
     /// This side ended the session, for example with 421 or after too many errors.
     HungUp,
-    /// The server is stopping.
+    /// The server is stopping, so it has ended all sessions.
     ShuttingDown,
 }
 
-/// Result of AUTH.
+/// Result of an AUTH exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoginOutcome {
-    /// The client proved its identity.
+    /// The client has proved its identity.
     Succeeded,
     /// The client did not prove its identity, or cancelled AUTH.
     Failed,
@@ -134,7 +134,7 @@ pub trait Handler: 'static {
         Answer::Yes
     }
 
-    /// Decides about RCPT.
+    /// Decides about RCPT, which names a recipient of the message.
     fn recipient(&mut self, recipient: &Path<'_>) -> Answer {
         let _ = recipient;
         Answer::Yes
@@ -191,7 +191,7 @@ pub trait Handler: 'static {
         Answer::Yes
     }
 
-    /// Reports that TLS has begun.
+    /// Reports that the TLS handshake is complete.
     fn tls_established(&mut self, handshake: &Handshake) {
         let _ = handshake;
     }
@@ -232,7 +232,7 @@ pub trait Handler: 'static {
         Answer::Yes
     }
 
-    /// Reports the result of AUTH.
+    /// Reports the result of an AUTH exchange.
     fn login_ended(&mut self, outcome: LoginOutcome) {
         let _ = outcome;
     }
@@ -255,12 +255,12 @@ pub trait Handler: 'static {
         Answer::Yes
     }
 
-    /// Decides about NOOP.
+    /// Decides about NOOP, which has no effect.
     fn noop(&mut self) -> Answer {
         Answer::Yes
     }
 
-    /// Decides about QUIT.
+    /// Decides about QUIT. If it is accepted, the session ends.
     fn quit(&mut self) -> Answer {
         Answer::Yes
     }
@@ -284,7 +284,7 @@ pub trait Handler: 'static {
         let _ = why;
     }
 
-    /// Reports that the session is over.
+    /// Reports that the session is over, and why.
     fn disconnect(&mut self, reason: CloseReason) {
         let _ = reason;
     }

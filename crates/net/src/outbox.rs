@@ -3,7 +3,7 @@ use crate::stream::Stream;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-/// Bytes to be sent to a peer.
+/// Bytes that wait to be sent to a peer.
 #[derive(Debug, Default)]
 pub struct Outbox {
     bytes: Vec<u8>,
@@ -52,7 +52,7 @@ impl Outbox {
         }
     }
 
-    /// Returns the length in bytes.
+    /// Returns the number of bytes that wait to be sent.
     pub fn length(&self) -> usize {
         self.bytes.len() + self.body.as_ref().map_or(0, |body| body.length)
     }

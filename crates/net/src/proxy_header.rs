@@ -11,7 +11,7 @@ const STEP_BYTES: usize = 4096;
 /// Tells whether connections come through a proxy that names the real client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Proxied {
-    /// Clients connect directly.
+    /// Clients connect directly, so a session has no PROXY header.
     #[default]
     No,
     /// A proxy passes on the connections, and begins each with a PROXY header of version 1 or 2.

@@ -59,7 +59,7 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
         self.young.remove(key).or_else(|| self.old.remove(key))
     }
 
-    /// Returns the number of keys.
+    /// Returns the number of keys that the map holds.
     pub fn len(&self) -> usize {
         self.young.len() + self.old.len()
     }

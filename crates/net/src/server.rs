@@ -115,7 +115,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
-    /// Sets the limits of each session.
+    /// Sets the limits that apply to each session.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;

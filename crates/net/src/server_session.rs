@@ -56,7 +56,7 @@ pub(crate) struct ServerSession<H: Handler> {
     /// Set if the connection must be closed without waiting for the client, because the handler
     /// asked for that or the client has sent nothing.
     is_aborted: bool,
-    /// How long a client may be silent, or may leave replies unread.
+    /// Time for which a client may be silent, or may leave replies unread.
     idle_timeout: Duration,
     /// Time at which the server gives up on a client that does not read its replies.
     flushed_by: Option<Duration>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// State of one worker. It is made on the worker's own thread, so it needs no locks.
 pub trait Service: 'static {
-    /// Handler of one session.
+    /// Type of the handler that decides about one session.
     type Handler: Handler;
     /// Makes the handler for a client that has connected.
     fn session(&self, peer: Peer) -> Self::Handler;

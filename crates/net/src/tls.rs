@@ -25,9 +25,9 @@ const MAX_KEPT_BYTES: usize = 1024;
 /// Parameters that a TLS handshake agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handshake {
-    /// Duration of the handshake.
+    /// Time that the TLS handshake took.
     pub took: Duration,
-    /// Version of TLS, such as `TLSv1.3`.
+    /// Version of TLS that both sides agreed on, such as `TLSv1.3`.
     pub version: String,
     /// Cipher suite, such as `TLS13_AES_256_GCM_SHA384`.
     pub cipher: String,

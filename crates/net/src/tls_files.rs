@@ -12,7 +12,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Files for a server's side of TLS, all in PEM format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// File with the certificate chain.
+    /// PEM file with the certificate and the certificates of its issuers.
     pub certificate: PathBuf,
     /// File with the private key of the certificate.
     pub key: PathBuf,
@@ -26,20 +26,20 @@ pub struct TlsFiles {
 /// Error for files that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsFilesError {
-    /// A file cannot be read.
+    /// The file cannot be read from the disk.
     #[error("cannot read {}: {why}", path.display())]
     Unreadable {
-        /// Path of the file.
+        /// Path of the file that cannot be read.
         path: PathBuf,
-        /// Error of the read.
+        /// Error that the file system reported.
         why: io::Error,
     },
     /// A file does not contain what it should.
     #[error("{}: {why}", path.display())]
     Invalid {
-        /// Path of the file.
+        /// Path of the file with the wrong content.
         path: PathBuf,
-        /// Fault of the content.
+        /// Says what is wrong with the content.
         why: TlsSetupError,
     },
     /// The certificate and the key cannot be used together.
@@ -49,7 +49,7 @@ pub enum TlsFilesError {
         certificate: PathBuf,
         /// File with the private key.
         key: PathBuf,
-        /// Fault of the pair.
+        /// Says why the certificate and the key cannot be used together.
         why: TlsSetupError,
     },
 }

@@ -53,12 +53,12 @@ pub enum SessionResumption {
 /// Versions of TLS that a client offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TlsVersions {
-    /// TLS 1.3 and 1.2.
+    /// The client offers TLS 1.3 and TLS 1.2.
     #[default]
     All,
-    /// Only TLS 1.2.
+    /// The client offers only TLS 1.2.
     Only12,
-    /// Only TLS 1.3.
+    /// The client offers only TLS 1.3.
     Only13,
 }
 
@@ -174,16 +174,16 @@ impl ServerTls {
 /// Time at which a server begins TLS.
 #[derive(Clone, Debug, Default)]
 pub enum ServerSecurity {
-    /// The server has no TLS.
+    /// The server has no TLS, and does not offer STARTTLS.
     #[default]
     None,
-    /// After a client has sent STARTTLS (RFC 3207).
+    /// The server begins TLS after a client has sent STARTTLS (RFC 3207).
     Offered(ServerTls),
-    /// Before the greeting (RFC 8314).
+    /// The server begins TLS before the greeting (RFC 8314).
     Implicit(ServerTls),
 }
 
-/// Certificates that a client trusts.
+/// Certificates that a client trusts when it verifies a server.
 #[derive(Clone, Debug)]
 pub enum Trust {
     /// The certificates that the system trusts.

@@ -7,7 +7,7 @@
 use crate::command::Chunk;
 use crate::data::{LineChecker, LineFault};
 
-/// Content that a message may have.
+/// Content that a message may have, which decides whether its lines are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentKind {
     /// Lines of text, which are checked.
@@ -19,7 +19,7 @@ pub enum ContentKind {
 /// Part of a message as the reader returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkPiece<'a> {
-    /// Bytes of the message.
+    /// Bytes of the message, which belong to the current chunk.
     Content(&'a [u8]),
     /// The whole chunk has been read.
     End(Chunk),
@@ -58,7 +58,7 @@ impl ChunkReader {
         self.lines.bytes
     }
 
-    /// Returns the worst fault so far.
+    /// Returns the worst fault that the lines of the message have had so far.
     pub fn fault(&self) -> Option<LineFault> {
         match self.content_kind {
             ContentKind::Any => None,

@@ -13,7 +13,7 @@ use std::ops::Deref;
 /// Maximum length of a command line, including CRLF, for all verbs except AUTH.
 pub(crate) const MAX_LINE_BYTES: usize = MAX_COMMAND_LINE_BYTES + MAX_MAIL_PARAMETER_BYTES;
 
-/// Greeting command of a client.
+/// Command with which a client greets the server (RFC 5321 §4.1.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hello {
     /// EHLO: the client wants to know the server's extensions.
@@ -27,10 +27,10 @@ pub enum Hello {
 /// Content of the message as declared by BODY (RFC 6152).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyType {
-    /// Lines of ASCII.
+    /// Lines of ASCII (BODY=7BIT). This is the default.
     #[default]
     SevenBit,
-    /// Lines of any bytes.
+    /// Lines of any bytes (BODY=8BITMIME, RFC 6152).
     EightBitMime,
     /// Any bytes, not in lines (RFC 3030 §3).
     Binary,
@@ -39,17 +39,17 @@ pub enum BodyType {
 /// The MAIL command: the sender, and the parameters of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mail<'a> {
-    /// Sender's address (reverse-path).
+    /// Address of the sender, which RFC 5321 calls the reverse-path.
     pub sender: Path<'a>,
     /// Size of the message in bytes, if the client gave SIZE.
     pub size: Option<u64>,
     /// Value of BODY, or the default of seven-bit content.
     pub body: BodyType,
-    /// Set if the client gave SMTPUTF8.
+    /// Set if the client gave SMTPUTF8 (RFC 6531 §3.4).
     pub smtp_utf8: bool,
-    /// Value of RET (RFC 3461).
+    /// Value of RET: the part of the message that a notification should return (RFC 3461 §4.3).
     pub returns: Option<Return>,
-    /// Value of ENVID (RFC 3461).
+    /// Value of ENVID: an id that notifications repeat to the sender (RFC 3461 §4.4).
     pub envelope_id: Option<Xtext<'a>>,
     /// Value of AUTH: the original sender according to the client (RFC 4954 §5). `<>` means that
     /// the sender is unknown.
@@ -61,9 +61,9 @@ pub struct Mail<'a> {
 pub struct Recipient<'a> {
     /// Recipient's address (forward-path).
     pub path: Path<'a>,
-    /// Value of NOTIFY (RFC 3461).
+    /// Value of NOTIFY: the events that the sender wants to be notified of (RFC 3461 §4.1).
     pub notify: Option<Notify>,
-    /// Value of ORCPT (RFC 3461).
+    /// Value of ORCPT: the recipient's address as the sender first gave it (RFC 3461 §4.2).
     pub original: Option<OriginalRecipient<'a>>,
 }
 
@@ -89,30 +89,30 @@ pub struct Chunk {
 pub enum Command<'a> {
     /// EHLO, HELO or LHLO, with the client's name for itself.
     Hello(Hello, &'a [u8]),
-    /// MAIL FROM.
+    /// MAIL, with the sender and its parameters (RFC 5321 §4.1.1.2).
     Mail(Mail<'a>),
-    /// RCPT TO.
+    /// RCPT, with a recipient and its parameters (RFC 5321 §4.1.1.3).
     Recipient(Recipient<'a>),
-    /// DATA.
+    /// DATA, after which the client sends the message (RFC 5321 §4.1.1.4).
     Data,
-    /// RSET.
+    /// RSET, which ends an open transaction (RFC 5321 §4.1.1.5).
     Reset,
-    /// NOOP.
+    /// NOOP, which has no effect (RFC 5321 §4.1.1.9).
     Noop,
-    /// VRFY, with its argument.
+    /// VRFY, with its argument (RFC 5321 §4.1.1.6).
     Verify(&'a [u8]),
-    /// HELP.
+    /// HELP (RFC 5321 §4.1.1.8).
     Help,
-    /// QUIT.
+    /// QUIT, which ends the session (RFC 5321 §4.1.1.10).
     Quit,
-    /// BDAT.
+    /// BDAT, which announces a chunk of the message (RFC 3030 §2).
     Chunk(Chunk),
-    /// STARTTLS.
+    /// STARTTLS (RFC 3207 §4).
     StartTls,
     /// AUTH, with the mechanism and the undecoded initial response. The mechanism is `None` if this
     /// crate does not know it.
     Auth(Option<Mechanism>, Option<&'a [u8]>),
-    /// XCLIENT.
+    /// XCLIENT, with attributes of a proxy's client (Postfix).
     Xclient(Xclient<'a>),
 }
 

@@ -25,7 +25,7 @@ static DOT_LINE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\n
 /// End of data, for a message whose last line is complete.
 pub const END_OF_DATA: &[u8] = b".\r\n";
 
-/// Fault in the lines of a message.
+/// Fault in the lines of a message, for which the message is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineFault {
     /// The message contains CR without LF, LF without CR, or NUL.

@@ -14,7 +14,7 @@ pub enum Return {
 }
 
 impl Return {
-    /// Returns the value of RET.
+    /// Returns the keyword that RET has for this part: `FULL` or `HDRS`.
     pub fn keyword(self) -> &'static str {
         match self {
             Self::Full => "FULL",
@@ -22,7 +22,7 @@ impl Return {
         }
     }
 
-    /// Parses the value of RET.
+    /// Parses the value of RET without regard to case. `None` if the value is unknown.
     pub fn parse(value: &[u8]) -> Option<Self> {
         match value {
             _ if value.eq_ignore_ascii_case(b"FULL") => Some(Self::Full),
@@ -46,7 +46,7 @@ impl Notify {
     /// DELAY: delivery takes longer than usual.
     pub const DELAY: Self = Self(4);
 
-    /// Returns the events of both.
+    /// Returns the set that has the events of both sets.
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -56,7 +56,7 @@ impl Notify {
         other.0 != 0 && self.0 & other.0 == other.0
     }
 
-    /// Renders the value of NOTIFY.
+    /// Returns the value of NOTIFY, with commas between the events.
     pub fn render(self) -> String {
         let words = [(Self::SUCCESS, "SUCCESS"), (Self::FAILURE, "FAILURE"), (Self::DELAY, "DELAY")];
         let wanted: Vec<&str> = words.iter().filter(|(word, _)| self.wants(*word)).map(|(_, name)| *name).collect();

@@ -8,7 +8,7 @@ pub(crate) enum ReadLine<'a> {
     BareLf(&'a [u8]),
     /// A line beyond the limit. It has been skipped.
     TooLong,
-    /// The line end has not arrived yet.
+    /// The line is not complete, because its end has not arrived yet.
     Partial,
 }
 

@@ -9,7 +9,7 @@ pub struct Auth<'a> {
     pub mechanism: Mechanism,
     /// User name that the client claims.
     pub name: &'a str,
-    /// Proof that the client gives.
+    /// Proof that the client gives of its identity.
     pub proof: Proof<'a>,
 }
 

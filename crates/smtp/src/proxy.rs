@@ -29,7 +29,7 @@ const PROXY: u8 = 0x21;
 /// Family and protocol of a connection without addresses.
 const UNSPECIFIED: u8 = 0x00;
 
-/// Content of a PROXY header.
+/// Content of a PROXY header, which a proxy sends before the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyHeader {
     /// The proxy speaks for itself, probably for a health check, or does not know the client. The
@@ -46,7 +46,7 @@ pub enum ProxyHeader {
     Unix,
 }
 
-/// Reason why a header is invalid.
+/// Reason why a PROXY header is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyHeaderError {
     /// The connection does not begin with a PROXY header.

@@ -79,7 +79,7 @@ impl Reply {
         Self { code, wire: Cow::Owned(wire) }
     }
 
-    /// Returns the three-digit code.
+    /// Returns the three-digit code of the reply.
     pub fn code(&self) -> u16 {
         self.code
     }
@@ -94,7 +94,7 @@ impl Reply {
         self.code < 400
     }
 
-    /// Returns the bytes to send.
+    /// Returns all lines of the reply as bytes to send, including their `<CRLF>`.
     pub fn wire(&self) -> &[u8] {
         &self.wire
     }

@@ -4,15 +4,15 @@ use crate::reply::{Reply, say};
 /// Reason for a reply that a server session gives without asking the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReplyReason {
-    /// NOOP was granted.
+    /// The application granted NOOP, and gave no reply of its own.
     Noop,
-    /// RSET was granted.
+    /// The application granted RSET, and gave no reply of its own.
     Reset,
-    /// QUIT was granted.
+    /// The application granted QUIT, and gave no reply of its own.
     Quit,
-    /// The client sent HELP.
+    /// The client sent HELP. The reply lists the verbs.
     Help,
-    /// The verb is unknown.
+    /// The server does not know the verb.
     UnknownCommand,
     /// The verb is known, but this server does not offer it.
     NotImplemented,
@@ -111,7 +111,7 @@ pub enum ReplyReason {
 }
 
 impl ReplyReason {
-    /// Returns the reply for this reason.
+    /// Returns the fixed reply that the session sends for this reason.
     pub fn reply(self) -> &'static Reply {
         match self {
             Self::Noop => say!("250 2.0.0 Ok"),

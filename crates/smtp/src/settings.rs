@@ -5,10 +5,11 @@ use crate::limits::Limits;
 use crate::reply::Reply;
 use crate::sasl::{MAX_EXCHANGE_LINE_BYTES, Mechanisms};
 
-/// Protocol of a session.
+/// Protocol of a session, which decides about its greeting command and about the replies to a
+/// message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// SMTP. A message gets a single reply.
+    /// SMTP (RFC 5321), in which a message gets a single reply.
     #[default]
     Smtp,
     /// LMTP (RFC 2033). LHLO replaces EHLO, and a message gets a reply for each recipient.
@@ -26,10 +27,10 @@ pub struct Requires {
     pub auth: bool,
 }
 
-/// What a server offers to clients, and what it requires of them.
+/// The extensions that a server offers to clients, and its requirements for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Protocol that the server speaks.
+    /// Protocol that the server speaks: SMTP or LMTP.
     pub protocol: Protocol,
     /// Extensions that EHLO lists. STARTTLS is no longer listed once TLS has begun.
     pub extensions: Extensions,
@@ -49,13 +50,13 @@ impl Offer {
 /// the server's name.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
-    /// Limits of each session.
+    /// Limits that apply to each session.
     pub limits: Limits,
     /// Extensions that EHLO lists without TLS.
     pub extensions: Extensions,
     /// Extensions that EHLO lists over TLS.
     pub extensions_over_tls: Extensions,
-    /// Protocol that the server speaks.
+    /// Protocol that the server speaks: SMTP or LMTP.
     pub protocol: Protocol,
     /// Requirements that clients must meet.
     pub requires: Requires,

@@ -3,7 +3,7 @@ use crate::limits::MAX_COMMAND_LINE_BYTES;
 use crate::xtext::{self, Xtext};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Attribute of a client.
+/// Attribute of a client that XCLIENT can set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Attribute {
     /// NAME: the client's host name.
@@ -67,14 +67,14 @@ impl Attribute {
     }
 }
 
-/// Set of attributes.
+/// Set of XCLIENT attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes(u8);
 
 impl Attributes {
     /// The empty set, which means no XCLIENT.
     pub const NONE: Self = Self(0);
-    /// All attributes.
+    /// The set of all attributes.
     pub const ALL: Self = Self(u8::MAX);
 
     /// Adds an attribute to the set.
@@ -105,10 +105,11 @@ impl Attributes {
     }
 }
 
-/// Value of an attribute.
+/// Value of an XCLIENT attribute, as the proxy gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttributeValue<'a> {
-    /// A known value. [`Xtext::decode`] decodes it.
+    /// A value that the proxy knows. It is still encoded as xtext, and [`Xtext::decode`] decodes
+    /// it.
     Value(Xtext<'a>),
     /// The value is unknown (`[UNAVAILABLE]`).
     Unavailable,

@@ -57,7 +57,8 @@ fn nibble(digit: u8) -> u8 {
     if digit.is_ascii_digit() { digit - b'0' } else { digit - b'A' + 10 }
 }
 
-/// Encodes `text` as xtext.
+/// Encodes `text` as xtext (RFC 3461 §4), which escapes `+`, `=` and all bytes outside of printable
+/// ASCII.
 pub fn encode(text: &[u8]) -> String {
     use fmt::Write;
     let mut encoded = String::with_capacity(text.len());

@@ -8,11 +8,11 @@ pub struct Damage {
     /// Name of the file in the spool's directory. For a missing segment, the name of the segment
     /// after it.
     pub segment: String,
-    /// Offset of the first damaged byte.
+    /// Offset of the first damaged byte in the file.
     pub offset: u64,
     /// Maximum number of damaged bytes.
     pub bytes: u64,
-    /// The kind of part that is damaged.
+    /// The kind of part that is damaged, which decides what is lost.
     pub kind: DamageKind,
     /// The loss that the damage causes.
     pub cost: Cost,
@@ -46,7 +46,7 @@ pub enum DamageKind {
     TornEnd,
 }
 
-/// Loss that a damage causes.
+/// Loss that a damage causes, from the smallest to the largest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cost {
     /// Nothing is lost, because everything in the damaged part was done, is also stored elsewhere,

@@ -9,20 +9,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A directory that holds one spool.
+/// A directory that holds the files of one spool.
 pub trait Disk: Send + Sync {
     /// Locks the directory against all other processes for as long as the returned value lives.
     /// Returns `WouldBlock` if another process has the lock.
     fn lock(&self) -> io::Result<Box<dyn Send + Sync>>;
-    /// Returns the names of all files.
+    /// Returns the names of all files in the directory.
     fn list(&self) -> io::Result<Vec<String>>;
     /// Creates a file. Returns `AlreadyExists` if there is a file with that name, which stays
     /// unchanged. A name may contain one slash: the directory before the slash is created if
     /// needed.
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
-    /// Opens an existing file.
+    /// Opens an existing file for reading and writing.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
-    /// Removes a file.
+    /// Removes a file from the directory.
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Makes earlier creations and removals of files durable. Returns when they are.
     fn sync_directory(&self) -> io::Result<()>;
@@ -33,7 +33,7 @@ pub trait Disk: Send + Sync {
     }
 }
 
-/// A file of a [`Disk`].
+/// An open file of a [`Disk`].
 pub trait DiskFile: Send + Sync {
     /// Returns the file's length in bytes.
     fn bytes(&self) -> io::Result<u64>;
@@ -82,7 +82,7 @@ impl RealDisk {
         Ok(Self { directory, opened, has_quarantined: AtomicBool::new(false) })
     }
 
-    /// Path of the directory.
+    /// Returns the path of the directory that holds the spool.
     pub fn directory(&self) -> &Path {
         &self.directory
     }

@@ -21,7 +21,7 @@ pub enum Error {
     Damaged {
         /// Name of the file in the spool's directory.
         file: String,
-        /// Offset of the first wrong byte.
+        /// Offset of the first wrong byte in the file.
         offset: u64,
     },
     /// The spool is damaged, and the options forbid opening a damaged spool
@@ -33,7 +33,7 @@ pub enum Error {
     QuarantineFailed {
         /// Name of the copy in the spool's directory.
         file: String,
-        /// Error of the file system.
+        /// Error that the file system reported.
         error: Arc<io::Error>,
     },
     /// A later version of mailrun has written this file.
@@ -53,7 +53,7 @@ pub enum Error {
     TooLarge {
         /// Size of the message or envelope in bytes.
         bytes: u64,
-        /// Maximum size in bytes.
+        /// Maximum size in bytes that the spool accepts.
         most: u64,
     },
     /// The spool was closed, so it accepts nothing more.

@@ -51,7 +51,7 @@ struct FaultyDiskState {
     is_locked: bool,
 }
 
-/// Target of a failed operation.
+/// Target of an operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailedOperation {
     /// A segment that was being made. The file has never held more than its first header.
@@ -68,10 +68,10 @@ enum OperationOutcome {
     Fail(io::Error),
 }
 
-/// Size of a write.
+/// Size of a write that the disk received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteSize {
-    /// Number of bytes.
+    /// Number of bytes in the write.
     pub bytes: u64,
     /// Number of pieces that were written with one call.
     pub pieces: usize,
@@ -89,7 +89,7 @@ struct DiskRng(u64);
 
 impl DiskRng {
     fn below(&mut self, sides: u64) -> u64 {
-        // splitmix64
+        // This is the generator splitmix64.
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -135,7 +135,7 @@ impl FaultyDisk {
         self.state().freeze_at_sync = Some(sync);
     }
 
-    /// Freezes the disk now.
+    /// Freezes the disk at once. All later operations fail.
     pub fn freeze(&self) {
         self.state().is_frozen = true;
         self.0.released.notify_all();
@@ -249,7 +249,7 @@ impl FaultyDisk {
         state.files.get(name).map(|file| state.contents[*file].current.clone())
     }
 
-    /// Stores a file durably.
+    /// Stores a file as if it had been written and synced.
     pub fn put(&self, name: &str, octets: &[u8]) {
         let mut state = self.state();
         let content = FileContent { current: octets.to_vec(), durable: octets.to_vec(), dirty: Vec::new() };

@@ -23,12 +23,12 @@ pub struct Inspection {
     _lock: Box<dyn Send + Sync>,
 }
 
-/// A file of a spool.
+/// A file of a spool, as the inspection found it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
-    /// Name of the file in the directory.
+    /// Name of the file in the spool's directory.
     pub name: String,
-    /// State of the file.
+    /// State of the file, according to its header.
     pub state: SegmentState,
     /// Length of the file in bytes.
     pub bytes: u64,
@@ -36,17 +36,17 @@ pub struct SegmentInfo {
     pub messages: u64,
 }
 
-/// State of a file of a spool.
+/// State of a file of a spool, according to its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentState {
     /// The segment holds batches.
     Used {
-        /// Number of this use of the segment.
+        /// Number of this use of the segment. Each new use has a higher number.
         generation: u64,
-        /// Offset at which the batches end.
+        /// Offset in bytes at which the batches end.
         end: u64,
     },
-    /// The segment holds nothing live.
+    /// The segment holds no messages, and is ready for use.
     Free,
     /// The process ended while it was making this file. The file holds nothing.
     Unfinished,
@@ -57,7 +57,7 @@ pub enum SegmentState {
 /// A message that is not done, as an inspection finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InspectedMessage {
-    /// Number of the message.
+    /// Number of the message in the spool.
     pub id: Id,
     /// Time at which the message was received, in nanoseconds of Unix time.
     pub received_ns: u64,
@@ -65,14 +65,14 @@ pub struct InspectedMessage {
     pub envelope: Vec<u8>,
     /// Notes about the message, from the oldest on.
     pub notes: Vec<Vec<u8>>,
-    /// Content of the message.
+    /// Content of the message, which may be damaged.
     pub body: InspectedBody,
 }
 
 /// Content of a message, and whether it is intact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InspectedBody {
-    /// The content is as it was written.
+    /// The content is undamaged, as its checksum shows.
     Sound(Arc<[u8]>),
     /// The content is not as it was written. Parts that cannot be read are zeros.
     Damaged(Arc<[u8]>),

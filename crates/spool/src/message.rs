@@ -28,7 +28,7 @@ impl Id {
     }
 }
 
-/// A message to be stored.
+/// A message that the caller wants to store.
 #[derive(Clone, Debug)]
 pub struct NewMessage {
     /// Time at which the message was received, in nanoseconds of Unix time.
@@ -40,12 +40,12 @@ pub struct NewMessage {
     pub body: Arc<[u8]>,
 }
 
-/// A stored message without its body.
+/// A stored message without its body, which is read from the disk when it is needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredEnvelope {
     /// Time at which the message was received, in nanoseconds of Unix time.
     pub received_ns: u64,
-    /// Envelope as it was stored.
+    /// Envelope in the bytes in which it was stored.
     pub envelope: Vec<u8>,
 }
 
@@ -66,11 +66,11 @@ impl Stored {
 /// An unfinished message that was found when the spool was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveredMessage {
-    /// Number of the message.
+    /// Number of the message in the spool.
     pub id: Id,
     /// Time at which the message was received, in nanoseconds of Unix time.
     pub received_ns: u64,
-    /// Envelope as it was stored.
+    /// Envelope in the bytes in which it was stored.
     pub envelope: Vec<u8>,
     /// Notes about the message, from the oldest on.
     pub notes: Vec<Vec<u8>>,

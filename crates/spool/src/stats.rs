@@ -8,15 +8,15 @@ pub struct SpoolStats {
     pub messages: u64,
     /// Bytes of the log that messages which are not done occupy.
     pub bytes: u64,
-    /// Number of segments in use.
+    /// Number of segments that hold batches.
     pub segments: u64,
     /// Bytes that all files take on the disk, including free segments.
     pub disk_bytes: u64,
-    /// Number of batches written.
+    /// Number of batches that were written since the spool was opened.
     pub commits: u64,
-    /// Number of syncs of batches.
+    /// Number of syncs of batches since the spool was opened.
     pub syncs: u64,
-    /// Number of messages stored.
+    /// Number of messages that were stored since the spool was opened.
     pub stored: u64,
     /// Number of messages rejected because there was no room.
     pub refused: u64,

@@ -11,7 +11,7 @@ use thiserror::Error;
 /// Options of a client's connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionOptions {
-    /// Our container-id.
+    /// Container-id of this client (AMQP 1.0 §2.7.1).
     pub container: String,
     /// Name of the host that we want to talk to.
     pub hostname: Option<String>,
@@ -24,14 +24,14 @@ pub struct ConnectionOptions {
     pub max_message_bytes: u64,
 }
 
-/// A link that a client asks for.
+/// A link that a client asks the server for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkRequest<'a> {
     /// Name of the link. No other link of the container may have it.
     pub name: &'a str,
-    /// Our role on the link.
+    /// Role of this client on the link: it sends or receives messages.
     pub role: LinkRole,
-    /// Address of the node at the peer.
+    /// Address of the node at the server, for example the name of a queue.
     pub address: &'a str,
     /// Capabilities that the node must have.
     pub capabilities: &'a [&'a str],
@@ -44,13 +44,13 @@ pub struct LinkRequest<'a> {
 /// Reason why no session can be begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SessionRefused {
-    /// The connection is not open.
+    /// The connection is not open yet, or no longer open.
     #[error("the connection is not open")]
     NotOpen,
     /// The peer allows no more sessions (channel-max in its open).
     #[error("the peer allows no more than {0} sessions on one connection")]
     PeerLimit(usize),
-    /// We support no more sessions.
+    /// The connection has as many sessions as this crate supports.
     #[error("no more than {0} sessions on one connection are supported")]
     OwnLimit(usize),
 }

@@ -14,7 +14,7 @@ use thiserror::Error;
 pub struct Violation {
     /// Condition, such as `amqp:link:transfer-limit-exceeded`.
     pub condition: &'static str,
-    /// Description of the broken rule.
+    /// Description of the broken rule for a person.
     pub description: &'static str,
 }
 
@@ -96,7 +96,7 @@ impl ConnectionError {
 /// Part of a connection that can end on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// One link.
+    /// Only a link.
     Link,
     /// A session and all of its links.
     Session,
@@ -114,7 +114,7 @@ impl fmt::Display for Scope {
 /// Reason why a link or a session has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum EndError {
-    /// The peer ended it.
+    /// The peer ended the link or the session, for this reason.
     #[error("{0}")]
     Peer(PeerError),
     /// We ended it because the peer broke a rule.

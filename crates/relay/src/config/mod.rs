@@ -73,8 +73,8 @@ pub struct Config {
     pub control: PathBuf,
     /// Number of workers. `None` means half the number of processors.
     pub workers: Option<usize>,
-    /// How long event loops look for events before they sleep. It is only for measurements, so the
-    /// file has no key for it.
+    /// Time for which event loops look for events before they sleep. It is only for measurements, so
+    /// the file has no key for it.
     pub busy_poll: BusyPoll,
     pub log: LogLevel,
 }
@@ -197,7 +197,7 @@ pub(crate) struct LoginLimits {
     pub(crate) user_failures: u32,
     /// Time within which the failures are counted.
     pub(crate) period: Duration,
-    /// How long logins are refused unchecked after too many failures.
+    /// Time for which logins are refused unchecked after too many failures.
     pub(crate) lock_duration: Duration,
     /// Delay after the first failure. It doubles with each further failure.
     pub(crate) delay: Duration,
@@ -337,8 +337,8 @@ impl LogLevel {
         [(Self::Error, "error"), (Self::Warn, "warn"), (Self::Info, "info"), (Self::Debug, "debug")];
 }
 
-/// What the relay reads besides the configuration file: other files, variables, and the host's
-/// name. Tests replace it.
+/// Everything that the relay reads besides the configuration file: other files, variables, and the
+/// name of the host. Tests replace it.
 pub(crate) struct ConfigEnvironment<'a> {
     pub(crate) read: &'a dyn Fn(&Path) -> io::Result<Vec<u8>>,
     pub(crate) variable: &'a dyn Fn(&str) -> Option<String>,

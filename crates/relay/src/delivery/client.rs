@@ -50,8 +50,8 @@ pub(crate) const MAX_BATCH: u32 = 8;
 /// A peer that takes longer than this for a message gets one message at a time, because other
 /// connections can take the remaining messages.
 const FAST_REPLY_LIMIT: Duration = Duration::from_millis(10);
-/// How long a peer gets only one message at a time after it has ended a session with several
-/// messages in transit. It may want few messages per connection.
+/// Time for which a peer gets only one message at a time after it has ended a session with several
+/// messages in transit. Such a peer may want few messages on a connection.
 const STREAM_RETRY_DELAY: Duration = Duration::from_secs(600);
 /// Configuration keys that help against a rejected certificate, for error messages.
 const REMEDIES: Remedies = Remedies { trust: "cacert = FILE", name: "tls_name = NAME", insecure: "insecure = true" };

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::time::Duration;
 
-/// How long an unused connection is kept.
+/// Time for which an unused connection is kept.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, Default)]

@@ -43,7 +43,8 @@ impl ConnectionSlot {
     }
 }
 
-/// What is known of a destination. Destinations with earlier variants are served first.
+/// Standing of a destination, which its last answers determine. Destinations with earlier variants
+/// are served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// The destination answered the last time, or is on this host.

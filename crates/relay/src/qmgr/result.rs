@@ -38,7 +38,7 @@ pub(crate) enum RecipientStatus {
     Deferred(DeliveryRefusal),
 }
 
-/// What the driver must do, in this order: write `facts` with `Spool::note`, store the DSN in the
+/// The actions that the driver must perform, in this order: write `facts` with `Spool::note`, store the DSN in the
 /// spool and then call `dsn_stored`, and call `Spool::done` if `done` is set.
 #[must_use = "what is not written down is done again after a restart"]
 #[derive(Debug, PartialEq, Eq)]

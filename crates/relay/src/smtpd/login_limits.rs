@@ -47,7 +47,7 @@ pub(crate) struct LoginLocked;
 pub(crate) enum LoginRefusal {
     /// Too many logins have failed.
     Locked,
-    /// As many logins are being checked as may still fail.
+    /// The number of logins that are being checked equals the number that may still fail.
     Busy,
 }
 

@@ -9,17 +9,17 @@ pub enum Verb {
     Greeting,
     /// EHLO, the HELO after a refused EHLO, or LHLO.
     Hello,
-    /// STARTTLS.
+    /// STARTTLS (RFC 3207 §4).
     StartTls,
-    /// XCLIENT.
+    /// XCLIENT, with which a proxy names its client (Postfix).
     Xclient,
     /// AUTH, or a response to one of its challenges.
     Auth,
-    /// MAIL.
+    /// MAIL, which begins a transaction (RFC 5321 §4.1.1.2).
     Mail,
     /// RCPT of the recipient with this position in the envelope, from 0.
     Recipient(u32),
-    /// DATA.
+    /// DATA (RFC 5321 §4.1.1.4).
     Data,
     /// BDAT, except the last BDAT of a message.
     Chunk,
@@ -28,9 +28,9 @@ pub enum Verb {
     /// In LMTP, the final dot or the last BDAT, for the recipient with this position in the
     /// envelope.
     Delivery(u32),
-    /// RSET.
+    /// RSET, which ends a transaction (RFC 5321 §4.1.1.5).
     Reset,
-    /// QUIT.
+    /// QUIT, which ends the session (RFC 5321 §4.1.1.10).
     Quit,
 }
 
@@ -39,7 +39,7 @@ pub enum Verb {
 pub struct Event<'a> {
     /// The command that the reply answers.
     pub to: Verb,
-    /// The server's reply.
+    /// The reply of the server to this command.
     pub reply: ReceivedReply<'a>,
     /// Set if the reply ends the transaction of its command.
     pub ends: Option<Outcome>,
@@ -50,7 +50,7 @@ pub struct Event<'a> {
     pub settled: u32,
 }
 
-/// Result of a transaction.
+/// Result of a transaction, as far as the session knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The peer took responsibility for the recipients that it accepted. In LMTP, it took
@@ -77,7 +77,7 @@ pub enum Want {
     /// Announce the next [chunk](super::Client::chunk) of the message, and write the chunk's bytes
     /// unchanged.
     Chunk,
-    /// Close the connection.
+    /// Close the connection, because the session is over.
     Close,
 }
 
@@ -112,7 +112,7 @@ pub enum GaveUp {
     /// The server does not offer XCLIENT, or supports none of the attributes to be sent.
     #[error("the server does not offer XCLIENT")]
     NoXclient,
-    /// The server refused XCLIENT.
+    /// The server offered XCLIENT, but refused the command.
     #[error("the server rejected XCLIENT")]
     XclientRefused,
     /// The envelopes ask for notifications, but the server does not offer DSN.

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Number of commands that the client sends before it waits for their replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PipelineMode {
-    /// One command at a time.
+    /// The client sends one command at a time and waits for its reply.
     #[default]
     Off,
     /// MAIL, RCPT and DATA together, or MAIL, RCPT and every BDAT, if the server offers PIPELINING
@@ -19,7 +19,7 @@ pub enum PipelineMode {
     Group,
 }
 
-/// Use of STARTTLS by the client.
+/// Says whether the client uses STARTTLS (RFC 3207).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StartTls {
     /// STARTTLS is not used. The session has no TLS, or has TLS from the first byte.
@@ -34,7 +34,7 @@ pub enum StartTls {
 /// Command with which the client sends a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Chunking {
-    /// DATA.
+    /// The client always sends messages with DATA.
     #[default]
     Never,
     /// BDAT if the server offers CHUNKING (RFC 3030), otherwise DATA.
@@ -44,7 +44,7 @@ pub enum Chunking {
 /// Tells whether envelopes contain requests for delivery status notifications (RFC 3461).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Notifications {
-    /// No envelope has such a request.
+    /// No envelope asks for notifications.
     #[default]
     Unasked,
     /// Some envelopes have such requests. The client sends nothing to a server that does not offer
@@ -67,7 +67,7 @@ pub struct BurstSize {
 }
 
 impl BurstSize {
-    /// No bursts.
+    /// No bursts: only the next message may begin before the current message has its result.
     pub const NONE: Self = Self::of(0);
 
     /// A burst of that many messages. Output is written once it reaches 16 KiB, which a server
@@ -83,14 +83,14 @@ impl Default for BurstSize {
     }
 }
 
-/// Options of a client session.
+/// Options of a client session, which stay the same during the session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Protocol that the server speaks.
+    /// Protocol that the server speaks: SMTP or LMTP.
     pub protocol: Protocol,
     /// Number of commands that are sent before their replies.
     pub pipelining: PipelineMode,
-    /// Use of STARTTLS.
+    /// Says whether the session uses STARTTLS.
     pub tls: StartTls,
     /// Credentials to log in with. Without them, the client does not use AUTH.
     pub credentials: Option<Credentials>,

@@ -36,7 +36,7 @@ enum State {
     VerdictOrReason,
 }
 
-/// Client's side of one exchange.
+/// Client's side of one AUTH exchange.
 #[derive(Clone, Debug)]
 pub struct ClientExchange {
     mechanism: Mechanism,

@@ -33,7 +33,7 @@ pub type Nonce = [u8; NONCE_BYTES];
 /// Maximum length of a line in an exchange, including `<CRLF>` (RFC 4954 §4).
 pub const MAX_EXCHANGE_LINE_BYTES: usize = 12288;
 
-/// Mechanism of AUTH.
+/// Mechanism of AUTH (RFC 4954 §4), with which a client proves its identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mechanism {
     /// Challenge and response in which both sides prove that they know the password (RFC 5802, RFC
@@ -90,14 +90,14 @@ impl FromStr for Mechanism {
 #[error("{0:?} is not one of {names}", names = Mechanism::NAMES)]
 pub struct UnknownMechanism(String);
 
-/// Set of mechanisms.
+/// Set of AUTH mechanisms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mechanisms(u8);
 
 impl Mechanisms {
     /// The empty set, which means no AUTH.
     pub const NONE: Self = Self(0);
-    /// All mechanisms.
+    /// The set of all mechanisms that this crate knows.
     pub const ALL: Self = Self(0b1_1111);
     /// The mechanisms that take a name and a password.
     pub const PASSWORD: Self = Self(0b1_1011);
@@ -150,7 +150,7 @@ impl Mechanisms {
 /// Name and secret that a client logs in with.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// User name.
+    /// Name of the user that logs in.
     pub name: String,
     /// Password, or for XOAUTH2 the token.
     pub secret: String,

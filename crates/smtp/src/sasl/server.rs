@@ -27,7 +27,7 @@ pub enum ExchangeStep {
     Lookup(SecretLookup),
     /// The client has proved its identity.
     Accepted,
-    /// The client's proof is wrong.
+    /// The client's proof is wrong, so the login must be refused.
     Refused,
     /// The client's response does not belong to this mechanism.
     Malformed,
@@ -98,7 +98,7 @@ enum State {
 }
 
 impl AwaitedResponse {
-    /// Handles the client's response.
+    /// Handles a response of the client, which is already decoded from base64.
     pub fn receive(self, response: &[u8]) -> ExchangeStep {
         let step = match self.0 {
             State::Plain => plain(response),
@@ -287,7 +287,7 @@ impl AwaitedProof {
         &self.name
     }
 
-    /// Checks the client's proof.
+    /// Checks the client's proof, which is already decoded from base64.
     pub fn receive(self, response: &[u8]) -> ExchangeStep {
         match self.challenge.verify(response) {
             ProofResult::Right(proof) => {

@@ -1,4 +1,4 @@
-//! Events of a server session.
+//! Events of a server session, which the application handles or answers.
 use crate::command::{Hello, Mail, Recipient};
 use crate::login::Auth;
 use crate::reply_reason::ReplyReason;
@@ -10,9 +10,9 @@ use crate::xclient::Xclient;
 pub enum Event<'a> {
     /// Asks whether to accept EHLO, HELO or LHLO. The bytes are the client's name for itself.
     Hello(Hello, &'a [u8]),
-    /// Asks whether to accept MAIL.
+    /// Asks whether to accept the sender of MAIL.
     Mail(Mail<'a>),
-    /// Asks whether to accept RCPT.
+    /// Asks whether to accept the recipient of RCPT.
     Recipient(Recipient<'a>),
     /// Asks whether a message may begin, after DATA or the first BDAT. The usual answer to DATA is
     /// 354. A positive answer to BDAT is not sent to the client. Any other answer to BDAT is sent
@@ -38,7 +38,7 @@ pub enum Event<'a> {
     /// Asks whether to accept RSET. If RSET is granted, an open transaction is over. A granted
     /// [`Event::Hello`] ends the transaction as well.
     Reset,
-    /// Asks whether to accept NOOP.
+    /// Asks whether to accept NOOP, which has no effect.
     Noop,
     /// Asks whether to accept QUIT. If QUIT is granted, the session ends.
     Quit,

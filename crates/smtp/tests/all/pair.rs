@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How far the sender sends ahead of replies.
+/// Says how far the sender sends ahead of the replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendMode {
     /// One command at a time.
