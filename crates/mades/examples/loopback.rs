@@ -270,7 +270,6 @@ fn read_id(message: &EncodedMessage) -> Result<Option<RunMessageId>, DecodeError
     }
 }
 
-/// Measures `Connection`.
 async fn client(port: u16, options: &LoopbackOptions) -> Duration {
     let url = format!("amqp://127.0.0.1:{port}").parse().expect("a URL");
     let broker = Broker { max_frame_size: options.frame_bytes, ..Broker::new(url, "client") };

@@ -60,7 +60,6 @@ pub struct EndpointOptions {
     pub message_log: Option<Box<dyn Write + Send>>,
 }
 
-/// State of the run for the watcher.
 #[derive(Debug)]
 pub struct EndpointSnapshot<'a> {
     pub totals: &'a SimulationTotals,

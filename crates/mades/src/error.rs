@@ -25,7 +25,6 @@ pub enum Error {
     #[error("{address}: {what} took longer than {} s; check that an AMQP 1.0 broker is running there", .after.as_secs_f64())]
     TimedOut {
         address: String,
-        /// The step that took too long.
         what: &'static str,
         after: Duration,
     },

@@ -84,14 +84,12 @@ impl BrokerUrl {
         self.password.as_ref()
     }
 
-    /// Adds a user if the URL has none.
     #[must_use]
     pub fn or_user(mut self, user: &str) -> Self {
         self.user.get_or_insert_with(|| user.to_owned());
         self
     }
 
-    /// Adds a password if the URL has none.
     #[must_use]
     pub fn or_password(mut self, password: Password) -> Self {
         self.password.get_or_insert(password);

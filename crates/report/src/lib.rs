@@ -75,11 +75,9 @@ use mailrun_journey::record::Record;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportLength {
-    /// The verdict in one line.
     Verdict,
     /// A report that fits a terminal of 80×24.
     Short,
-    /// A report with all tables.
     Full,
 }
 

@@ -8,7 +8,6 @@ use mailrun_journey::record::{LatencyMs, Party, Record, Role, StageRow};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RelayFigures {
     pub accepted: u64,
-    /// Number of delivered messages.
     pub(crate) delivered: u64,
     /// Seconds from the first created message to the last accepted message.
     pub accept_s: f64,

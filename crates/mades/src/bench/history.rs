@@ -17,7 +17,6 @@ const MAX_EXCEPTIONS: usize = PAGE_MESSAGES / 8;
 
 #[derive(Debug)]
 pub(super) struct MessageHistory {
-    /// Facts about a complete message.
     complete: MessageFlags,
     pages: Vec<HistoryPage>,
     finished_below: u64,

@@ -34,7 +34,6 @@ pub(super) enum MarketDocument {
     Bids(u32),
     /// An activation document without time series.
     Heartbeat,
-    /// A single value.
     Value,
 }
 

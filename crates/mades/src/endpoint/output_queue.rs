@@ -27,10 +27,8 @@ impl OutputQueue {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendResult {
-    /// The message is in the queue.
     Settled,
     Pending,
     Refused,
-    /// The queue is full.
     NoRoom,
 }

@@ -10,7 +10,6 @@ use uuid::Uuid;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MessageFate {
-    /// The message is still in transit.
     #[default]
     Unfinished,
     /// The message is in B's inbox, and A has reported that.

@@ -296,7 +296,6 @@ pub struct TotalsRow {
     /// Bytes of messages that are being received or wait for their 250.
     #[serde(default)]
     pub incoming_bytes: u64,
-    /// Number of next hops in memory.
     #[serde(default)]
     pub(crate) hops: u64,
 }

@@ -16,7 +16,6 @@ pub(crate) struct DsnFacts<'a> {
     /// ENVID as received, in xtext.
     pub(crate) envelope_id: Option<&'a [u8]>,
     pub(crate) returns: Option<Return>,
-    /// Set if MAIL had SMTPUTF8.
     pub(crate) smtp_utf8: bool,
     pub(crate) received_at: Timestamp,
     /// The message with CRLF and without dot-stuffing. Empty if it can no longer be read, so that

@@ -26,12 +26,10 @@ pub(crate) struct ReceivedField<'a> {
     pub(crate) client: &'a str,
     pub(crate) host: &'a str,
     pub(crate) hello: Hello,
-    /// Set if MAIL had SMTPUTF8.
     pub(crate) smtp_utf8: bool,
     pub(crate) tls: Option<TlsParameters<'a>>,
     /// Set if the client logged in. The user name is left out, because it is half of the login.
     pub(crate) authenticated: bool,
-    /// Queue id of the message.
     pub(crate) id: &'a [u8],
     /// The recipient, if there is only one. With several recipients, each would learn about the
     /// others (RFC 5321 §7.6).

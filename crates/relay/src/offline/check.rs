@@ -15,7 +15,6 @@ pub struct SpoolReport {
     /// readable.
     pub(crate) complete: bool,
     pub(crate) segments: Vec<SegmentRow>,
-    /// Number of unfinished messages.
     pub(crate) messages: u64,
     /// Number of unfinished messages whose content is damaged.
     pub(crate) damaged_messages: u64,

@@ -46,7 +46,6 @@ pub(crate) struct RetrySchedule {
     pub(crate) backoff: Backoff,
     /// Maximum age of a message. RFC 5321 §4.5.4.1 requires at least 4 to 5 days.
     pub(crate) lifetime: Duration,
-    /// Maximum age of a DSN.
     pub(crate) notice_lifetime: Duration,
     /// Age at which the sender is notified of the delay. `None` means never.
     pub(crate) delay_notice: Option<Duration>,
