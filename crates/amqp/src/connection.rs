@@ -1,5 +1,5 @@
-//! One connection of either role as a state machine: bytes in, events and bytes out. It uses no
-//! socket and no clock.
+//! One connection of either role as a state machine. The caller passes the bytes that it reads, and
+//! gets events and bytes to write. The connection uses no socket and no clock.
 //!
 //! ```text
 //! server   ExpectHeader ── AMQP3 ──▶ ExpectSaslInit ── ok ──▶ ExpectHeader ── AMQP0 ──▶ ExpectOpen ─┐

@@ -1,4 +1,5 @@
-//! Frames and performatives (AMQP 1.0 §2.3, §2.7): cut from the input, decoded and encoded.
+//! Cuts frames from the input, and decodes and encodes frames and performatives (AMQP 1.0 §2.3,
+//! §2.7).
 //!
 //! ```text
 //! size (4) │ doff (1) │ type (1) │ channel (2) │ performative │ payload

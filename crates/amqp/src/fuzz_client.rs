@@ -1,5 +1,5 @@
-//! For fuzz targets: a client that answers each event at once. It takes a server's bytes, and
-//! returns events, output, and the size of what it keeps.
+//! A client for fuzz targets, which answers each event at once. It takes the bytes of a server, and
+//! returns events, output, and the size of the memory that it keeps.
 use crate::connection::{AmqpConnection, ConnectionEvent, ConnectionOptions, LinkId, LinkRequest};
 use crate::frame::{DeliveryOutcome, LinkRole};
 use crate::fuzz_support::FuzzOutcome;

@@ -1,5 +1,5 @@
-//! For fuzz targets: a server's connection that answers each event at once. It takes bytes, and
-//! returns events, output, and the size of what it keeps.
+//! A server's connection for fuzz targets, which answers each event at once. It takes the bytes of
+//! a client, and returns events, output, and the size of the memory that it keeps.
 use crate::buffers::EncodedMessage;
 use crate::connection::{AmqpConnection, ConnectionError, ConnectionEvent, LinkId};
 use crate::frame::{DeliveryOutcome, LinkRole};

@@ -1,5 +1,5 @@
-//! AMQP 1.0 as a state machine for both roles: bytes in, events and bytes out. It uses no runtime,
-//! socket or clock.
+//! AMQP 1.0 as a state machine for clients and servers. The caller passes the bytes that it reads,
+//! and gets events and bytes to write. The crate uses no runtime, no socket and no clock.
 //!
 //! | module | what it does |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! SASL of the listener: PLAIN with one user and password, ANONYMOUS, or either (AMQP 1.0 §5.3).
+//! The login at the listener (SASL, AMQP 1.0 §5.3). The listener accepts PLAIN with one user and
+//! password, ANONYMOUS, or either.
 use crate::codec::{DecodeError, Reader};
 use crate::frame::{self, Layer};
 use crate::password::Password;

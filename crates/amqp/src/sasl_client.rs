@@ -1,4 +1,4 @@
-//! SASL of the client: ANONYMOUS, PLAIN, EXTERNAL and SCRAM (AMQP 1.0 §5.3).
+//! The login of the client (SASL, AMQP 1.0 §5.3) by ANONYMOUS, PLAIN, EXTERNAL or SCRAM.
 //!
 //! ```text
 //! ExpectMechanisms ── sasl-init ──▶ ExpectOutcome ─────────────────────────────┐

@@ -1,5 +1,5 @@
-//! All encodings of AMQP 1.0's primitive types (OASIS amqp-core-types-v1.0-os §1.6), and the
-//! compound and described examples of §1.1 and §1.5.
+//! Tests all encodings of the primitive types of AMQP 1.0 (OASIS amqp-core-types-v1.0-os §1.6), and
+//! the compound and described examples of §1.1 and §1.5.
 //!
 //! The bytes come from the tables of the specification, and not from our own writer. Types that
 //! mailrun does not use (floating point, decimals, characters) are skipped, and the value after

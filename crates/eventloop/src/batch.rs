@@ -1,5 +1,5 @@
-//! Batching of events. Input is read for all tasks of a batch before the first task is polled, and
-//! their output is written after all tasks have been polled.
+//! Handles the events of a batch together. Input is read for all tasks of the batch before the
+//! first task is polled, and their output is written after all tasks have been polled.
 //!
 //! ```text
 //! epoll ─▶ read, read, read … ─▶ task, task, task … ─▶ write, write, write …

@@ -1,4 +1,4 @@
-//! A timer of a task, and sleeping.
+//! A timer that wakes its task, and a function with which a task sleeps.
 use crate::clock;
 use crate::reactor::Reactor;
 use crate::timers::TimerKey;

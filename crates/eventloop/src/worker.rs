@@ -1,4 +1,4 @@
-//! A worker: a thread with an event loop.
+//! A worker, which is a thread with an event loop.
 use crate::busy_poll;
 use crate::reactor::{self, Reactor, WorkerOptions};
 use std::future::{Future, poll_fn};

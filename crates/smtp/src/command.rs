@@ -1,5 +1,5 @@
-//! Strict parsing of command lines (RFC 5321 §4.1.1). An invalid line yields the reason for its
-//! refusal.
+//! Parses command lines strictly (RFC 5321 §4.1.1). For an invalid line, the parser returns the
+//! reason for its refusal.
 use crate::address::{Path, PathError};
 use crate::dsn::{Notify, OriginalRecipient, Return, envelope_id};
 use crate::extensions::number;

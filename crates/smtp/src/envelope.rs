@@ -1,4 +1,5 @@
-//! MAIL, RCPT and DATA commands, rendered once and sent many times, together or one at a time.
+//! The commands MAIL, RCPT and DATA of an envelope. They are written once and sent many times,
+//! together or one at a time.
 use crate::address::{Path, PathError};
 
 /// Commands of a transaction, as they are sent.

@@ -1,4 +1,5 @@
-//! SMTP as state: sans-IO client and server sessions. Bytes in, events and bytes out.
+//! SMTP sessions of clients and servers as state machines, without sockets. The caller passes the
+//! bytes that it reads, and gets events and bytes to write.
 //!
 //! ```
 //! use mailrun_smtp::reply_reason::ReplyReason;

@@ -1,5 +1,4 @@
-//! A batch under construction. Small parts are copied into one buffer, and large bodies stay where
-//! they are.
+//! Builds a batch. Small parts are copied into one buffer, and large bodies stay where they are.
 use crate::format::{BATCH_HEADER_BYTES, BLOCK, BatchHeader, RecordHeader};
 use std::io::IoSlice;
 use std::ops::Range;

@@ -1,4 +1,5 @@
-//! Encoding and decoding of a spool's bytes: headers of segments, batches and records.
+//! Encodes and decodes the bytes of a spool: headers of segments, batches and records.
+//! `docs/spool-format.md` shows the layout.
 //! `docs/spool-format.md` shows the layout.
 //!
 //! All numbers are little-endian. Decoders accept any input, and reject bytes that are not in this

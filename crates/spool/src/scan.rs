@@ -1,5 +1,5 @@
-//! Reads the segment's batches. Intact batches are read as a whole, and damaged ones record by
-//! record.
+//! Reads the batches of a segment. Intact batches are read as a whole, and damaged batches record
+//! by record.
 use crate::Id;
 use crate::disk::{DiskFile, read_with_retry};
 use crate::format::{

@@ -1,4 +1,4 @@
-//! A used segment, and reading single records from it.
+//! A used segment, from which single records can be read.
 use crate::Error;
 use crate::disk::{DiskFile, read_with_retry};
 use crate::format::{RECORD_HEADER_BYTES, RecordHeader, SegmentHeader};

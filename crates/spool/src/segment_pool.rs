@@ -1,4 +1,5 @@
-//! Free segments. The pool makes and reuses them, and keeps the spool within its size limit.
+//! The pool of free segments. It makes and reuses segments, and keeps the spool within its size
+//! limit.
 use crate::Options;
 use crate::disk::{Disk, DiskFile};
 use crate::format::{BLOCK, SegmentHeader, SegmentHeaderState};

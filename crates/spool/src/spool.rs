@@ -1,4 +1,5 @@
-//! The public handle of a spool: store, note, read and close.
+//! The public handle of a spool. It stores messages, adds notes, reads messages and closes the
+//! spool.
 use crate::commit_queue::CommitQueue;
 use crate::disk::Disk;
 use crate::index::SharedIndex;

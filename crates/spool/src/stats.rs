@@ -1,4 +1,4 @@
-//! Fill level of a spool, and counters of its work.
+//! The fill level of a spool, and counters of its work.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Fill level of a spool, and counters of its work since it was opened.

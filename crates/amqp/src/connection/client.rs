@@ -1,4 +1,4 @@
-//! The client's part of a connection: logging in, and beginning sessions and links.
+//! The client's part of a connection. The client logs in, and begins sessions and links.
 use super::{
     AmqpConnection, ConnectionError, ConnectionEvent, ConnectionRole, ConnectionState, FrameError, LinkId, LinkState,
     MAX_LINK_NAME_BYTES, MAX_LINKS, MAX_SESSIONS, MIN_MAX_FRAME_SIZE, Session, SessionId, Violation, write_end,

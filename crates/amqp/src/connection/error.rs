@@ -1,5 +1,5 @@
-//! Errors, and the part of the connection that each of them ends: a link, a session, or the whole
-//! connection.
+//! Errors of a connection, and the part of the connection that each error ends: a link, a session,
+//! or the whole connection.
 use super::LinkId;
 use crate::codec::DecodeError;
 use crate::peer_error::PeerError;

@@ -1,4 +1,4 @@
-//! Handles that delivery agents share: the sink for counters and log, and resources.
+//! Handles that all delivery agents of a worker share: counters, the log, and resources.
 use crate::blocking_pool::BlockingPool;
 use crate::config::RefusedGreeting;
 use crate::counters::RelayCounters;

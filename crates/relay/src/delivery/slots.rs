@@ -1,4 +1,4 @@
-//! Connections that wait for a message, by destination. The worker wakes or closes them.
+//! Delivery connections that wait for a message, by destination. The worker wakes or closes them.
 use crate::qmgr::DestinationId;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};

@@ -1,5 +1,5 @@
-//! Checks of what each parser promises for any input. Property tests and fuzz targets call these
-//! functions, which panic if a promise is broken.
+//! Checks of the promises that each parser makes for any input. Property tests and fuzz targets
+//! call these functions, which panic if a promise is broken.
 pub mod address;
 pub mod chunk;
 pub mod command;

@@ -1,4 +1,4 @@
-//! Client's side of an AUTH exchange: a challenge in, a response out.
+//! The client's side of an AUTH exchange, which answers each challenge with a response.
 use super::{Credentials, Mechanism, Nonce, cram_md5, encode, scram};
 
 /// Reason why an exchange cannot continue.

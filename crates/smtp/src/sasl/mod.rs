@@ -1,4 +1,5 @@
-//! Mechanisms of AUTH (RFC 4954) as state machines for both sides: challenge in, response out.
+//! Mechanisms of AUTH (RFC 4954) as state machines for both sides. The server sends challenges, and
+//! the client answers each with a response.
 //!
 //! | mechanism | first word | what crosses the wire | RFC |
 //! |---|---|---|---|

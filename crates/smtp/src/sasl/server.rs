@@ -1,5 +1,5 @@
-//! Server's side of an AUTH exchange: a response in, a challenge out, and questions to the
-//! application, which knows the users.
+//! The server's side of an AUTH exchange. It answers each response with a challenge or a result,
+//! and asks the application, which knows the users.
 //!
 //! ```text
 //! PLAIN, XOAUTH2          ─▶ Check ─▶ the application's verdict

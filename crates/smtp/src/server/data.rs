@@ -1,4 +1,4 @@
-//! Reading messages by DATA and by BDAT (RFC 3030), and skipping refused chunks.
+//! Reads messages that come by DATA or BDAT (RFC 3030), and skips refused chunks.
 use super::core::ServerCore;
 use super::event::Event;
 use super::state::{

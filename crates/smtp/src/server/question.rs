@@ -1,4 +1,5 @@
-//! Questions to the application: their usual replies, and the state after each answer.
+//! The questions of a session to the application, with the usual reply to each, and the state after
+//! each answer.
 use super::core::ServerCore;
 use super::event::Event;
 use super::state::{

@@ -1,5 +1,5 @@
-//! Crashes at any operation. Every message for which the spool gave a receipt must be there after
-//! the restart.
+//! Tests crashes at any operation. Every message for which the spool gave a receipt must be there
+//! after the restart.
 use crate::model::{SpoolModel, SpoolOperation, open, small, steps};
 use mailrun_spool::faulty::FaultyDisk;
 use proptest::prelude::*;

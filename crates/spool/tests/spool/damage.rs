@@ -1,5 +1,5 @@
-//! Damage to a bit, a sector, a header or a file while the spool is closed. No intact record may be
-//! lost, and each loss must be reported.
+//! Tests damage to a bit, a sector, a header or a file while the spool is closed. No intact record
+//! may be lost, and each loss must be reported.
 use crate::model::{assert_genuine, draft, open, small};
 use mailrun_spool::faulty::FaultyDisk;
 use mailrun_spool::{Cost, DamageKind, Id, NewMessage, Options};

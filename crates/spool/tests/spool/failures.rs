@@ -1,6 +1,6 @@
-//! A single operation fails with any error, and all later operations succeed. Each message with a
-//! receipt must be there, and the spool must accept nothing more once the content of the log is
-//! unknown.
+//! Tests a single operation that fails with any error, after which all operations succeed. Each
+//! message with a receipt must be there, and the spool must accept nothing more once the content of
+//! the log is unknown.
 use crate::crash::long_sequence;
 use crate::model::{SpoolModel, SpoolOperation, draft, open, small};
 use mailrun_spool::faulty::{FailedOperation, FaultyDisk};
