@@ -503,13 +503,13 @@ impl<'a> Writer<'a> {
         self.compound(0xd1, entries);
     }
 
-    /// Writes a described string.
+    /// Writes a string that has a descriptor.
     pub fn described_string(&mut self, descriptor: u8, text: &str) {
         self.out.extend_from_slice(&[DESCRIBED, 0x53, descriptor]);
         self.string(text);
     }
 
-    /// Writes a described binary value.
+    /// Writes a binary value that has a descriptor.
     pub fn described_binary(&mut self, descriptor: u8, octets: &[u8]) {
         self.out.extend_from_slice(&[DESCRIBED, 0x53, descriptor]);
         self.binary(octets);

@@ -172,7 +172,8 @@ enum ConnectionRole {
     Client(Box<SaslClient>),
 }
 
-/// Drain mode of a peer that receives, according to its last flow (AMQP 1.0 §2.6.7).
+/// State of a drain, by which a receiving peer takes back its unused credit, according to the peer's
+/// last flow (AMQP 1.0 §2.6.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drain {
     Off,

@@ -1,6 +1,5 @@
 //! Encodes and decodes the bytes of a spool: headers of segments, batches and records.
 //! `docs/spool-format.md` shows the layout.
-//! `docs/spool-format.md` shows the layout.
 //!
 //! All numbers are little-endian. Decoders accept any input, and reject bytes that are not in this
 //! format.

@@ -90,7 +90,7 @@ pub(crate) struct NumberedMessage {
     pub(crate) reserve: Reserve,
 }
 
-/// A record that may wait for a later batch.
+/// A note, or a mark that a message is done. It may be written with a later batch.
 #[derive(Debug)]
 pub(crate) enum DeferredRecord {
     Note(Id, Box<[u8]>),

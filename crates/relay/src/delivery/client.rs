@@ -347,7 +347,7 @@ impl SmtpDelivery {
 }
 
 impl SmtpDelivery {
-    /// Returns the envelope of the transaction for the message in this form.
+    /// Returns the envelope with which the message is sent in this form.
     fn prepare_transaction(
         &mut self,
         request: &DeliveryRequest<Message>,

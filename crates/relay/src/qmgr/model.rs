@@ -389,7 +389,7 @@ impl QueueModel {
         }
     }
 
-    /// Does what the driver would do in the spool, and updates the model.
+    /// Performs the actions that the driver would perform in the spool, and updates the model.
     fn apply_actions(&mut self, actions: Actions) {
         let message = self.messages.get_mut(&actions.id.0).unwrap();
         assert!(!message.done, "nothing follows after `done`");
