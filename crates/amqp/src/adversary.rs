@@ -1,5 +1,6 @@
-//! Peers that send valid frames in any order. No message may be counted twice or forgotten, and we must write nothing
-//! after our own close, end or detach.
+//! Tests with peers that send valid frames in any order. No message may be counted twice or
+//! forgotten, and our side must write nothing for a connection, session or link that it has closed,
+//! ended or detached.
 use crate::checks::{amqp_client, amqp_listener};
 use crate::codec::Writer;
 use crate::frame::{self, AMQP_HEADER, DeliveryOutcome, Layer, LinkRole, Performative, SASL_HEADER};
@@ -10,7 +11,7 @@ use bytes::BytesMut;
 use proptest::prelude::*;
 use std::collections::HashSet;
 
-/// A frame of the adversary, on a channel of two.
+/// A frame of the adversary, on one of two channels.
 #[derive(Clone, Debug)]
 enum Step {
     Begin {
@@ -165,7 +166,7 @@ fn script(before: &[u8], steps: &[(Step, u16)]) -> Vec<u8> {
     octets
 }
 
-/// Checks that our output obeys the rules.
+/// Checks that our output obeys the rules of the protocol.
 fn check_output(outcome: &FuzzOutcome) {
     let mut octets = BytesMut::from(&outcome.output[..]);
     let mut sessions = HashSet::new();

@@ -1,17 +1,17 @@
-//! Buffers for input and output. A message is kept in the pieces in which it was read; the output copies only small
-//! pieces.
+//! Buffers for input and output. A message is kept in the pieces in which it was read. The output
+//! copies only small pieces.
 use bytes::{Buf, Bytes};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// Shorter pieces are copied. Another entry in the system call's vector, and a read buffer kept alive for it, would
-/// cost more.
+/// Minimum size of a piece that is not copied to the output. For a smaller piece, an entry in the
+/// system call's vector, and a read buffer that stays alive, would cost more than the copy.
 const MIN_PIECE_BYTES: usize = 16 << 10;
-/// Shorter input is copied into its message. A shared piece of 16 KiB would keep a read buffer of up to 320 KiB in
-/// memory.
+/// Minimum size of input that its message shares with the read buffer. Smaller input is copied,
+/// because a shared piece of 16 KiB would keep a read buffer of up to 320 KiB in memory.
 const MIN_SHARED_BYTES: usize = 64 << 10;
 
-/// A message, encoded, in the pieces that it came in.
+/// An encoded message, in the pieces in which it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EncodedMessage {
     pieces: Vec<Bytes>,
@@ -19,17 +19,17 @@ pub struct EncodedMessage {
 }
 
 impl EncodedMessage {
-    /// Length in bytes.
+    /// Returns the length of the message in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Its pieces, in order.
+    /// Returns the pieces of the message in order.
     pub fn pieces(&self) -> &[Bytes] {
         &self.pieces
     }
 
-    /// Puts a piece to its end.
+    /// Appends a piece without copying it.
     pub fn push(&mut self, piece: Bytes) {
         if !piece.is_empty() {
             self.bytes += piece.len();
@@ -37,8 +37,8 @@ impl EncodedMessage {
         }
     }
 
-    /// Appends what was read. Joins short pieces: otherwise a message in frames of one byte each would take many times
-    /// its size.
+    /// Appends bytes that were read. Joins short pieces, because a message in frames of one byte
+    /// each would otherwise take many times its size.
     pub(crate) fn append(&mut self, octets: &Bytes) {
         if octets.len() >= MIN_SHARED_BYTES {
             return self.push(octets.clone());
@@ -55,7 +55,7 @@ impl EncodedMessage {
         self.push(Bytes::copy_from_slice(octets));
     }
 
-    /// The same bytes in one piece; copied only if they are in several.
+    /// Returns all bytes in one piece. They are copied only if there are several pieces.
     pub fn whole(&self) -> Bytes {
         match self.pieces.as_slice() {
             [] => Bytes::new(),
@@ -64,7 +64,7 @@ impl EncodedMessage {
         }
     }
 
-    /// Cuts off the first bytes, at most `most`.
+    /// Removes and returns the first bytes, at most `most`.
     pub fn cut(&mut self, most: usize) -> Self {
         let mut first = Self::default();
         let mut taken = 0;
@@ -94,12 +94,12 @@ impl From<Vec<u8>> for EncodedMessage {
     }
 }
 
-/// Output that waits to be written.
+/// Output of a connection that waits to be written to the socket.
 #[derive(Debug, Default)]
 pub struct OutputBuffer {
     /// Pieces that come before the tail.
     pieces: VecDeque<Bytes>,
-    /// The bytes written last, and how many of them have been sent.
+    /// Bytes that were added last. `tail_written` of them have been sent.
     tail: Vec<u8>,
     tail_written: usize,
     piece_bytes: usize,

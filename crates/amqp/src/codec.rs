@@ -1,95 +1,96 @@
-//! Encoding of AMQP 1.0's types: reads values in place, and writes them.
+//! Encoding of AMQP 1.0's types. Values are read in place, without copying them.
 //!
-//! A value consists of a constructor (a format code, possibly after a descriptor) and its content. The high half of the
-//! format code tells how long the content is (AMQP 1.0 §1.2), so a value that is not needed is skipped in one addition,
-//! however deeply it is nested. Nothing here recurses, so no peer can exhaust the stack.
+//! A value consists of a constructor (a format code, possibly after a descriptor) and its content.
+//! The high half of the format code determines the length of the content (AMQP 1.0 §1.2), so a
+//! value that is not needed is skipped in one step, however deeply it is nested. Reading never
+//! recurses, so no peer can exhaust the stack.
 use thiserror::Error;
 
-/// Bytes that are not valid AMQP.
+/// Reason why bytes are not valid AMQP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// The bytes end before the announced length.
     #[error("the value ends before it is complete")]
     Truncated,
-    /// A format code that AMQP 1.0 does not have, or a descriptor of a descriptor.
+    /// AMQP 1.0 has no such format code, or a descriptor has a descriptor itself.
     #[error("there is no type with the format code {0:#04x}")]
     NoSuchType(u8),
-    /// A frame that is longer than its receiver allows.
+    /// A frame is longer than its receiver allows.
     #[error("a frame of {size} bytes, but max-frame-size is {max_size}")]
     FrameTooLarge {
-        /// Size of the frame, as it announces it.
+        /// Size that the frame announces, in bytes.
         size: usize,
-        /// The limit.
+        /// Maximum size in bytes.
         max_size: usize,
     },
-    /// Something else was due here.
+    /// The value has another type than this one, or is missing.
     #[error("expected {0}")]
     Expected(&'static str),
 }
 
-/// The format code of null.
+/// Format code of null.
 const NULL: u8 = 0x40;
-/// Constructor of a described type.
+/// First byte of a described type.
 const DESCRIBED: u8 = 0x00;
 
-/// One value, where it lies.
+/// One value, which borrows the bytes in which it was encoded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value<'a> {
     /// The descriptor, if it is a number or one of AMQP's own symbols.
     descriptor: Option<u64>,
     code: u8,
-    /// The bytes without constructor, size and count.
+    /// Content without constructor, size and count.
     body: &'a [u8],
-    /// Elements of a list, map or array.
+    /// Number of elements of a list, map or array.
     count: u32,
     /// The whole value as it was sent.
     octets: &'a [u8],
 }
 
-/// A value of a type that has no parts.
+/// A value of a primitive type (AMQP 1.0 §1.6).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scalar<'a> {
-    /// Null.
+    /// The value null (AMQP 1.0 §1.6.1).
     Null,
-    /// True or false.
+    /// A boolean (AMQP 1.0 §1.6.2).
     Boolean(bool),
-    /// A number of 8 bits.
+    /// An unsigned number of 8 bits (AMQP 1.0 §1.6.3).
     Ubyte(u8),
-    /// A number of 32 bits.
+    /// An unsigned number of 32 bits (AMQP 1.0 §1.6.5).
     Uint(u32),
-    /// A number of 64 bits.
+    /// An unsigned number of 64 bits (AMQP 1.0 §1.6.6).
     Ulong(u64),
-    /// A signed number of 32 bits.
+    /// A signed number of 32 bits (AMQP 1.0 §1.6.9).
     Int(i32),
-    /// A signed number of 64 bits.
+    /// A signed number of 64 bits (AMQP 1.0 §1.6.10).
     Long(i64),
-    /// Milliseconds since 1970.
+    /// A point in time, in milliseconds since 1970.
     Timestamp(i64),
-    /// A UUID.
+    /// A UUID (AMQP 1.0 §1.6.18).
     Uuid([u8; 16]),
-    /// Bytes.
+    /// Any bytes (AMQP 1.0 §1.6.19).
     Binary(&'a [u8]),
-    /// A string.
+    /// A text in UTF-8 (AMQP 1.0 §1.6.20).
     String(&'a str),
-    /// A symbol.
+    /// A symbol, which is a text in ASCII (AMQP 1.0 §1.6.21).
     Symbol(&'a str),
-    /// Another number, or a character.
+    /// A number of another type, or a character.
     Other,
 }
 
-/// Reads values from the rest of the input.
+/// Reads values from encoded bytes, one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    /// Reads from the first byte.
+    /// Creates a reader that starts at the first byte.
     pub fn new(octets: &'a [u8]) -> Self {
         Self { rest: octets }
     }
 
-    /// The part that has not been read.
+    /// Returns the bytes that have not been read.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -108,7 +109,7 @@ impl<'a> Reader<'a> {
         self.take(width).map(|taken| number(taken) as usize)
     }
 
-    /// The next value.
+    /// Reads the next value from the input.
     pub fn value(&mut self) -> Result<Value<'a>, DecodeError> {
         let start = self.rest;
         let mut code = self.octet()?;
@@ -123,7 +124,7 @@ impl<'a> Reader<'a> {
         Ok(Value { descriptor, octets, ..value })
     }
 
-    /// Reads the value whose format code has been read.
+    /// Reads a value whose format code has already been read.
     fn plain(&mut self, code: u8) -> Result<Value<'a>, DecodeError> {
         let (body, count) = match code >> 4 {
             0x4 => (self.take(0)?, 0),
@@ -146,7 +147,7 @@ impl<'a> Reader<'a> {
         self.take(length)
     }
 
-    /// Reads a size, which includes the count, then the count and the elements.
+    /// Reads a size, which includes the count, and then the count and the elements.
     fn counted(&mut self, width: usize) -> Result<(&'a [u8], u32), DecodeError> {
         let all = self.sized(width)?;
         let (count, body) = all.split_at_checked(width).ok_or(DecodeError::Truncated)?;
@@ -159,22 +160,22 @@ fn number(octets: &[u8]) -> u64 {
 }
 
 impl<'a> Value<'a> {
-    /// The number that describes it.
+    /// Returns the descriptor, if it is a number or one of AMQP's own symbols.
     pub fn descriptor(&self) -> Option<u64> {
         self.descriptor
     }
 
-    /// All of it, constructor and all, as it was sent.
+    /// Returns the whole value as it was sent, including the constructor.
     pub fn octets(&self) -> &'a [u8] {
         self.octets
     }
 
-    /// Reports whether the value is null.
+    /// Returns true if the value is null.
     pub fn is_null(&self) -> bool {
         self.code == NULL
     }
 
-    /// A number that has no sign.
+    /// Returns the value of an unsigned number.
     pub fn as_number(&self) -> Option<u64> {
         match self.code {
             0x43 | 0x44 => Some(0),
@@ -183,7 +184,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// True or false.
+    /// Returns the value if it is a boolean.
     pub fn as_bool(&self) -> Option<bool> {
         match (self.code, self.body) {
             (0x41, _) => Some(true),
@@ -193,7 +194,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A string.
+    /// Returns the value if it is a string.
     pub fn as_string(&self) -> Option<&'a str> {
         match self.code {
             0xa1 | 0xb1 => std::str::from_utf8(self.body).ok(),
@@ -201,12 +202,12 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Reports whether it is a string or a symbol, valid or not.
+    /// Returns true for a string or a symbol, even if its text is not valid.
     pub fn is_text(&self) -> bool {
         matches!(self.code, 0xa1 | 0xb1 | 0xa3 | 0xb3)
     }
 
-    /// A string or a symbol.
+    /// Returns the text of a string or a symbol.
     pub fn as_text(&self) -> Option<&'a str> {
         match self.code {
             0xa1 | 0xb1 | 0xa3 | 0xb3 => std::str::from_utf8(self.body).ok(),
@@ -214,7 +215,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The value by its type; none for lists, maps, arrays, and text that is not UTF-8.
+    /// Returns the value of a primitive type. Returns `None` for lists, maps, arrays, and text that
+    /// is not UTF-8.
     pub fn as_scalar(&self) -> Option<Scalar<'a>> {
         let signed = || {
             let unused = 64 - 8 * self.body.len() as u32;
@@ -238,7 +240,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// Symbols: one, or an array of them.
+    /// Returns a single symbol or an array of symbols as a list.
     pub fn as_symbols(&self) -> Option<Vec<&'a str>> {
         if !matches!(self.code, 0xe0 | 0xf0) {
             return self.as_text().map(|symbol| vec![symbol]);
@@ -247,23 +249,23 @@ impl<'a> Value<'a> {
         let code = reader.octet().ok()?;
         let mut symbols = Vec::new();
         for _ in 0..self.count {
-            // Each symbol has at least its length byte, so this loop ends even if the count is wrong.
+            // Each symbol has at least a length byte, so this loop ends even if the count is wrong.
             symbols.push(reader.plain(code).ok()?.as_text()?);
         }
         Some(symbols)
     }
 
-    /// The bytes of a binary value.
+    /// Returns the bytes of a binary value.
     pub fn as_binary(&self) -> Option<&'a [u8]> {
         matches!(self.code, 0xa0 | 0xb0).then_some(self.body)
     }
 
-    /// The elements of a list.
+    /// Returns the elements if the value is a list.
     pub fn as_list(&self) -> Option<Elements<'a>> {
         matches!(self.code, 0x45 | 0xc0 | 0xd0).then(|| self.elements())
     }
 
-    /// The keys and values of a map, in turns.
+    /// Returns the keys and values of a map, alternately.
     pub fn as_map(&self) -> Option<Elements<'a>> {
         matches!(self.code, 0xc1 | 0xd1).then(|| self.elements())
     }
@@ -277,7 +279,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Descriptors that some peers send as symbols.
+/// Returns the number of a descriptor that a peer sends as a symbol.
 fn descriptor_named(name: &str) -> Option<u64> {
     Some(match name {
         "amqp:error:list" => 0x1d,
@@ -324,8 +326,8 @@ pub struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// The elements of a described list of which only the beginning may be there, and what describes it: elements are
-    /// read one by one, and those that are not there are an error then.
+    /// Reads the elements of a described list whose end may be missing, and returns them with the
+    /// descriptor. Reading a missing element is an error.
     pub fn parse_prefix(octets: &'a [u8]) -> Option<(u64, Self)> {
         let mut reader = Reader::new(octets);
         if reader.octet().ok()? != DESCRIBED {
@@ -344,7 +346,8 @@ impl<'a> Elements<'a> {
         Some((descriptor, Self { reader, left }))
     }
 
-    /// The next element, if it is there and not null. Fields at the end of a list may be left out (AMQP 1.0 §1.4).
+    /// Reads the next element. Returns `None` if it is null or missing, because fields at the end
+    /// of a list may be left out (AMQP 1.0 §1.4).
     pub fn field(&mut self) -> Result<Option<Value<'a>>, DecodeError> {
         if self.left == 0 {
             return Ok(None);
@@ -358,12 +361,12 @@ impl<'a> Elements<'a> {
         (0..count).try_for_each(|_| self.field().map(drop))
     }
 
-    /// The bytes of the elements that are left; none at the end.
+    /// Returns the bytes of the remaining elements, or `None` at the end.
     pub fn rest(&self) -> Option<&'a [u8]> {
         (self.left > 0).then(|| self.reader.rest())
     }
 
-    /// The next element, null or not; none at the end.
+    /// Reads the next element, even if it is null. Returns `None` at the end.
     pub fn element(&mut self) -> Result<Option<Value<'a>>, DecodeError> {
         if self.left == 0 {
             return Ok(None);
@@ -372,24 +375,24 @@ impl<'a> Elements<'a> {
         self.reader.value().map(Some)
     }
 
-    /// A number, or what stands for an absent one.
+    /// Reads a number. Returns `absent` if it is null or missing.
     pub fn number_or(&mut self, absent: u64) -> Result<u64, DecodeError> {
         self.number().map(|number| number.unwrap_or(absent))
     }
 
-    /// A number.
+    /// Reads a number. Returns `None` if it is null or missing.
     pub fn number(&mut self) -> Result<Option<u64>, DecodeError> {
         self.field()?.map(|value| value.as_number().ok_or(DecodeError::Expected("a number"))).transpose()
     }
 
-    /// A truth, or false where it is absent.
+    /// Reads a boolean. Returns false if it is null or missing.
     pub fn boolean(&mut self) -> Result<bool, DecodeError> {
         let value = self.field()?;
         value.map_or(Ok(false), |value| value.as_bool().ok_or(DecodeError::Expected("true or false")))
     }
 }
 
-/// Writes values to the end of a buffer.
+/// Appends encoded values to a buffer.
 #[derive(Debug)]
 pub struct Writer<'a> {
     out: &'a mut Vec<u8>,
@@ -397,7 +400,7 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Writes behind what is there.
+    /// Creates a writer that appends to `out`.
     pub fn new(out: &'a mut Vec<u8>) -> Self {
         Self { out, count: 0 }
     }
@@ -412,23 +415,23 @@ impl<'a> Writer<'a> {
         self.octets(&[NULL]);
     }
 
-    /// True or false.
+    /// Writes a boolean.
     pub fn boolean(&mut self, truth: bool) {
         self.octets(&[if truth { 0x41 } else { 0x42 }]);
     }
 
-    /// A ubyte.
+    /// Writes a ubyte.
     pub fn ubyte(&mut self, number: u8) {
         self.octets(&[0x50, number]);
     }
 
-    /// A ushort.
+    /// Writes a ushort.
     pub fn ushort(&mut self, number: u16) {
         let [a, b] = number.to_be_bytes();
         self.octets(&[0x60, a, b]);
     }
 
-    /// A uint.
+    /// Writes a uint in its shortest form.
     pub fn uint(&mut self, number: u32) {
         match number {
             0 => self.octets(&[0x43]),
@@ -440,24 +443,24 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A ulong.
+    /// Writes a ulong.
     pub fn ulong(&mut self, number: u64) {
         self.out.push(0x80);
         self.octets(&number.to_be_bytes());
     }
 
-    /// A timestamp, in milliseconds since 1970.
+    /// Writes a timestamp in milliseconds since 1970.
     pub fn timestamp(&mut self, milliseconds: i64) {
         self.out.push(0x83);
         self.octets(&milliseconds.to_be_bytes());
     }
 
-    /// A string.
+    /// Writes a string.
     pub fn string(&mut self, text: &str) {
         self.variable(0xa1, text.as_bytes());
     }
 
-    /// A symbol.
+    /// Writes a symbol.
     pub fn symbol(&mut self, text: &str) {
         self.variable(0xa3, text.as_bytes());
     }
@@ -478,41 +481,41 @@ impl<'a> Writer<'a> {
         self.octets(octets);
     }
 
-    /// A value that was read from somewhere, as it was.
+    /// Writes an encoded value that was read before.
     pub fn raw(&mut self, octets: &[u8]) {
         self.octets(octets);
     }
 
-    /// A described list.
+    /// Writes a described list. `fields` writes the elements.
     pub fn described_list(&mut self, descriptor: u8, fields: impl FnOnce(&mut Writer<'_>)) {
         self.out.extend_from_slice(&[DESCRIBED, 0x53, descriptor]);
         self.compound(0xd0, fields);
     }
 
-    /// A described map; the keys and values in turns.
+    /// Writes a described map. `entries` writes keys and values alternately.
     pub fn described_map(&mut self, descriptor: u8, entries: impl FnOnce(&mut Writer<'_>)) {
         self.out.extend_from_slice(&[DESCRIBED, 0x53, descriptor]);
         self.compound(0xd1, entries);
     }
 
-    /// A map; the keys and values in turns.
+    /// Writes a map. `entries` writes keys and values alternately.
     pub fn map(&mut self, entries: impl FnOnce(&mut Writer<'_>)) {
         self.compound(0xd1, entries);
     }
 
-    /// A described string.
+    /// Writes a string that has a descriptor.
     pub fn described_string(&mut self, descriptor: u8, text: &str) {
         self.out.extend_from_slice(&[DESCRIBED, 0x53, descriptor]);
         self.string(text);
     }
 
-    /// A described binary.
+    /// Writes a binary value that has a descriptor.
     pub fn described_binary(&mut self, descriptor: u8, octets: &[u8]) {
         self.out.extend_from_slice(&[DESCRIBED, 0x53, descriptor]);
         self.binary(octets);
     }
 
-    /// An array of symbols.
+    /// Writes an array of symbols.
     pub fn symbols(&mut self, names: &[&str]) {
         let length: usize = names.iter().map(|name| name.len() + 1).sum();
         self.out.push(0xf0);
@@ -526,7 +529,8 @@ impl<'a> Writer<'a> {
         self.count += 1;
     }
 
-    /// Writes a compound value. Size and count are only known afterwards and are filled in then.
+    /// Writes a compound value. Size and count are filled in afterwards, because they are not known
+    /// before.
     fn compound(&mut self, code: u8, fields: impl FnOnce(&mut Writer<'_>)) {
         self.out.push(code);
         let at = self.out.len();
@@ -637,7 +641,7 @@ mod tests {
 
     #[test]
     fn nesting_costs_nothing() {
-        // 200,000 nested lists. A recursive reader would run out of stack.
+        // Nest 200,000 lists, for which a recursive reader would need too much stack.
         let mut octets = vec![0x45];
         for _ in 0..200_000 {
             let size = (octets.len() as u32 + 4).to_be_bytes();
@@ -646,7 +650,7 @@ mod tests {
             octets.push(0xd0);
         }
         octets.reverse();
-        // Built from the inside out, so it has to be reversed.
+        // The bytes were built from the inside out, so they have to be reversed.
         let list = Reader::new(&octets).value().unwrap();
         assert_eq!(list.octets().len(), octets.len());
     }

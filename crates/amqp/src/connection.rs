@@ -1,4 +1,5 @@
-//! One connection, of either role, as state: bytes in, events and bytes out. No socket, no clock.
+//! One connection of either role as a state machine. The caller passes the bytes that it reads, and
+//! gets events and bytes to write. The connection uses no socket and no clock.
 //!
 //! ```text
 //! server   ExpectHeader ── AMQP3 ──▶ ExpectSaslInit ── ok ──▶ ExpectHeader ── AMQP0 ──▶ ExpectOpen ─┐
@@ -15,9 +16,10 @@
 //! | a detach of no link | is an error | is passed over: some brokers detach twice |
 //! | flow, transfer, disposition, detach, end, close | the same | the same |
 //!
-//! Deliveries are settled at their first disposition (rcv-settle-mode first). Nothing is resumed after a detach.
+//! Deliveries are settled at their first disposition (rcv-settle-mode first). Nothing is resumed
+//! after a detach.
 //!
-//! An error ends no more than it must:
+//! An error ends as little as possible:
 //!
 //! | it ends | by | for example |
 //! |---|---|---|
@@ -25,8 +27,9 @@
 //! | a session | an end with the error | a handle that is in use or not attached, more frames than the window |
 //! | the connection | a close with the error | frames that cannot be decoded, a session that was not begun |
 //!
-//! A link or a session that we end is reported at once. Frames of it that were on their way are dropped; if more come
-//! than the window allowed, the session ends with `amqp:session:errant-link`, and after it the connection.
+//! A link or a session that we end is reported at once. Frames of it that were already on their way
+//! are dropped. If more arrive than the window allowed, the session ends with
+//! `amqp:session:errant-link`, and after it the connection.
 mod client;
 mod error;
 
@@ -48,102 +51,106 @@ use std::sync::Arc;
 pub use client::{ConnectionOptions, LinkRequest, SessionRefused};
 pub use error::{ConnectionError, EndError, Scope, Violation};
 
-/// Largest frame that we accept. A message of 1 MB then arrives in a few frames.
+/// Maximum size of a frame that we accept, in bytes. A message of 1 MB then arrives in a few
+/// frames.
 const MAX_FRAME_SIZE: u32 = 256 << 10;
-/// Smallest maximum frame size that a peer may have (AMQP 1.0 §2.3.1).
+/// The smallest value that a peer may set as its maximum frame size (AMQP 1.0 §2.3.1).
 const MIN_MAX_FRAME_SIZE: u32 = 512;
-/// Largest frame that we send, even if the peer would accept larger ones, because other links get their turn between
-/// frames. A message of 1 MiB fits into one frame: when a message comes in several, fe2o3-amqp at the other end reads
-/// each of its bytes.
+/// Maximum size of a frame that we send, even if the peer accepts larger ones, because other links
+/// get their turn between frames. A message of 1 MiB fits into one frame. If a message arrives in
+/// several frames, fe2o3-amqp at the other end scans each of its bytes.
 const MAX_SENT_FRAME_SIZE: u32 = (1 << 20) + (64 << 10);
-/// Interval in which we want to hear something, in milliseconds. A peer that is silent for twice as long counts as
-/// gone (AMQP 1.0 §2.4.5).
+/// Interval in which we want to hear something, in milliseconds. A peer that is silent for twice
+/// this time counts as gone (AMQP 1.0 §2.4.5).
 pub const IDLE_TIMEOUT_MS: u32 = 30_000;
-/// Number of frames that may be under way to us in a session.
+/// Number of frames of a session that may be under way to us.
 const INCOMING_WINDOW: u32 = 4096;
-/// Limit of a connection's sessions, and of a session's links.
+/// Maximum numbers of sessions of a connection, and of links of a session.
 const MAX_SESSIONS: usize = 64;
 const MAX_LINKS: usize = 64;
-/// The longest name of a link.
+/// Maximum length of a link's name in bytes.
 const MAX_LINK_NAME_BYTES: usize = 1024;
-/// The longest delivery-tag (AMQP 1.0 §2.8.7).
+/// Maximum length of a delivery-tag in bytes (AMQP 1.0 §2.8.7).
 const MAX_TAG_BYTES: usize = 32;
 
-/// A link: the session's number and the link's in it.
+/// Identifies a link: the session's number, and the link's number in the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LinkId {
     channel: u16,
     handle: u32,
 }
 
-/// A session that we have begun.
+/// Identifies a session that we have begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionId(u16);
 
-/// An event on a connection. `T` is the type of what the caller sends.
+/// An event on a connection. `T` is the type of the tokens with which the caller sends messages.
 #[derive(Debug, PartialEq)]
 pub enum ConnectionEvent<T> {
-    /// The peer has answered our open: sessions can be begun.
+    /// The connection is open, so sessions can be begun.
     Opened,
-    /// A session has ended. Its links have been reported as detached.
+    /// A session has ended. Its links have already been reported as detached.
     Ended {
-        /// The session.
+        /// Number of the session that has ended.
         session: SessionId,
-        /// The reason; none if nobody gave one.
+        /// The reason. `None` if neither side gave one.
         error: Option<EndError>,
     },
-    /// Server: a peer asks for a link; the answer is `accept` or `refuse`. Client: the peer has accepted a link.
+    /// On a server, the peer asks for a link, and the caller must `accept` or `refuse` it. On a
+    /// client, the peer has accepted a link.
     Attached {
-        /// The link.
+        /// The link, which the caller names in later calls.
         link: LinkId,
-        /// The peer's end of it.
+        /// Role of the peer on this link: it sends or receives messages.
         peer: LinkRole,
-        /// The node that it asks for, or has given us.
+        /// The node that the peer asks for, or that it has given us.
         address: String,
-        /// The largest message that the peer takes.
+        /// Maximum size of a message that the peer accepts, in bytes.
         max_message_bytes: Option<u64>,
     },
-    /// A message came. Unless it was sent settled, it is answered by `settle`.
+    /// A message was received. Unless its sender has settled it, the caller must answer with
+    /// `settle` or `reject`.
     MessageReceived {
-        /// The link over which it came.
+        /// The link over which it was received.
         link: LinkId,
-        /// Its number in the session.
+        /// Number of the delivery in its session.
         delivery: u32,
-        /// The message.
+        /// The message, as it was encoded by its sender.
         message: EncodedMessage,
-        /// Set if its sender expects no answer.
+        /// Set if the sender has settled the message and expects no answer.
         settled: bool,
     },
-    /// A message that was sent is settled.
+    /// A message that we sent has been settled.
     Settled {
-        /// The token with which it was sent.
+        /// The token with which the message was sent.
         sent: T,
-        /// Its outcome.
+        /// The outcome that the receiver reported.
         outcome: DeliveryOutcome,
-        /// The peer's reason of a rejection.
+        /// The peer's reason, if it rejected the message and gave one.
         error: Option<Arc<PeerError>>,
     },
-    /// A link has credit, or a session has room, again.
+    /// A link has credit again, or a session has room again.
     CreditChanged,
-    /// The peer has sent all that it had, and has given the rest of its credit back, as `drain` has asked for.
+    /// The peer has sent everything that it had, and has returned its remaining credit, as `drain`
+    /// asked it to.
     Drained {
-        /// The link.
+        /// The link over which the peer returned its credit.
         link: LinkId,
     },
-    /// A link is no more; what was sent over it and not settled comes back.
+    /// A link has ended. Messages that were sent over it and not settled come back.
     Detached {
-        /// The link.
+        /// The link that has ended.
         link: LinkId,
-        /// Tokens of what was not settled, in the order in which it was sent.
+        /// Tokens of the unsettled messages, in the order in which they were sent.
         unsettled: Vec<T>,
-        /// Says whether only the link has ended, or its session.
+        /// Tells whether only the link has ended, or its whole session.
         scope: Scope,
-        /// The reason; none if nobody gave one.
+        /// The reason. `None` if neither side gave one.
         error: Option<EndError>,
     },
-    /// The peer closed the connection, and was answered; or it has answered our close.
+    /// The connection is closed, either by the peer or because the peer has answered our close.
     Closed {
-        /// The peer's reason.
+        /// The reason that the peer gave for closing the connection.
         error: Option<PeerError>,
     },
 }
@@ -165,20 +172,21 @@ enum ConnectionRole {
     Client(Box<SaslClient>),
 }
 
-/// Drain mode of a receiver, according to its last flow (AMQP 1.0 §2.6.7).
+/// State of a drain, by which a receiving peer takes back its unused credit, according to the peer's
+/// last flow (AMQP 1.0 §2.6.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drain {
     Off,
-    /// The peer wants all available messages, and the rest of its credit returned.
+    /// The peer wants all available messages, and wants its remaining credit back.
     Asked,
     Answered,
 }
 
-/// A message that has arrived only in part.
+/// A message of which only a part has arrived.
 #[derive(Debug)]
 struct IncompleteDelivery {
     id: u32,
-    /// The tag and its length.
+    /// Bytes of the delivery-tag, and its length.
     tag: ([u8; MAX_TAG_BYTES], usize),
     message_format: u32,
     settled: bool,
@@ -188,26 +196,28 @@ struct IncompleteDelivery {
 #[derive(Debug)]
 struct LinkState {
     peer: LinkRole,
-    /// Number of messages that may still go over the link, in its direction.
+    /// Number of messages that may still be sent over the link, in its direction.
     credit: u32,
-    /// Number of messages that a server may send beyond the credit. RabbitMQ 3 counts credit from the time when it
-    /// reads a flow, so messages that are already under way come on top: at most as many as the credit was.
+    /// Number of messages that a server may send beyond the credit. RabbitMQ 3 counts credit from
+    /// the time when it reads a flow, so messages that were already under way come on top. There
+    /// can be at most as many of them as the credit was.
     tolerance: u32,
     delivery_count: u32,
     drain: Drain,
-    /// Messages are sent settled.
+    /// Set if messages are sent settled.
     presettled: bool,
     name: String,
     incomplete: Option<IncompleteDelivery>,
-    /// The peer's number of the link; `None` until it has answered our attach.
+    /// The peer's number of the link. `None` until the peer has answered our attach.
     remote_handle: Option<u32>,
-    /// Messages may pass. False until the link is accepted, and again after we have detached it.
+    /// Set while messages may pass. False until the link is accepted, and again after we have
+    /// detached it.
     accepted: bool,
-    /// Set when we detach the link: the number of frames that may still be under way to us.
+    /// Set when we detach the link, to the number of frames that may still be under way to us.
     detach_sent: Option<u32>,
-    /// We have reported the end of the link although the peer has not answered yet.
+    /// Set if we have reported the end of the link, although the peer has not answered yet.
     is_reported: bool,
-    /// The peer was asked to return unused credit.
+    /// Set if the peer was asked to return unused credit.
     drain_sent: bool,
     max_message_bytes: u64,
 }
@@ -227,29 +237,31 @@ struct BlockedTransfer {
 
 #[derive(Debug)]
 struct Session<T> {
-    /// The peer's number of the session; `None` until it has answered our begin.
+    /// The peer's number of the session. `None` until the peer has answered our begin.
     remote_channel: Option<u16>,
     end_sent: bool,
-    /// We have reported the end of the session although the peer has not answered yet.
+    /// Set if we have reported the end of the session, although the peer has not answered yet.
     is_reported: bool,
-    /// The caller has ended the session.
+    /// Set if the caller has ended the session.
     is_released: bool,
-    /// Links by handle. When a session ends, its links end in this order. There are few.
+    /// Links by handle. When the session ends, its links end in this order. There are few of them.
     links: BTreeMap<u32, LinkState>,
     next_incoming_id: u32,
     incoming_window: u32,
     next_outgoing_id: u32,
     remote_incoming_window: u32,
-    /// Number of the next delivery. The peer sees only its lower half.
+    /// Full number of the next delivery. The peer sees only its lower half.
     next_delivery: i64,
-    /// Unsettled deliveries by number. A settled one is removed even if earlier ones are still unsettled.
+    /// Unsettled deliveries by number. A settled delivery is removed even if earlier ones are still
+    /// unsettled.
     unsettled: BTreeMap<i64, UnsettledDelivery<T>>,
     blocked: Option<BlockedTransfer>,
-    /// Deliveries with the same outcome that have not been reported yet: the first, the last, and the outcome.
+    /// Consecutive deliveries with the same outcome that have not been reported yet: the first, the
+    /// last, and the outcome.
     pending_disposition: Option<(u32, u32, DeliveryOutcome)>,
 }
 
-/// The connection.
+/// A connection of either role. `T` is the type of the tokens with which the caller sends messages.
 #[derive(Debug)]
 pub struct AmqpConnection<T> {
     state: ConnectionState,
@@ -257,21 +269,21 @@ pub struct AmqpConnection<T> {
     options: ConnectionOptions,
     /// Highest session number that the peer allows.
     peer_channel_max: u16,
-    /// Largest frame that the peer accepts.
+    /// Maximum size of a frame that the peer accepts, in bytes.
     peer_max_frame_size: u32,
     peer_idle_timeout_ms: Option<u32>,
     peer_product: PeerProduct,
     sessions: BTreeMap<u16, Session<T>>,
-    /// Numbers of a client's sessions that have ended without the caller's doing. The caller may still use them, so no
-    /// other session gets them.
+    /// Numbers of a client's sessions that have ended, but not at the caller's request. The caller
+    /// may still use these numbers, so no other session gets them.
     ended: BTreeSet<u16>,
     output: OutputBuffer,
     events: VecDeque<ConnectionEvent<T>>,
 }
 
 impl<T> AmqpConnection<T> {
-    /// A connection to a client that authenticates itself by `mechanisms`; messages of more than `max_message_bytes` end
-    /// their link.
+    /// Creates a connection to a client, which must authenticate itself as `mechanisms` demands. A
+    /// message of more than `max_message_bytes` ends its link.
     pub fn server(mechanisms: ListenerAuth, container: &str, max_message_bytes: u64) -> Self {
         let options = ConnectionOptions {
             container: container.to_owned(),
@@ -299,40 +311,40 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Output buffer.
+    /// Returns the output that the caller must write to the socket.
     pub fn output(&mut self) -> &mut OutputBuffer {
         &mut self.output
     }
 
-    /// Reports whether links can be attached.
+    /// Returns true if links can be attached.
     pub fn is_open(&self) -> bool {
         self.state == ConnectionState::Opened
     }
 
-    /// Reports whether the peer has closed the connection.
+    /// Returns true if the connection is closed.
     pub fn is_closed(&self) -> bool {
         self.state == ConnectionState::Closed
     }
 
-    /// Interval in which the peer wants to hear something, in milliseconds.
+    /// Returns the interval in which the peer wants to hear something, in milliseconds.
     pub fn peer_idle_timeout_ms(&self) -> Option<u32> {
         self.peer_idle_timeout_ms
     }
 
-    /// Product of the peer, as its open names it.
+    /// Returns the peer's product, as named in its open.
     pub fn peer_product(&self) -> &PeerProduct {
         &self.peer_product
     }
 
-    /// Sends a heartbeat.
+    /// Sends a heartbeat, if the connection is open.
     pub fn send_heartbeat(&mut self) {
         if self.is_open() {
             frame::write(self.output.tail(), Layer::Amqp, 0, |_| {});
         }
     }
 
-    /// Returns the next event. `None` means that more input is needed. An error ends the connection, and the output
-    /// then contains the close that reports it.
+    /// Returns the next event. `None` means that more input is needed. An error ends the
+    /// connection. The output then contains the close that reports it.
     pub fn next_event(&mut self, input: &mut BytesMut) -> Result<Option<ConnectionEvent<T>>, ConnectionError> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -393,7 +405,8 @@ impl<T> AmqpConnection<T> {
                 self.state = ConnectionState::ExpectOpen;
                 Ok(())
             }
-            // If a peer skips SASL although it is required, we answer with the header that we accept (AMQP 1.0 §2.2).
+            // A peer that skips SASL although it is required gets the header that we accept (AMQP
+            // 1.0 §2.2).
             AMQP_HEADER => {
                 out.extend_from_slice(&SASL_HEADER);
                 Err(ConnectionError::Unauthenticated)
@@ -498,7 +511,8 @@ impl<T> AmqpConnection<T> {
         self.state = ConnectionState::Closed;
     }
 
-    /// Returns our session for the peer's number. `None` if we have ended it: what still arrives on it is dropped.
+    /// Returns our session for the peer's number. Returns `None` if we have ended the session, so
+    /// that the frame is dropped.
     fn local_channel(&mut self, remote: u16, performative: &Performative<'_>) -> Result<Option<u16>, ConnectionError> {
         check_channel(remote)?;
         let found = match self.role {
@@ -528,7 +542,7 @@ impl<T> AmqpConnection<T> {
                 self.read_close(error);
                 return Ok(());
             }
-            // The frame was already under way when we closed.
+            // The frame was already under way when we closed the connection.
             _ if self.state == ConnectionState::CloseSent => return Ok(()),
             Performative::Open { .. } => return Err(Violation::illegal_state("a second open").into()),
             Performative::Begin { remote_channel, next_outgoing_id, incoming_window } => {
@@ -581,7 +595,8 @@ impl<T> AmqpConnection<T> {
                 let payload = body.slice_ref(transfer.payload);
                 self.transfer(channel, &transfer, &payload)?;
             }
-            // Ignore a sender's disposition: we settled its deliveries when they arrived.
+            // Ignore the dispositions of a sender, because we settled its deliveries when they
+            // arrived.
             Performative::Disposition(disposition) if disposition.role == LinkRole::Sender => {}
             Performative::Disposition(disposition) => self.disposition(channel, disposition),
         }
@@ -643,7 +658,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Ends a session because of the peer's error. Reports this at once, because the peer may never answer.
+    /// Ends a session because of the peer's error. Reports this at once, because the peer may never
+    /// answer.
     fn fail_session(&mut self, channel: u16, violation: Violation) {
         self.write_dispositions();
         let Some(session) = self.sessions.get_mut(&channel) else { return };
@@ -665,7 +681,7 @@ impl<T> AmqpConnection<T> {
         }
         let is_same = |link: &LinkState| link.name == attach.name && link.peer == attach.role;
         let same = session.links.iter().find(|(_, link)| is_same(link) && link.detach_sent.is_none());
-        // The second link with a name replaces the first (AMQP 1.0 §2.6.1).
+        // A second link with the same name and role replaces the first (AMQP 1.0 §2.6.1).
         if let Some(handle) = same.map(|(handle, _)| *handle) {
             let stolen = Violation::new("amqp:link:stolen", "the link was attached again with another handle");
             self.fail_link(LinkId { channel, handle }, stolen);
@@ -709,19 +725,20 @@ impl<T> AmqpConnection<T> {
         Ok(())
     }
 
-    /// Answers an attach: the link stands.
+    /// Accepts a link that the peer asks for.
     pub fn accept(&mut self, id: LinkId) {
         if let Some(link) = self.link(id) {
             link.accepted = true;
         }
     }
 
-    /// Answers an attach: detaches the link, and gives the peer the reason. `Detached` follows when the peer has answered.
+    /// Refuses a link that the peer asks for: detaches it, and tells the peer the reason.
+    /// `Detached` follows when the peer has answered.
     pub fn refuse(&mut self, id: LinkId, condition: &str, why: &str) {
         self.send_detach(id, Some((condition, why)));
     }
 
-    /// Detaches a link from our side and returns it; `None` if it was already detached.
+    /// Detaches a link from our side and returns it. Returns `None` if it is already detached.
     fn send_detach(&mut self, id: LinkId, error: Option<(&str, &str)>) -> Option<&mut LinkState> {
         if !self.is_open() {
             return None;
@@ -732,13 +749,14 @@ impl<T> AmqpConnection<T> {
         link.detach_sent = Some(session.incoming_window);
         link.credit = 0;
         link.incomplete = None;
-        // If a message of this link is half sent, its rest is dropped.
+        // Drop the rest of a message of this link that is only partly sent.
         session.blocked.take_if(|blocked| blocked.handle == id.handle);
         write_detach(self.output.tail(), id, true, error);
         Some(link)
     }
 
-    /// Detaches a link because of the peer's error. Reports this at once, because the peer may never answer.
+    /// Detaches a link because of the peer's error. Reports this at once, because the peer may
+    /// never answer.
     fn fail_link(&mut self, id: LinkId, violation: Violation) {
         self.write_dispositions();
         let Some(link) = self.send_detach(id, Some(violation.parts())) else { return };
@@ -756,7 +774,7 @@ impl<T> AmqpConnection<T> {
         self.write_dispositions();
         let Some(session) = self.sessions.get_mut(&id.channel) else { return };
         let Some(link) = session.links.remove(&id.handle) else { return };
-        // The rest of a message whose link no longer exists.
+        // Drop the rest of a message, because its link no longer exists.
         session.blocked.take_if(|blocked| blocked.handle == id.handle);
         let unsettled = session.take_unsettled(id.handle);
         if link.detach_sent.is_none() {
@@ -777,11 +795,12 @@ impl<T> AmqpConnection<T> {
             }
         };
         let Some(session) = self.sessions.get_mut(&channel) else { return Ok(()) };
-        // A peer that has not received our begin yet counts from our first transfer (AMQP 1.0 §2.5.6).
+        // A peer that has not received our begin yet counts from our first transfer (AMQP 1.0
+        // §2.5.6).
         let seen = flow.next_incoming_id.unwrap_or(0);
         session.remote_incoming_window = remaining_credit(flow.incoming_window, seen, session.next_outgoing_id);
         let mut drained = None;
-        // A flow may cross our detach.
+        // The flow may have crossed our detach.
         let link = id.and_then(|id| Some((id, session.links.get_mut(&id.handle)?)));
         let link = link.filter(|(_, link)| link.accepted);
         let id = link.as_ref().map(|(id, _)| *id);
@@ -829,8 +848,8 @@ impl<T> AmqpConnection<T> {
         let link = id.and_then(|id| Some((id, session.links.get_mut(&id.handle)?)));
         let (id, link) = link.ok_or(of_session(Violation::unattached_handle()))?;
         if let Some(underway) = &mut link.detach_sent {
-            // Transfers that still arrive on a link that we have detached are dropped. For their sender they remain
-            // unsettled.
+            // Drop transfers that still arrive on a link that we have detached. For their sender,
+            // they remain unsettled.
             let goes_on = Violation::new("amqp:session:errant-link", "transfers of a link that we have detached go on");
             *underway = underway.checked_sub(1).ok_or(of_session(goes_on))?;
         } else {
@@ -839,7 +858,7 @@ impl<T> AmqpConnection<T> {
             if let Some((delivery, settled, message)) = received {
                 self.events.push_back(ConnectionEvent::MessageReceived { link: id, delivery, message, settled });
             } else if transfer.aborted {
-                // The transfer was aborted, so return its credit.
+                // The sender aborted the message, so its credit is granted again.
                 let credit = link.credit.saturating_add(1);
                 self.grant(id, credit);
             } else if self.incomplete_bytes() > max_incomplete_bytes {
@@ -856,7 +875,8 @@ impl<T> AmqpConnection<T> {
 
     fn disposition(&mut self, channel: u16, disposition: DispositionFrame) {
         let DispositionFrame { first, last, settled, outcome, error, .. } = disposition;
-        // Settled without a state: the receiver forgets the message without confirming it.
+        // A message that is settled without an outcome counts as released: the receiver forgets it
+        // without confirming it.
         let Some(outcome) = outcome.or(settled.then_some(DeliveryOutcome::Released)) else { return };
         let error = error.map(Arc::new);
         let Some(session) = self.sessions.get_mut(&channel) else { return };
@@ -876,7 +896,7 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Bytes of messages that are not complete.
+    /// Returns the number of bytes of messages that are not complete.
     pub fn incomplete_bytes(&self) -> u64 {
         let links = self.sessions.values().flat_map(|session| session.links.values());
         links.filter_map(|link| link.incomplete.as_ref()).map(|incomplete| incomplete.message.bytes() as u64).sum()
@@ -886,7 +906,7 @@ impl<T> AmqpConnection<T> {
         self.sessions.get_mut(&id.channel)?.links.get_mut(&id.handle)
     }
 
-    /// Messages that the peer may still send over a link.
+    /// Returns the number of messages that may still be sent over a link, in its direction.
     pub fn credit(&mut self, id: LinkId) -> u32 {
         self.link(id).map_or(0, |link| link.credit)
     }
@@ -901,7 +921,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Settles a message that came. The next write reports it, in one disposition with others.
+    /// Settles a received message. `write_dispositions` reports it to the peer, together with
+    /// others.
     pub fn settle(&mut self, id: LinkId, delivery: u32, outcome: DeliveryOutcome) {
         let is_open = self.is_open();
         let Some(session) = self.sessions.get_mut(&id.channel).filter(|session| is_open && !session.end_sent) else {
@@ -923,7 +944,7 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Rejects a message that came, with a condition and a description.
+    /// Rejects a received message, with a condition and a description.
     pub fn reject(&mut self, id: LinkId, delivery: u32, condition: &str, description: &str) {
         self.write_dispositions();
         let is_open = self.is_open();
@@ -932,7 +953,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Writes the dispositions of what was settled since the last time. To be called before the output is written.
+    /// Writes the dispositions of messages that were settled since the last call. The caller must
+    /// call this before it writes the output.
     pub fn write_dispositions(&mut self) {
         if !self.is_open() {
             return;
@@ -944,7 +966,7 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Reports whether a message may go over a link now.
+    /// Returns true if a message may be sent over a link now.
     pub fn may_send(&self, id: LinkId) -> bool {
         self.is_open()
             && self.sessions.get(&id.channel).is_some_and(|session| {
@@ -955,11 +977,12 @@ impl<T> AmqpConnection<T> {
             })
     }
 
-    /// Sends a message over a link on which `may_send` is true; `token` comes back with the settlement, or with the end
-    /// of the link. If the peer wants messages settled, it comes back at once.
+    /// Sends a message over a link for which `may_send` is true. `token` comes back with the
+    /// settlement of the message, or with the end of the link. If the peer wants messages settled
+    /// by the sender, `token` comes back at once.
     ///
     /// # Panics
-    /// If `may_send` is false.
+    /// If `may_send` is false for the link.
     pub fn send(&mut self, id: LinkId, message: EncodedMessage, token: T) {
         let (head, is_drained) = self.begin_delivery(id, token);
         let session = self.sessions.get_mut(&id.channel).expect("may_send found it");
@@ -969,11 +992,11 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Sends, as `send` does, a message whose payload lies elsewhere than what precedes it. If both fit into one frame,
-    /// nothing is allocated, and a long payload is not copied.
+    /// Sends a message like `send`, with the payload in another buffer than the sections before it.
+    /// If both fit into one frame, nothing is allocated, and a long payload is not copied.
     ///
     /// # Panics
-    /// If `may_send` is false.
+    /// If `may_send` is false for the link.
     pub fn send_parts(&mut self, id: LinkId, sections: &[u8], payload: Bytes, token: T) {
         let room = self.peer_max_frame_size as usize - HEADER_BYTES - MAX_TRANSFER_BYTES;
         if sections.len() + payload.len() > room {
@@ -995,8 +1018,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Counts a delivery to be sent. Returns its number, whether it is settled, and whether it has used up the credit
-    /// of a link that drains.
+    /// Counts a delivery that is about to be sent. Returns its number, whether it is settled, and
+    /// whether it has used up the credit of a link that drains.
     fn begin_delivery(&mut self, id: LinkId, token: T) -> ((u32, bool), bool) {
         let session = self.sessions.get_mut(&id.channel).expect("may_send found it");
         let link = session.links.get_mut(&id.handle).expect("may_send found it");
@@ -1026,7 +1049,7 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Reports whether the peer waits for a link to use up its credit or to give it back.
+    /// Returns true if the peer waits until a link has used up its credit or returned it.
     pub fn is_draining(&self, id: LinkId) -> bool {
         self.sessions.get(&id.channel).is_some_and(|session| {
             let is_blocked = session.blocked.as_ref().is_some_and(|blocked| blocked.handle == id.handle);
@@ -1035,8 +1058,8 @@ impl<T> AmqpConnection<T> {
         })
     }
 
-    /// Gives back the credit of a link that drains, after everything that there was has been sent over it. A link without
-    /// credit is drained without this call.
+    /// Returns the credit of a link that drains. The caller must first have sent all available
+    /// messages over the link. If a link has used up its credit, this call is not needed.
     pub fn complete_drain(&mut self, id: LinkId) {
         let is_draining = self.is_draining(id);
         if let Some(link) = self.link(id).filter(|_| is_draining) {
@@ -1073,7 +1096,7 @@ impl<T> AmqpConnection<T> {
         });
     }
 
-    /// Ends the connection from our side.
+    /// Closes the connection from our side, and tells the peer the reason.
     pub fn write_close(&mut self, error: Option<(&str, &str)>) {
         self.write_dispositions();
         if matches!(self.state, ConnectionState::Opened | ConnectionState::ExpectOpen) {
@@ -1090,8 +1113,8 @@ impl<T> AmqpConnection<T> {
         self.state = ConnectionState::Closed;
     }
 
-    /// Ends a connection whose handshake takes too long: with a close that says so, or with the outcome of SASL if the
-    /// peer has begun that, because a close would not be read there.
+    /// Ends a connection whose handshake takes too long. The peer gets a close with the reason. If
+    /// the peer has begun SASL, it would not read a close, so it gets an outcome of SASL.
     pub fn time_out_handshake(&mut self) {
         match (&self.role, self.state) {
             (ConnectionRole::Server(_), ConnectionState::ExpectSaslInit) => {
@@ -1101,7 +1124,7 @@ impl<T> AmqpConnection<T> {
                 self.output.tail().extend_from_slice(&AMQP_HEADER);
                 self.state = ConnectionState::ExpectOpen;
             }
-            // Our open has been sent.
+            // Our open has already been sent.
             (ConnectionRole::Client(_), ConnectionState::ExpectHeader { authenticated: true }) => {
                 self.state = ConnectionState::ExpectOpen;
             }
@@ -1115,7 +1138,8 @@ impl<T> AmqpConnection<T> {
         self.write_close(Some((Violation::RESOURCE_LIMIT, "the peer was silent for too long")));
     }
 
-    /// Takes all that was sent and not settled, when the connection is no more.
+    /// Returns the tokens of all messages that were sent and not settled. For use after the end of
+    /// the connection.
     pub fn take_unsettled(&mut self) -> Vec<T> {
         let settled = std::mem::take(&mut self.events).into_iter().filter_map(|event| match event {
             ConnectionEvent::Detached { unsettled, .. } => Some(unsettled),
@@ -1127,8 +1151,9 @@ impl<T> AmqpConnection<T> {
     }
 }
 
-/// Returns the credit left of a grant. The peer had seen `seen` messages when it granted, and `sent` have been sent by
-/// now. The result is negative if the peer withdraws credit while messages are under way to it.
+/// Returns the remaining credit. The peer had seen `seen` messages when it granted the credit, and
+/// `sent` have been sent by now. If the peer has withdrawn credit while messages were under way,
+/// nothing remains.
 fn remaining_credit(granted: u32, seen: u32, sent: u32) -> u32 {
     granted.saturating_sub(sent.wrapping_sub(seen))
 }
@@ -1142,13 +1167,13 @@ fn check_handle(remote: u32) -> Result<(), Violation> {
     ((remote as usize) < MAX_LINKS).then_some(()).ok_or(Violation::framing("a handle above handle-max"))
 }
 
-/// Which payloads stay in the buffer in which they were read.
+/// Decides which payloads stay in the buffer in which they were read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PayloadSharing {
-    /// Only long ones. A server's queues keep messages for a long time, and a short message would keep the whole
-    /// buffer.
+    /// Only long payloads. A server's queues keep messages for a long time, and a short message
+    /// would keep the whole buffer in memory.
     Long,
-    /// All that arrive in a single frame, because a client processes them soon.
+    /// All payloads that arrive in a single frame, because a client processes them soon.
     Whole,
 }
 
@@ -1172,8 +1197,8 @@ impl LinkState {
         }
     }
 
-    /// Adds a piece to a message. When the message is complete, returns its number, whether it is settled, and the
-    /// message.
+    /// Adds a piece to a message. When the message is complete, returns its number, whether it is
+    /// settled, and the message.
     fn add_transfer(
         &mut self,
         transfer: &Transfer<'_>,
@@ -1230,7 +1255,7 @@ impl IncompleteDelivery {
         })
     }
 
-    /// Checks that a transfer does not belong to another delivery (AMQP 1.0 §2.7.5).
+    /// Checks that a transfer continues this delivery and not another (AMQP 1.0 §2.7.5).
     fn continued_by(self, transfer: &Transfer<'_>) -> Result<Self, Violation> {
         let (octets, length) = &self.tag;
         if transfer.delivery_id.is_some_and(|id| id != self.id) {
@@ -1247,8 +1272,8 @@ impl IncompleteDelivery {
 }
 
 impl<T> Session<T> {
-    /// Creates a session. `answered` contains the peer's number, its next-outgoing-id and its window, if they are
-    /// already known.
+    /// Creates a session. `answered` contains the peer's number, its next-outgoing-id and its
+    /// window, if they are already known.
     fn new(answered: Option<(u16, u32, u32)>) -> Self {
         let (remote_channel, next_incoming_id, remote_incoming_window) =
             answered.map_or((None, 0, 0), |(channel, next, window)| (Some(channel), next, window));
@@ -1275,8 +1300,8 @@ impl<T> Session<T> {
         self.next_outgoing_id = self.next_outgoing_id.wrapping_add(1);
     }
 
-    /// Returns the full number of a delivery whose lower half the peer sent. It is the one nearest to the next
-    /// delivery.
+    /// Returns the full number of a delivery of which the peer sent the lower half: the number that
+    /// is nearest to the next delivery.
     fn number_of(&self, id: u32) -> i64 {
         self.next_delivery + i64::from(id.wrapping_sub(self.next_delivery as u32) as i32)
     }
@@ -1289,7 +1314,7 @@ impl<T> Session<T> {
         back.into_iter().map(|(_, sent)| sent.token).collect()
     }
 
-    /// Removes the links. Returns the ends of those that have not been reported.
+    /// Removes all links. Returns the `Detached` events of links whose end has not been reported.
     fn take_detached(&mut self, channel: u16, error: Option<&EndError>) -> Vec<ConnectionEvent<T>> {
         let links = std::mem::take(&mut self.links).into_iter().filter(|(_, link)| !link.is_reported);
         let detached = links.map(|(handle, _)| ConnectionEvent::Detached {
@@ -1301,8 +1326,8 @@ impl<T> Session<T> {
         detached.collect()
     }
 
-    /// Writes those frames of a message that the window allows, and holds back the others. `head` is what the first
-    /// frame contains about the delivery: its number, and whether it is settled.
+    /// Writes as many frames of a message as the window allows, and keeps the others. `head` has
+    /// the number of the delivery, and whether it is settled. Only the first frame contains them.
     fn write_transfers(
         &mut self,
         (out, most): (&mut OutputBuffer, u32),
@@ -1331,7 +1356,7 @@ impl<T> Session<T> {
     }
 }
 
-/// Our transfer performatives are never longer.
+/// Maximum size of a transfer performative that we write, in bytes.
 const MAX_TRANSFER_BYTES: usize = 64;
 
 fn write_transfer(out: &mut Writer<'_>, handle: u32, head: Option<(u32, bool)>, more: bool) {
@@ -1350,7 +1375,8 @@ fn write_transfer(out: &mut Writer<'_>, handle: u32, head: Option<(u32, bool)>, 
     });
 }
 
-/// Answers an attach. Source and target are as the peer wants them, or empty to announce a detach (AMQP 1.0 §2.6.3).
+/// Answers an attach. Source and target are as the peer requested them, or empty to announce a
+/// detach (AMQP 1.0 §2.6.3).
 fn write_attach(out: &mut Vec<u8>, channel: u16, attach: &Attach<'_>, max_message_bytes: u64, found: bool) {
     let ours = match attach.role {
         LinkRole::Sender => LinkRole::Receiver,
@@ -1479,7 +1505,7 @@ mod tests {
         AmqpConnection::server(ListenerAuth::Any, "server", 1000)
     }
 
-    /// Feeds all octets, and grants 10 messages to each link that wants to send.
+    /// Feeds all bytes, and grants 10 messages to each link over which the peer sends.
     fn feed(connection: &mut TestConnection, octets: &[u8]) -> Result<Vec<ConnectionEvent<u32>>, ConnectionError> {
         let mut input = BytesMut::from(octets);
         let mut events = Vec::new();
@@ -1503,7 +1529,7 @@ mod tests {
         connection
     }
 
-    /// Returns descriptor and payload length of each frame that was written.
+    /// Returns the descriptor and the payload length of each frame that was written.
     fn written_frames(connection: &mut TestConnection) -> Vec<(u64, usize)> {
         connection.write_dispositions();
         let length = connection.output.remaining();
@@ -1541,7 +1567,7 @@ mod tests {
         assert!(!connection.may_send(LINK), "no credit");
         feed(&mut connection, &flow(2, 1, 5)).unwrap();
         assert!(connection.may_send(LINK));
-        // With frames of 512 octets the message needs three, but the window is two.
+        // With frames of 512 bytes the message needs three frames, but the window is two.
         connection.send(LINK, EncodedMessage::from(vec![7; 1000]), 42);
         let first = written_frames(&mut connection);
         assert_eq!(first.len(), 2);
@@ -1577,13 +1603,13 @@ mod tests {
     fn credit_that_is_taken_back_while_messages_are_on_their_way_is_none() {
         let mut connection = opened(&[attach(1, LinkRole::Receiver, "q"), flow(100, 1, 5)]);
         (0..3).for_each(|number| connection.send(LINK, EncodedMessage::from(vec![1]), number));
-        // The peer has seen none of the three and grants only one.
+        // The peer has seen none of the three messages, and grants only one.
         feed(&mut connection, &flow(100, 1, 1)).unwrap();
         assert!(!connection.may_send(LINK));
         assert_eq!(connection.credit(LINK), 0);
         feed(&mut connection, &flow(100, 1, u32::MAX)).unwrap();
         assert_eq!(connection.credit(LINK), u32::MAX - 3);
-        // Three frames exceed the window.
+        // The three frames exceed the window.
         feed(&mut connection, &flow(2, 1, 10)).unwrap();
         assert!(!connection.may_send(LINK));
     }
@@ -1603,7 +1629,7 @@ mod tests {
             written_frames(&mut connection);
         }
         assert_eq!(connection.sessions[&0].unsettled.len(), 1);
-        // Wrong ranges: reversed, ahead of what was sent, and all numbers.
+        // These ranges are wrong: reversed, ahead of the last delivery, and all numbers.
         for (first, last) in [(5, 0), (10_000, 10_005), (u32::MAX, u32::MAX - 1)] {
             assert_eq!(
                 feed(&mut connection, &settled(first, last, DeliveryOutcome::Accepted)).unwrap(),
@@ -1635,7 +1661,8 @@ mod tests {
         }
         written_frames(&mut connection);
         for handle in 0..10 {
-            // One byte per frame is the most expensive case. Only the bytes may be kept, not the frames.
+            // One byte per frame is the most expensive case. Only the bytes may be kept, and not
+            // the frames.
             let frames: Vec<u8> = (0..900).flat_map(|_| transfer(handle, handle, true, b"x")).collect();
             feed(&mut connection, &frames).unwrap();
         }
@@ -1647,7 +1674,7 @@ mod tests {
         assert!(connection.sessions[&0].links.values().all(|link| pieces(link) <= 1));
     }
 
-    /// A flow from a receiver that withdraws its credit and has seen no messages.
+    /// A flow from a receiver that drains the link and has seen no messages.
     fn drain(window: u32, credit: u32) -> Vec<u8> {
         frame_of(0, |out| {
             out.described_list(0x13, |fields| {
@@ -1666,7 +1693,7 @@ mod tests {
         std::iter::from_fn(|| frame::decode(&mut octets, 1 << 20).unwrap()).map(|frame| frame.body).collect()
     }
 
-    /// Returns the answers to a drain: delivery-count, and whether a transfer follows.
+    /// Returns the delivery-count of each answer to a drain.
     fn written_drains(connection: &mut TestConnection) -> Vec<u32> {
         let bodies = written_bodies(connection);
         let drained = bodies.iter().filter_map(|body| match Performative::read(body).unwrap() {
@@ -1683,7 +1710,7 @@ mod tests {
     fn a_drain_is_answered_when_the_queue_is_empty_or_the_credit_used_up() {
         let message = || EncodedMessage::from(vec![7; 1000]);
         let begun = || opened(&[attach(1, LinkRole::Receiver, "q")]);
-        // The queue is empty, so the rest of the credit is returned.
+        // The queue is empty, so the remaining credit is returned.
         let mut connection = begun();
         feed(&mut connection, &drain(100, 5)).unwrap();
         assert!(connection.is_draining(LINK));
@@ -1712,7 +1739,8 @@ mod tests {
             feed(&mut connection, &flow(100, 1, credit + 1)).unwrap();
             assert!(connection.may_send(LINK), "credit ends the drain");
         }
-        // The answer must follow the last frame of the last message, which waits for the session's window.
+        // The answer must come after the last frame of the last message, which waits for the
+        // session's window.
         let mut connection = begun();
         feed(&mut connection, &drain(2, 1)).unwrap();
         connection.send(LINK, message(), 1);
@@ -1736,7 +1764,7 @@ mod tests {
         }
     }
 
-    /// Returns what each error ends, with its condition.
+    /// Returns what each written error ends, with its condition.
     fn written_errors(connection: &mut TestConnection) -> Vec<(&'static str, String)> {
         let bodies = written_bodies(connection);
         let ended = bodies.iter().filter_map(|body| match Performative::read(body).unwrap() {
@@ -1860,7 +1888,7 @@ mod tests {
             });
             assert_eq!(ended.collect::<Vec<_>>(), expected, "{what}");
         }
-        // Later transfers of a delivery may repeat or omit what the first one said.
+        // Later transfers of a delivery may repeat or omit the fields of the first transfer.
         let mut connection = opened(&[sender()]);
         let pieces = [begun(true), begun(true), transfer_of(1, None, None, None, false)].concat();
         assert_eq!(feed(&mut connection, &pieces).unwrap().len(), 1);
@@ -1883,14 +1911,15 @@ mod tests {
         let error = || Some(EndError::Violation(Violation::invalid_field("a transfer without delivery-id")));
         let detached = ConnectionEvent::Detached { link: LINK, unsettled: vec![], scope: Scope::Link, error: error() };
         assert_eq!(feed(&mut connection, &of_none).unwrap(), [detached]);
-        // Transfers that were under way are dropped, and the peer's answer to the detach causes no event.
+        // Transfers that were under way are dropped, and the peer's answer to the detach causes no
+        // event.
         assert_eq!(feed(&mut connection, &transfer(1, 3, false, b"x")).unwrap(), []);
         let mut detach = Vec::new();
         write_detach(&mut detach, LINK, true, None);
         assert_eq!(feed(&mut connection, &detach).unwrap(), []);
         assert!(connection.may_send(receiver), "the other link stays");
-        // Both sides have detached the link by now. Sending over it is an error that ends the session, with its other
-        // link.
+        // Both sides have detached the link by now. Sending over it is an error that ends the
+        // session, and with it the other link.
         let events = feed(&mut connection, &transfer(1, 4, false, b"x")).unwrap();
         let [ConnectionEvent::Detached { link, unsettled, scope, .. }, ConnectionEvent::Ended { session, .. }] =
             &events[..]
@@ -1899,7 +1928,8 @@ mod tests {
         };
         assert_eq!((*link, &unsettled[..], *scope, *session), (receiver, &[7][..], Scope::Session, SessionId(0)));
         written_frames(&mut connection);
-        // Frames that still arrive for the session are dropped without an answer until the peer ends it.
+        // Frames that still arrive for the session are dropped without an answer, until the peer
+        // ends the session.
         let late = [
             transfer(1, 5, false, b"x"),
             flow(9, 2, 9),
@@ -2065,7 +2095,7 @@ mod tests {
         fn no_octets_are_too_much(
             octets in proptest::collection::vec(any::<u8>(), 1..300), keep in 0usize..200,
         ) {
-            // A valid beginning, cut somewhere, with anything after it.
+            // A valid beginning that is cut somewhere, followed by any bytes.
             let good = [open(), begin(1000), attach(1, LinkRole::Sender, "q"), attach(2, LinkRole::Receiver, "q"), flow(9, 2, 9)].concat();
             let mut all = good[..keep.min(good.len())].to_vec();
             all.extend(octets);

@@ -1,4 +1,5 @@
-//! Frames: cut from the stream, read as performatives, and written (AMQP 1.0 §2.3, §2.7).
+//! Cuts frames from the input, and decodes and encodes frames and performatives (AMQP 1.0 §2.3,
+//! §2.7).
 //!
 //! ```text
 //! size (4) │ doff (1) │ type (1) │ channel (2) │ performative │ payload
@@ -9,7 +10,7 @@ use crate::peer_product::{self, PeerProduct};
 use bytes::{Buf, Bytes, BytesMut};
 
 pub(crate) const HEADER_BYTES: usize = 8;
-/// Header that begins the AMQP layer. Frames follow these eight octets.
+/// Header that begins the AMQP layer. Frames follow these eight bytes.
 pub(crate) const AMQP_HEADER: [u8; 8] = *b"AMQP\x00\x01\x00\x00";
 /// Header that begins the SASL layer.
 pub(crate) const SASL_HEADER: [u8; 8] = *b"AMQP\x03\x01\x00\x00";
@@ -28,7 +29,8 @@ pub(crate) struct Frame {
     pub(crate) body: Bytes,
 }
 
-/// Cuts off the first frame if it is complete. A frame of more than `max_size` bytes is refused without waiting for it.
+/// Cuts off the first frame if it is complete. A frame that announces more than `max_size` bytes is
+/// refused at once.
 pub(crate) fn decode(input: &mut BytesMut, max_size: usize) -> Result<Option<Frame>, DecodeError> {
     let Some(size) = input.first_chunk().map(|size| u32::from_be_bytes(*size) as usize) else { return Ok(None) };
     if size < HEADER_BYTES {
@@ -56,12 +58,12 @@ pub(crate) fn decode(input: &mut BytesMut, max_size: usize) -> Result<Option<Fra
     Ok(Some(Frame { layer, channel: u16::from_be_bytes([e, f]), body }))
 }
 
-/// The end of a link that a peer is.
+/// Role of a peer on a link (AMQP 1.0 §2.8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkRole {
-    /// Messages come from it.
+    /// The peer sends messages.
     Sender,
-    /// Messages go to it.
+    /// The peer receives messages.
     Receiver,
 }
 
@@ -75,18 +77,18 @@ impl LinkRole {
     }
 }
 
-/// Outcome of a delivery, as the receiver reports it.
+/// Outcome of a delivery, as its receiver reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeliveryOutcome {
-    /// The receiver has taken responsibility for it.
+    /// The receiver has taken responsibility for the message.
     Accepted,
-    /// It is not to be delivered again.
+    /// The receiver refuses the message, which must not be delivered again.
     Rejected,
-    /// The receiver has not looked at it.
+    /// The receiver has not processed the message.
     Released,
-    /// Like `Released`, with more detail.
+    /// Like `Released`, but the receiver may count the attempt.
     Modified {
-        /// Set if the attempt counts as a delivery attempt.
+        /// Set if this counts as a failed delivery attempt.
         failed: bool,
     },
 }
@@ -109,7 +111,7 @@ pub(crate) struct Attach<'a> {
     pub(crate) name: &'a str,
     pub(crate) handle: u32,
     pub(crate) role: LinkRole,
-    /// 0 unsettled, 1 settled, 2 mixed.
+    /// 0 means unsettled, 1 settled, 2 mixed.
     pub(crate) sender_settle_mode: u8,
     pub(crate) source: Option<Value<'a>>,
     pub(crate) target: Option<Value<'a>>,
@@ -130,13 +132,13 @@ pub(crate) struct Flow {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DispositionFrame {
-    /// Role of the peer's end of the link.
+    /// Role of the peer on the link.
     pub(crate) role: LinkRole,
     pub(crate) first: u32,
     pub(crate) last: u32,
     pub(crate) settled: bool,
     pub(crate) outcome: Option<DeliveryOutcome>,
-    /// The reason of a rejection.
+    /// Reason of a rejection.
     pub(crate) error: Option<PeerError>,
 }
 
@@ -260,7 +262,7 @@ fn read_disposition(fields: &mut Elements<'_>) -> Result<DispositionFrame, Decod
     Ok(DispositionFrame { role, first, last, settled, outcome, error })
 }
 
-/// Reads an outcome. `received` is an intermediate state, not an outcome.
+/// Reads an outcome. Returns `None` for `received`, which is an intermediate state.
 fn outcome(state: &Value<'_>) -> Result<Option<DeliveryOutcome>, DecodeError> {
     Ok(Some(match state.descriptor() {
         Some(0x24) => DeliveryOutcome::Accepted,
@@ -274,13 +276,14 @@ fn outcome(state: &Value<'_>) -> Result<Option<DeliveryOutcome>, DecodeError> {
     }))
 }
 
-/// Returns the address of a source or target. `None` if it is dynamic, a coordinator, or missing.
+/// Returns the address of a source or target. Returns `None` if it is dynamic, a coordinator, or
+/// missing.
 pub(crate) fn address<'a>(terminus: Option<Value<'a>>) -> Option<&'a str> {
     let terminus = terminus.filter(|terminus| matches!(terminus.descriptor(), Some(0x28 | 0x29)))?;
     terminus.as_list()?.field().ok().flatten()?.as_text().filter(|address| !address.is_empty())
 }
 
-/// Writes a frame. `performative` writes the performative; whatever it writes after that is the payload.
+/// Writes a frame. `performative` writes the performative, and after it the payload.
 pub(crate) fn write(out: &mut Vec<u8>, layer: Layer, channel: u16, performative: impl FnOnce(&mut Writer<'_>)) {
     let start = begin(out, layer, channel);
     performative(&mut Writer::new(out));
@@ -296,7 +299,8 @@ pub(crate) fn begin(out: &mut Vec<u8>, layer: Layer, channel: u16) -> usize {
     start
 }
 
-/// Fills in the size of a frame, including `external_bytes` of payload that are not in this buffer.
+/// Fills in the size of a frame. `external_bytes` is the size of the payload that is in another
+/// buffer.
 pub(crate) fn finish(out: &mut [u8], start: usize, external_bytes: usize) {
     let size = (out.len() - start + external_bytes) as u32;
     out[start..start + 4].copy_from_slice(&size.to_be_bytes());
@@ -311,7 +315,7 @@ pub(crate) fn write_outcome(fields: &mut Writer<'_>, outcome: DeliveryOutcome) {
     }
 }
 
-/// Writes an error: a condition and a description.
+/// Writes an error with its condition and description, or null.
 pub(crate) fn write_error(fields: &mut Writer<'_>, error: Option<(&str, &str)>) {
     match error {
         Some((condition, description)) => fields.described_list(0x1d, |fields| {
@@ -322,7 +326,7 @@ pub(crate) fn write_error(fields: &mut Writer<'_>, error: Option<(&str, &str)>) 
     }
 }
 
-/// Writes the rejection of one delivery and its reason.
+/// Writes the rejection of one delivery with its reason.
 pub(crate) fn write_rejection(out: &mut Vec<u8>, channel: u16, delivery: u32, error: (&str, &str)) {
     write(out, Layer::Amqp, channel, |out| {
         out.described_list(0x15, |fields| {
@@ -390,7 +394,7 @@ mod tests {
         ] {
             assert!(decode(&mut BytesMut::from(&head[..]), 512).is_err(), "{head:x?}");
         }
-        // The reader does not wait for more.
+        // The decoder must not wait for more bytes.
         for size in [&[0, 0, 0, 7], &[0xff; 4]] {
             assert!(decode(&mut BytesMut::from(&size[..]), 512).is_err(), "{size:x?}");
         }

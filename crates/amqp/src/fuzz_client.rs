@@ -1,5 +1,5 @@
-//! For fuzz targets: a client that answers each event at once. Takes a server's bytes and returns events, output, and
-//! what it still keeps.
+//! A client for fuzz targets, which answers each event at once. It takes the bytes of a server, and
+//! returns events, output, and the size of the memory that it keeps.
 use crate::connection::{AmqpConnection, ConnectionEvent, ConnectionOptions, LinkId, LinkRequest};
 use crate::frame::{DeliveryOutcome, LinkRole};
 use crate::fuzz_support::FuzzOutcome;
@@ -8,10 +8,11 @@ use bytes::{Buf, Bytes, BytesMut};
 
 /// Credit that the client grants.
 const CREDIT: u32 = 10;
-/// Size of the messages that the client sends. With the smallest frame size, they need two frames.
+/// Size of the messages that the client sends, in bytes. With the smallest frame size, they need
+/// two frames.
 const SENT_BYTES: usize = 600;
 
-/// A client that begins a session and a link of each role as soon as it may.
+/// A client that begins a session, and a link of each role, as soon as it may.
 #[derive(Debug)]
 pub struct FuzzClient {
     connection: AmqpConnection<u64>,
@@ -23,7 +24,8 @@ pub struct FuzzClient {
 }
 
 impl FuzzClient {
-    /// Creates a client that logs in with `login`. A message of more than `max_message_bytes` ends its link.
+    /// Creates a client that logs in with `login`. A message of more than `max_message_bytes` ends
+    /// its link.
     pub fn new(login: ClientLogin, max_message_bytes: u64) -> Self {
         let options = ConnectionOptions {
             container: "rehearsal".to_owned(),
@@ -42,7 +44,7 @@ impl FuzzClient {
         }
     }
 
-    /// Feeds these bytes after those that it has received already.
+    /// Passes more bytes from the server to the client.
     pub fn feed(&mut self, octets: &[u8]) {
         if self.outcome.error.is_some() || self.connection.is_closed() {
             return;
@@ -108,12 +110,12 @@ impl FuzzClient {
         }
     }
 
-    /// Bytes that it keeps of messages that are not complete.
+    /// Returns the number of bytes of incomplete messages that the client keeps.
     pub fn incomplete_bytes(&self) -> u64 {
         self.connection.incomplete_bytes()
     }
 
-    /// Ends the session and gives its result.
+    /// Ends the session and returns its result.
     pub fn finish(mut self) -> FuzzOutcome {
         self.connection.write_dispositions();
         let waiting = self.connection.output().remaining();

@@ -1,17 +1,18 @@
-//! For fuzz targets: a connection that answers each event at once. Takes bytes and returns events, output, and what it
-//! still keeps.
+//! A server's connection for fuzz targets, which answers each event at once. It takes the bytes of
+//! a client, and returns events, output, and the size of the memory that it keeps.
 use crate::buffers::EncodedMessage;
 use crate::connection::{AmqpConnection, ConnectionError, ConnectionEvent, LinkId};
 use crate::frame::{DeliveryOutcome, LinkRole};
 use crate::sasl::ListenerAuth;
 use bytes::{Buf, BytesMut};
 
-/// Credit that a session grants a peer.
+/// Credit that the connection grants its peer.
 const CREDIT: u32 = 10;
-/// Size of the messages that the connection sends. With the smallest frame size, they need two frames.
+/// Size of the messages that the connection sends, in bytes. With the smallest frame size, they
+/// need two frames.
 const SENT_BYTES: usize = 600;
 
-/// A connection that answers each event at once, and alike each time.
+/// A connection that answers each event at once, and in the same way each time.
 #[derive(Debug)]
 pub struct FuzzConnection {
     connection: AmqpConnection<u64>,
@@ -21,16 +22,16 @@ pub struct FuzzConnection {
     outcome: FuzzOutcome,
 }
 
-/// Events and output. They are the same however the input is split.
+/// Events and output of a connection. They must not depend on how the input is split.
 #[derive(Debug, Default, PartialEq)]
 pub struct FuzzOutcome {
-    /// Events, in order.
+    /// Events of the connection in the order in which they came.
     pub events: Vec<ConnectionEvent<u64>>,
-    /// Reason why the connection could not go on.
+    /// Reason why the connection could not continue.
     pub error: Option<ConnectionError>,
-    /// Output bytes.
+    /// Bytes that the connection has written.
     pub output: Vec<u8>,
-    /// Messages that were sent and not returned by an event. There must not be any.
+    /// Number of messages that were sent and never came back with an event. It must be 0.
     pub lost: u64,
 }
 
@@ -46,8 +47,8 @@ impl FuzzOutcome {
 }
 
 impl FuzzConnection {
-    /// Creates a connection to a peer that authenticates itself by `mechanisms`. A message of more than
-    /// `max_message_bytes` ends its link.
+    /// Creates a connection to a peer that must authenticate itself as `mechanisms` demands. A
+    /// message of more than `max_message_bytes` ends its link.
     pub fn new(mechanisms: ListenerAuth, max_message_bytes: u64) -> Self {
         Self {
             connection: AmqpConnection::server(mechanisms, "rehearsal", max_message_bytes),
@@ -58,7 +59,7 @@ impl FuzzConnection {
         }
     }
 
-    /// Feeds these bytes after those that it has received already.
+    /// Passes more bytes from the peer to the connection.
     pub fn feed(&mut self, octets: &[u8]) {
         if self.outcome.error.is_some() || self.connection.is_closed() {
             return;
@@ -110,7 +111,8 @@ impl FuzzConnection {
         }
     }
 
-    /// Sends one message over the first link that may send. Answers drains of the links before it.
+    /// Sends one message over the first link that may send. Completes the drains of the links
+    /// before it.
     fn send(&mut self) {
         for link in &self.receivers {
             if self.connection.may_send(*link) {
@@ -121,12 +123,12 @@ impl FuzzConnection {
         }
     }
 
-    /// Bytes of incomplete messages that the connection keeps.
+    /// Returns the number of bytes of incomplete messages that the connection keeps.
     pub fn incomplete_bytes(&self) -> u64 {
         self.connection.incomplete_bytes()
     }
 
-    /// Ends the session and gives its result.
+    /// Ends the session and returns its result.
     pub fn finish(mut self) -> FuzzOutcome {
         self.connection.write_dispositions();
         let waiting = self.connection.output().remaining();

@@ -1,18 +1,19 @@
-//! AMQP 1.0 as state, both roles: bytes in, events and bytes out. No runtime, no sockets, no clock.
+//! AMQP 1.0 as a state machine for clients and servers. The caller passes the bytes that it reads,
+//! and gets events and bytes to write. The crate uses no runtime, no socket and no clock.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `adversary` | tests: peers that send good frames in any order |
-//! | `buffers` | messages in pieces, and what is to be written |
-//! | `checks` | what a peer may say, for tests and fuzz targets |
-//! | `codec` | AMQP's types, read where they lie, and written |
-//! | `connection` | a connection, of either role; `connection/client` is what only a client does, `connection/error` says what an error ends |
+//! | `adversary` | tests with peers that send valid frames in any order |
+//! | `buffers` | messages in pieces, and the output that is to be written |
+//! | `checks` | checks of any input from a peer, for tests and fuzz targets |
+//! | `codec` | the types of AMQP, read in place and written |
+//! | `connection` | a connection in either role, with the client's part and the scope of errors |
 //! | `frame` | frames and performatives |
 //! | `fuzz_client`, `fuzz_support` | connections that answer each event at once, for fuzz targets |
 //! | `password` | a password that is not printed |
-//! | `peer_error` | errors that a peer reports, redirects among them |
-//! | `peer_product` | a peer's product and version |
-//! | `sasl`, `sasl_client`, `scram` | who may log in, and how a client does |
+//! | `peer_error` | errors that a peer reports, including redirects |
+//! | `peer_product` | the product and the version of a peer |
+//! | `sasl`, `sasl_client`, `scram` | the login, for servers and clients |
 #[cfg(test)]
 mod adversary;
 mod buffers;

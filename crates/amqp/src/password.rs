@@ -1,16 +1,16 @@
 use std::fmt;
 
-/// Something that is never shown.
+/// A secret that debug output does not show.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(String);
 
 impl Password {
-    /// Keeps `text`.
+    /// Wraps a password, so that `Debug` does not print it.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// Gives the secret, for the code that sends it.
+    /// Returns the secret, for the code that sends it.
     pub fn reveal(&self) -> &str {
         &self.0
     }

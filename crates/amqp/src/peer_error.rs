@@ -1,31 +1,33 @@
-//! Errors that a peer reports: a condition, a description, and where to go instead (AMQP 1.0 §2.8.14).
+//! Errors that a peer reports. Each has a condition and a description, and may name another place
+//! to go (AMQP 1.0 §2.8.14).
 use crate::codec::{DecodeError, Elements, Value};
 use std::fmt;
 
-/// Longest text of a peer that is kept, in characters.
+/// Maximum length of a peer's text, in characters. Longer texts are cut.
 const MAX_TEXT_CHARACTERS: usize = 1000;
 
-/// Error that a peer reports.
+/// An error that a peer reports (AMQP 1.0 §2.8.14).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerError {
-    /// Its condition, such as `amqp:not-found`.
+    /// Condition, such as `amqp:not-found`.
     pub condition: String,
-    /// Its description; empty if there is none.
+    /// Description. Empty if the peer sent none.
     pub description: String,
     /// Place to go instead (`amqp:connection:redirect`, `amqp:link:redirect`).
     pub redirect: Option<RedirectTarget>,
 }
 
-/// Place to go instead. None of it is to be trusted: the caller decides whether it may go there.
+/// Place to which a peer redirects us. The caller must decide whether it may go there, because the
+/// peer is not trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RedirectTarget {
-    /// Host to name in the open.
+    /// Host name that the client must name in its open.
     pub hostname: Option<String>,
-    /// Host to connect to.
+    /// Name or address of the host that the client should connect to.
     pub network_host: Option<String>,
-    /// Port to connect to.
+    /// Port that the client should connect to.
     pub port: Option<u16>,
-    /// Address of the node, for a link.
+    /// Address of the node, if a link is redirected.
     pub address: Option<String>,
 }
 

@@ -1,18 +1,18 @@
-//! Product of a peer according to its open (AMQP 1.0 §2.7.1). Brokers send it in the properties `product` and
-//! `version`.
+//! Product of a peer according to its open (AMQP 1.0 §2.7.1). Brokers send it in the properties
+//! `product` and `version`.
 use crate::codec::{DecodeError, Elements};
 
-/// Longest text of a peer that is kept, in characters.
+/// Maximum length of a peer's text, in characters. Longer texts are cut.
 const MAX_TEXT_CHARACTERS: usize = 100;
 
-/// Product of a peer. Texts are empty if the peer did not name it.
+/// Product of a peer. A text is empty if the peer did not send it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerProduct {
-    /// Its container-id.
+    /// Container-id that the peer names in its open.
     pub container: String,
-    /// Name of the product.
+    /// Name of the product, such as `RabbitMQ`.
     pub name: String,
-    /// Version of the product.
+    /// Version of the product, as the peer writes it.
     pub version: String,
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn read(container: String, properties: Option<Elements<'_>>) -> Resul
     Ok(product)
 }
 
-/// Shortens a peer's text and makes it one line.
+/// Shortens a peer's text and joins its lines.
 pub(crate) fn cut(text: &str) -> String {
     text.chars().take(MAX_TEXT_CHARACTERS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

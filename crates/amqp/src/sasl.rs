@@ -1,23 +1,25 @@
-//! SASL of the listener: PLAIN with one user and password, ANONYMOUS, or either (AMQP 1.0 §5.3).
+//! The login at the listener (SASL, AMQP 1.0 §5.3). The listener accepts PLAIN with one user and
+//! password, ANONYMOUS, or either.
 use crate::codec::{DecodeError, Reader};
 use crate::frame::{self, Layer};
 use crate::password::Password;
 
-/// A user and its password.
+/// A user name and its password, which a server accepts from its clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlainCredentials {
-    /// The user's name.
+    /// Name of the user.
     pub user: String,
-    /// The password.
+    /// Password that a client must give with this user name.
     pub password: Password,
 }
 
-/// Mechanisms by which a peer may authenticate itself.
+/// Ways in which a peer may authenticate itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenerAuth {
-    /// Any name and password, ANONYMOUS, or no SASL at all: for a listener that only this host reaches.
+    /// PLAIN with any name and password, ANONYMOUS, or no SASL at all. This is for a listener that
+    /// only this host can reach.
     Any,
-    /// PLAIN with this user and password.
+    /// Only PLAIN, with this user name and password.
     Plain(PlainCredentials),
 }
 
@@ -29,7 +31,7 @@ pub(crate) enum AuthOutcome {
 }
 
 impl ListenerAuth {
-    /// Reports whether the client may skip SASL.
+    /// Returns true if the client may skip SASL.
     pub(crate) fn is_optional(&self) -> bool {
         *self == Self::Any
     }
@@ -43,7 +45,7 @@ impl ListenerAuth {
         frame::write(out, Layer::Sasl, 0, |out| out.described_list(0x40, |fields| fields.symbols(names)));
     }
 
-    /// Checks a sasl-init.
+    /// Checks a sasl-init, and decides about the login.
     pub(crate) fn check_init(&self, body: &[u8]) -> Result<AuthOutcome, DecodeError> {
         let init = Reader::new(body).value()?;
         let expected = DecodeError::Expected("a sasl-init");
@@ -59,8 +61,8 @@ impl ListenerAuth {
 }
 
 impl PlainCredentials {
-    /// Reports whether a response of PLAIN names this login: `[authzid] NUL authcid NUL password` (RFC 4616 §2). It
-    /// always compares all bytes, so its duration reveals nothing.
+    /// Returns true if a response of PLAIN has this user and password: `[authzid] NUL authcid NUL
+    /// password` (RFC 4616 §2). It always compares all bytes, so that its duration reveals nothing.
     fn matches(&self, response: &[u8]) -> bool {
         let mut parts = response.split(|octet| *octet == 0).skip(1);
         let user = parts.next().unwrap_or_default();

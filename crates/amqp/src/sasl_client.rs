@@ -1,4 +1,4 @@
-//! SASL of the client: ANONYMOUS, PLAIN, EXTERNAL and SCRAM (AMQP 1.0 §5.3).
+//! The login of the client (SASL, AMQP 1.0 §5.3) by ANONYMOUS, PLAIN, EXTERNAL or SCRAM.
 //!
 //! ```text
 //! ExpectMechanisms ── sasl-init ──▶ ExpectOutcome ─────────────────────────────┐
@@ -10,35 +10,35 @@ use crate::password::Password;
 use crate::scram::{ScramFirst, ScramHash, ScramProof};
 use thiserror::Error;
 
-/// Identity of a client, and how it proves it.
+/// Login of a client: its identity, and how it proves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientLogin {
-    /// No identity (RFC 4505).
+    /// The client has no identity (RFC 4505).
     Anonymous,
-    /// User and password as they are (RFC 4616).
+    /// The client sends user name and password as they are (RFC 4616).
     Plain {
-        /// The user's name.
+        /// Name of the user that logs in.
         user: String,
-        /// The password.
+        /// Password that is sent in the clear, so TLS should protect it.
         password: Password,
     },
-    /// The identity in the TLS certificate (RFC 4422 appendix A).
+    /// The client has the identity in its TLS certificate (RFC 4422 appendix A).
     External,
-    /// A proof of the password (RFC 5802).
+    /// The client proves that it knows the password (RFC 5802).
     Scram {
-        /// The hash function.
+        /// Hash function of the SCRAM mechanism.
         hash: ScramHash,
-        /// The user's name.
+        /// Name of the user that logs in.
         user: String,
-        /// The password.
+        /// Password that the client proves to know.
         password: Password,
-        /// A random text, another one at each connection: printable ASCII without a comma.
+        /// Random text of printable ASCII without a comma. Each connection needs another one.
         nonce: String,
     },
 }
 
 impl ClientLogin {
-    /// Name of the mechanism.
+    /// Returns the name of the SASL mechanism.
     pub fn mechanism(&self) -> &'static str {
         match self {
             Self::Anonymous => "ANONYMOUS",
@@ -55,22 +55,22 @@ pub enum LoginError {
     /// The peer does not offer the mechanism.
     #[error("the peer does not offer the mechanism")]
     NotOffered,
-    /// The peer does not use SASL.
+    /// The peer does not use SASL, so no login is possible.
     #[error("the peer does not use SASL")]
     NoSasl,
-    /// The peer does not accept the login.
+    /// The peer rejects the login, for example because of a wrong password.
     #[error("the peer rejected the login")]
     Rejected,
-    /// The peer cannot decide now.
+    /// The peer cannot check the login at the moment.
     #[error("the peer cannot check the login now")]
     Unavailable,
-    /// The peer's part of SCRAM is wrong: it does not know the password, or its challenge is not acceptable.
+    /// The peer does not prove that it knows the password, or its SCRAM challenge is unacceptable.
     #[error("the peer does not prove that it knows the password")]
     Unproven,
-    /// The name, the password or the nonce has characters that the mechanism forbids.
+    /// The user name, the password or the nonce contains characters that the mechanism forbids.
     #[error("user or password has forbidden characters")]
     Forbidden,
-    /// The peer sends what is no SASL frame.
+    /// The peer sent a frame that is not a valid SASL frame.
     #[error("{0}")]
     Malformed(#[from] DecodeError),
 }
@@ -121,8 +121,8 @@ impl SaslClient {
         }
         let mut state = LoginState::ExpectOutcome;
         let response = match &self.login {
-            // EXTERNAL sends an empty response, which means the identity in the certificate. Without a response the
-            // server would send a challenge first.
+            // EXTERNAL sends an empty response, which stands for the identity in the certificate.
+            // Without a response, the server would send a challenge first.
             ClientLogin::Anonymous | ClientLogin::External => Vec::new(),
             ClientLogin::Plain { user, password } => plain_response(user, password.reveal())?,
             ClientLogin::Scram { hash, user, nonce, .. } => {
@@ -153,7 +153,8 @@ impl SaslClient {
                 self.state = LoginState::ExpectServerFinal(proof);
                 message
             }
-            // Some servers send server-final as a challenge, and the outcome after an empty response.
+            // Some servers send server-final as a challenge, and the outcome after an empty
+            // response.
             (LoginState::ExpectServerFinal(proof), _) if proof.is_answered_by(challenge) => {
                 self.state = LoginState::ExpectOutcome;
                 String::new()
@@ -185,7 +186,7 @@ impl SaslClient {
     }
 }
 
-/// Response of PLAIN: `NUL user NUL password`.
+/// Returns the response of PLAIN: `NUL user NUL password`.
 fn plain_response(user: &str, password: &str) -> Result<Vec<u8>, LoginError> {
     if user.contains('\0') || password.contains('\0') {
         return Err(LoginError::Forbidden);

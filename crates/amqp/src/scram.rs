@@ -1,4 +1,5 @@
-//! The client's side of SCRAM (RFC 5802, RFC 7677): both sides prove that they know the password, and neither shows it.
+//! The client's side of SCRAM (RFC 5802, RFC 7677). Both sides prove that they know the password
+//! without showing it.
 //!
 //! ```text
 //! client   n,,n=user,r=CLIENT                              client-first
@@ -14,24 +15,24 @@ use sha2::{Digest, Sha256, Sha512};
 use std::borrow::Cow;
 use subtle::ConstantTimeEq;
 
-/// Smallest number of iterations that is accepted (RFC 7677 §4). Fewer would make guessing cheap for an eavesdropper.
+/// Minimum number of iterations (RFC 7677 §4). Fewer would make guessing cheap for an eavesdropper.
 const MIN_ITERATIONS: u32 = 4096;
-/// Largest number of iterations that is accepted. Otherwise a server could keep the client computing forever.
+/// Maximum number of iterations. Without it, a server could keep the client computing forever.
 const MAX_ITERATIONS: u32 = 600_000;
 
-/// A hash function of SCRAM.
+/// Hash function of a SCRAM mechanism, which also gives the mechanism its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScramHash {
     /// SCRAM-SHA-1 (RFC 5802).
     Sha1,
     /// SCRAM-SHA-256 (RFC 7677).
     Sha256,
-    /// SCRAM-SHA-512.
+    /// SCRAM-SHA-512, which works like SCRAM-SHA-256 with another hash function.
     Sha512,
 }
 
 impl ScramHash {
-    /// Name of the mechanism.
+    /// Returns the name of the SASL mechanism.
     pub fn mechanism(self) -> &'static str {
         match self {
             Self::Sha1 => "SCRAM-SHA-1",
@@ -56,7 +57,8 @@ impl ScramHash {
         }
     }
 
-    /// Computes SaltedPassword; `None` if the password, the salt or the number of iterations is not acceptable.
+    /// Computes SaltedPassword (RFC 5802 §3). Returns `None` if the password contains forbidden
+    /// characters, the salt is empty, or the number of iterations is out of range.
     fn salted(self, password: &str, salt: &[u8], iterations: u32) -> Option<Vec<u8>> {
         if salt.is_empty() || !(MIN_ITERATIONS..=MAX_ITERATIONS).contains(&iterations) {
             return None;
@@ -79,12 +81,12 @@ fn mac_of<M: Mac + KeyInit>(key: &[u8], text: &[u8]) -> Vec<u8> {
     mac.finalize().into_bytes().to_vec()
 }
 
-/// Prepares a name or a password (SASLprep, RFC 4013).
+/// Prepares a name or a password with SASLprep (RFC 4013).
 fn prepared(text: &str) -> Option<Cow<'_, str>> {
     stringprep::saslprep(text).ok().filter(|text| !text.contains('\0'))
 }
 
-/// Returns the value of `part`, if it is the attribute of that name.
+/// Returns the attribute's value if `part` is the attribute `name`.
 fn value(part: Option<&str>, name: char) -> Option<&str> {
     part?.strip_prefix(name)?.strip_prefix('=')
 }
@@ -108,19 +110,21 @@ pub(crate) struct ScramProof {
 }
 
 impl ScramFirst {
-    /// Creates the client's first message. `None` if name or nonce contains forbidden characters.
+    /// Creates the client's first message. Returns `None` if the name or the nonce is empty or
+    /// contains forbidden characters.
     pub(crate) fn new(hash: ScramHash, name: &str, nonce: &str) -> Option<Self> {
         let name = prepared(name).filter(|name| !name.is_empty() && is_nonce(nonce))?;
         let escaped = name.replace('=', "=3D").replace(',', "=2C");
         Some(Self { hash, bare: format!("n={escaped},r={nonce}"), nonce_bytes: nonce.len() })
     }
 
-    /// Returns the message. It requests neither channel binding nor another identity.
+    /// Returns client-first. It requests neither channel binding nor another identity.
     pub(crate) fn message(&self) -> String {
         format!("n,,{}", self.bare)
     }
 
-    /// Answers server-first with the proof; `None` if it is not acceptable.
+    /// Answers server-first with the client's proof. Returns `None` if server-first is not
+    /// acceptable.
     pub(crate) fn prove(&self, password: &str, server_first: &[u8]) -> Option<(String, ScramProof)> {
         let server_first = std::str::from_utf8(server_first).ok()?;
         let mut parts = server_first.split(',');
@@ -141,7 +145,7 @@ impl ScramFirst {
 }
 
 impl ScramProof {
-    /// Reports whether server-final proves that the server knows the keys of the password.
+    /// Returns true if server-final proves that the server knows the keys of the password.
     pub(crate) fn is_answered_by(&self, server_final: &[u8]) -> bool {
         let signature = server_final.strip_prefix(b"v=").and_then(|text| STANDARD.decode(text).ok());
         signature.is_some_and(|signature| bool::from(signature.ct_eq(&self.signature)))
@@ -152,7 +156,7 @@ impl ScramProof {
 mod tests {
     use super::*;
 
-    /// Example from RFC 7677 §3.
+    /// This is the example of RFC 7677 §3.
     const SERVER_FIRST: &str = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
 
     #[test]
@@ -165,7 +169,7 @@ mod tests {
         for lie in ["", "v=", "v=AAAA", "e=other-error", "v=7rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="] {
             assert!(!proof.is_answered_by(lie.as_bytes()), "{lie}");
         }
-        // Example from RFC 5802 §5.
+        // This is the example of RFC 5802 §5.
         let first = ScramFirst::new(ScramHash::Sha1, "user", "fyko+d2lbbFgONRv9qkxdawL").unwrap();
         let server_first = "r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,s=QSXCR+Q6sek8bf92,i=4096";
         let (message, proof) = first.prove("pencil", server_first.as_bytes()).unwrap();

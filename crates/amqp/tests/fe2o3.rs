@@ -1,4 +1,5 @@
-//! The client against an independent peer: fe2o3-amqp's acceptor, over a stream in memory.
+//! Tests of the client against an independent peer: the acceptor of fe2o3-amqp, over a stream in
+//! memory.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 use bytes::{Buf, Bytes, BytesMut};
 use fe2o3_amqp::acceptor::scram::SingleScramCredential;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
-/// Limit for each test.
+/// Time limit of each test.
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 fn limited<F: Future<Output = ()>>(test: F) {
@@ -88,7 +89,8 @@ impl Client {
     }
 }
 
-/// Starts a peer that uses `sasl`, and settles or sends. Returns the client's end of the stream to it.
+/// Starts a peer that authenticates with `sasl`, and then settles or sends messages. Returns the
+/// client's end of the stream.
 fn peer<S: SaslAcceptor + Send + Sync + 'static>(sasl: S) -> DuplexStream {
     let (ours, theirs) = duplex(64 << 10);
     tokio::spawn(async move {
@@ -124,7 +126,8 @@ async fn settle_each(mut link: Receiver) {
     let _ = link.close().await;
 }
 
-/// Sends messages, the last of which needs many frames. Then sends the number of accepted messages.
+/// Sends messages, the last of which needs many frames. Afterwards sends the number of accepted
+/// messages.
 async fn send(mut link: Sender) {
     let mut accepted = 0_u32;
     for number in 0..20_u32 {
@@ -184,7 +187,7 @@ fn what_a_client_receives_comes_whole_within_its_credit() {
             }
         }
         assert!(lengths[19].len() > 100_000 && lengths[0].len() < 10);
-        // amqp-value with smalluint 20: all twenty messages were accepted.
+        // The section amqp-value with the smalluint 20: all twenty messages were accepted.
         assert_eq!(&lengths[20][..], [0, 0x53, 0x77, 0x52, 20]);
         client.closed(link).await;
     });

@@ -1,10 +1,10 @@
-//! The seeds of the fuzz targets are valid conversations. Each must be read to its end.
+//! The seeds of the fuzz targets are valid conversations, so each must be read to its end.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 use mailrun_amqp::checks::amqp_client::login;
 use mailrun_amqp::{ConnectionEvent, EndError, FuzzClient, FuzzConnection, FuzzOutcome, ListenerAuth, Violation};
 use std::path::Path;
 
-/// Seeds of a fuzz target. The last byte of each is for the target itself.
+/// Returns the seeds of a fuzz target. The last byte of each seed is for the target itself.
 fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
     let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
     let files = std::fs::read_dir(place).unwrap().map(|file| file.unwrap().path());

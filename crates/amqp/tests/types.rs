@@ -1,7 +1,9 @@
-//! Every encoding of AMQP 1.0's primitive types (OASIS amqp-core-types-v1.0-os §1.6), and the compound and described examples of §1.1 and §1.5.
+//! Tests all encodings of the primitive types of AMQP 1.0 (OASIS amqp-core-types-v1.0-os §1.6), and
+//! the compound and described examples of §1.1 and §1.5.
 //!
-//! The octets come from the specification's tables, not from our own writer. Types that mailrun does not use (floating point,
-//! decimals, characters) are skipped, and the value after them is read.
+//! The bytes come from the tables of the specification, and not from our own writer. Types that
+//! mailrun does not use (floating point, decimals, characters) are skipped, and the value after
+//! them is read.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 use mailrun_amqp::{Reader, Scalar};
 
@@ -9,7 +11,8 @@ fn filler(width: usize) -> Vec<u8> {
     (1..=width as u8).collect()
 }
 
-/// Asserts that the octets form one value: alone, with another value after them, and not if they are cut.
+/// Asserts that the bytes form one value: alone, and with another value after them, but not if they
+/// are cut.
 fn assert_length(octets: &[u8]) {
     let mut reader = Reader::new(octets);
     assert_eq!(reader.value().unwrap().octets(), octets, "{octets:x?}");
@@ -23,16 +26,16 @@ fn assert_length(octets: &[u8]) {
     }
 }
 
-/// All format codes of §1.6, in the specification's order, with their values. `Other` marks types that are not used
-/// here.
+/// All format codes of §1.6 with values, in the order of the specification. `Other` marks types
+/// that are not used here.
 const SCALARS: &[(&[u8], Scalar<'_>)] = &[
-    // §1.6.1 null, §1.6.2 boolean
+    // Null (§1.6.1) and boolean (§1.6.2).
     (&[0x40], Scalar::Null),
     (&[0x56, 0x00], Scalar::Boolean(false)),
     (&[0x56, 0x01], Scalar::Boolean(true)),
     (&[0x41], Scalar::Boolean(true)),
     (&[0x42], Scalar::Boolean(false)),
-    // §1.6.3 ubyte to §1.6.6 ulong
+    // The types ubyte (§1.6.3) to ulong (§1.6.6).
     (&[0x50, 0xff], Scalar::Ubyte(255)),
     (&[0x60, 0xff, 0xff], Scalar::Other),
     (&[0x70, 0xff, 0xff, 0xff, 0xff], Scalar::Uint(u32::MAX)),
@@ -41,14 +44,14 @@ const SCALARS: &[(&[u8], Scalar<'_>)] = &[
     (&[0x80, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde, 0xf0], Scalar::Ulong(0x1234_5678_9abc_def0)),
     (&[0x53, 0xff], Scalar::Ulong(255)),
     (&[0x44], Scalar::Ulong(0)),
-    // §1.6.7 byte to §1.6.10 long
+    // The types byte (§1.6.7) to long (§1.6.10).
     (&[0x51, 0x80], Scalar::Other),
     (&[0x61, 0x80, 0x00], Scalar::Other),
     (&[0x71, 0xff, 0xff, 0xff, 0xfe], Scalar::Int(-2)),
     (&[0x54, 0x80], Scalar::Int(-128)),
     (&[0x81, 0x80, 0, 0, 0, 0, 0, 0, 0], Scalar::Long(i64::MIN)),
     (&[0x55, 0x7f], Scalar::Long(127)),
-    // §1.6.11 float to §1.6.16 char
+    // The types float (§1.6.11) to char (§1.6.16).
     (&[0x72, 0x3f, 0x80, 0x00, 0x00], Scalar::Other),
     (&[0x82, 0x3f, 0xf0, 0, 0, 0, 0, 0, 0], Scalar::Other),
     (&[0x74, 0x22, 0x50, 0x00, 0x01], Scalar::Other),
@@ -61,7 +64,7 @@ const SCALARS: &[(&[u8], Scalar<'_>)] = &[
         &[0x98, 0xf8, 0x1d, 0x4f, 0xae, 0x7d, 0xec, 0x11, 0xd0, 0xa7, 0x65, 0x00, 0xa0, 0xc9, 0x1e, 0x6b, 0xf6],
         Scalar::Uuid([0xf8, 0x1d, 0x4f, 0xae, 0x7d, 0xec, 0x11, 0xd0, 0xa7, 0x65, 0x00, 0xa0, 0xc9, 0x1e, 0x6b, 0xf6]),
     ),
-    // §1.6.19 binary to §1.6.21 symbol
+    // The types binary (§1.6.19) to symbol (§1.6.21).
     (&[0xa0, 0x02, 0x00, 0xff], Scalar::Binary(&[0x00, 0xff])),
     (&[0xb0, 0, 0, 0, 2, 0x00, 0xff], Scalar::Binary(&[0x00, 0xff])),
     (b"\xa1\x1eHello Glorious Messaging World", Scalar::String("Hello Glorious Messaging World")),
@@ -80,7 +83,7 @@ fn every_primitive_encoding_has_its_value_and_its_length() {
 
 #[test]
 fn every_width_of_a_format_code_is_known_from_its_high_half() {
-    // §1.2: the subcategory determines the length, also for codes that no table contains.
+    // The subcategory determines the length (§1.2), even for codes that no table contains.
     for (high, width) in [(0x4_u8, 0), (0x5, 1), (0x6, 2), (0x7, 4), (0x8, 8), (0x9, 16)] {
         for low in 0..16 {
             assert_length(&[&[high << 4 | low][..], &filler(width)].concat());
@@ -95,7 +98,7 @@ fn every_width_of_a_format_code_is_known_from_its_high_half() {
 
 #[test]
 fn lists_maps_and_arrays_have_their_elements_in_each_width() {
-    // §1.6.22 list0, list8, list32.
+    // The encodings list0, list8 and list32 of a list (§1.6.22).
     let lists: [&[u8]; 3] =
         [&[0x45], &[0xc0, 0x04, 0x02, 0x52, 0x07, 0x41], &[0xd0, 0, 0, 0, 0x07, 0, 0, 0, 0x02, 0x52, 0x07, 0x41]];
     for (octets, expected) in lists.into_iter().zip([&[][..], &[Some(7), None], &[Some(7), None]]) {

@@ -1,28 +1,30 @@
-//! Batching of events: input is read for all tasks of a batch before the first of them is polled, and their output is
-//! written after all have been polled.
+//! Handles the events of a batch together. Input is read for all tasks of the batch before the
+//! first task is polled, and their output is written after all tasks have been polled.
 //!
 //! ```text
 //! epoll ─▶ read, read, read … ─▶ task, task, task … ─▶ write, write, write …
 //! ```
-//! These are three different pieces of code, the kernel's two by far the largest, and each evicts the others from the
-//! first-level caches. If they alternate for every session, each is fetched anew every time; if each runs for a whole
-//! batch, it is fetched once per batch. (Software routers work the same way: VPP calls it vector packet processing.) In
-//! a batch of one event the task reads for itself, without a copy.
+//! Reading, polling and writing run different code, most of it in the kernel, and each evicts the
+//! code of the others from the first-level caches. If they alternate for each session, their code
+//! is fetched anew for each session. If each of them runs for a whole batch, its code is fetched
+//! once per batch. (Software routers work the same way: VPP calls it vector packet processing.) In
+//! a batch of one event, the task reads for itself, which saves a copy.
 use rustix::fd::OwnedFd;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Events per batch: enough to share the fetching of code, few enough for their bytes to stay in the first-level cache.
+/// Maximum number of events in a batch. It is large enough to share the cost of fetching code, and
+/// small enough for the bytes to stay in the first-level cache.
 pub(crate) const BATCH_EVENTS: usize = 64;
-/// Most bytes that are read ahead of a task. A task whose input fills this reads for itself from then on, so that large
-/// messages are not copied twice.
+/// Maximum number of bytes that are read ahead of a task. A task with more input reads for itself
+/// from then on, so that large messages are not copied twice.
 pub(crate) const MAX_READ_AHEAD: usize = 2048;
-/// Longer writes do not wait for the others of their batch.
+/// Maximum number of bytes of a write that waits for the other writes of its batch.
 pub(crate) const MAX_BATCHED_WRITE: usize = 2048;
-/// Alignment of reads: one cache line.
+/// Alignment of reads in bytes: one cache line.
 const CACHE_LINE_BYTES: usize = 64;
 
-/// Input of a batch's sessions, one after another.
+/// Input of a batch's sessions, one session after another.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
     memory: Vec<u8>,
@@ -30,13 +32,13 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Begins a new batch. The bytes of the last batch have been taken or kept elsewhere.
+    /// Begins a new batch. The bytes of the last batch must have been taken or kept elsewhere.
     pub(crate) fn begin(&mut self) {
         self.memory.resize(BATCH_EVENTS * (MAX_READ_AHEAD + CACHE_LINE_BYTES), 0);
         self.used = 0;
     }
 
-    /// Free space for one more session's input.
+    /// Returns the free space for the input of another session.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         &mut self.memory[self.used..self.used + MAX_READ_AHEAD]
     }
@@ -48,7 +50,7 @@ impl ReadAhead {
         begins..begins + count
     }
 
-    /// The bytes at that place.
+    /// Returns the bytes at this place.
     pub(crate) fn bytes(&self, place: Range<usize>) -> &[u8] {
         &self.memory[place]
     }
@@ -61,17 +63,16 @@ pub(crate) struct WriteBatch {
     writes: Vec<PendingWrite>,
 }
 
-/// Output of one session.
 #[derive(Debug)]
 pub(crate) struct PendingWrite {
     pub(crate) token: u64,
-    /// Kept open until the bytes are written, because the session may have ended meanwhile.
+    /// Keeps the descriptor open until the bytes are written, because the session may have ended
+    /// meanwhile.
     pub(crate) descriptor: Rc<OwnedFd>,
     length: usize,
 }
 
 impl WriteBatch {
-    /// Appends a session's output.
     pub(crate) fn push(&mut self, name: u64, descriptor: &Rc<OwnedFd>, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         match self.writes.last_mut() {
@@ -84,7 +85,7 @@ impl WriteBatch {
         self.writes.is_empty()
     }
 
-    /// Passes the bytes of each write to `write`, and empties the batch.
+    /// Passes each write and its bytes to `write`, and empties the batch.
     pub(crate) fn drain(&mut self, mut write: impl FnMut(&PendingWrite, &[u8])) {
         let mut rest = self.bytes.as_slice();
         for piece in self.writes.drain(..) {
@@ -112,7 +113,7 @@ mod tests {
     use std::task::Poll;
     use std::time::Duration;
 
-    /// Small buffers, so that writes sometimes find no space.
+    /// The socket buffers are small, so that writes sometimes find no space.
     fn pair() -> (OwnedFd, OwnedFd) {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("sockets");
@@ -131,7 +132,7 @@ mod tests {
         }
     }
 
-    /// Echoes its input, reading at most `room` bytes at a time, until the end.
+    /// Echoes its input until the end. Reads at most `room` bytes at a time.
     async fn echo(descriptor: OwnedFd, room: usize) {
         let socket = Socket::from_accepted(descriptor).expect("watched");
         let mut room = vec![0; room];
@@ -144,7 +145,8 @@ mod tests {
         }
     }
 
-    /// Writes a piece and reads as many bytes. Neither end may wait for the other to read first.
+    /// Writes a piece and reads as many bytes. Does both at once, so that neither side waits for
+    /// the other to read first.
     async fn exchange(socket: &Socket, mut piece: &[u8], room: &mut [u8]) -> Vec<u8> {
         let all = piece.len();
         let mut back = Vec::new();
@@ -174,7 +176,8 @@ mod tests {
         back
     }
 
-    /// Sends pieces of these lengths, reading each echo before sending the next. Returns the bytes read.
+    /// Sends pieces of these lengths, and reads each echo before sending the next piece. Counts
+    /// itself in `heard` at the end.
     async fn talk(descriptor: OwnedFd, lengths: Vec<usize>, salt: usize, heard: Rc<RefCell<usize>>) {
         let socket = Socket::from_accepted(descriptor).expect("watched");
         let mut room = vec![0; 8192];
@@ -186,7 +189,7 @@ mod tests {
         *heard.borrow_mut() += 1;
     }
 
-    /// Runs one connection per list of lengths, all on one loop. Returns how many completed.
+    /// Runs one connection per list of lengths, all on the same loop. Returns how many completed.
     fn conversations(lists: Vec<Vec<usize>>, room: usize) -> usize {
         let heard = Rc::new(RefCell::new(0));
         let count = Rc::clone(&heard);
@@ -197,7 +200,7 @@ mod tests {
                 Reactor::current().spawn(echo(one, room));
                 Reactor::current().spawn(talk(other, lengths, salt, Rc::clone(&count)));
             }
-            // Up to a minute, because the machine may be busy.
+            // Wait up to a minute, because the machine may be busy.
             for _ in 0..12_000 {
                 if *count.borrow() == all {
                     return;
@@ -212,7 +215,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
 
-        /// All bytes must come back in order, however long the pieces are and however little a session reads at a time.
+        /// All bytes must come back in order, however long the pieces are and however little a
+        /// session reads at a time.
         #[test]
         fn nothing_is_lost_between_batch_and_task(
             lists in prop::collection::vec(
@@ -226,7 +230,7 @@ mod tests {
             ),
             room in prop_oneof![1..10usize, 100..5000usize],
         ) {
-            // Small reads of long pieces take many turns, so use shorter pieces then.
+            // Small reads of long pieces take many turns, so the pieces are shorter then.
             let longest = if room < 10 { 3000 } else { usize::MAX };
             let lists: Vec<Vec<usize>> =
                 lists.into_iter().map(|list| list.into_iter().map(|length| length.min(longest)).collect()).collect();

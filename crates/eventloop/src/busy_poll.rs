@@ -1,27 +1,28 @@
-//! Busy polling: after an event, a worker looks for the next one for a while before it sleeps.
+//! Busy polling: a worker looks for the next event for a while before it sleeps.
 //!
-//! Waking an idle processor takes 20 to 70 µs if it may sleep. With one session that is most of a round trip; with many
-//! sessions there is always an event, and a worker never sleeps. Looking occupies a processor that others may need.
+//! Waking an idle processor takes 20 to 70 µs if it may sleep. With a single session, that is most
+//! of a round trip. With many sessions there is always an event, so a worker never sleeps. Busy
+//! polling occupies a processor that others may need.
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Times for which a worker looks for events before it sleeps.
+/// Time for which a worker looks for events before it sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BusyPoll {
-    /// None: it sleeps at once.
+    /// The worker does not poll. It sleeps at once if there are no events.
     #[default]
     Off,
-    /// That time after each event, whatever it costs others.
+    /// The worker looks for this long after each event, even if others need the processor.
     For(Duration),
 }
 
-/// Longest time of [`BusyPoll::For`]. If nothing happens for a second, there is no load.
+/// Maximum of [`BusyPoll::For`]. If nothing happens for a second, there is no load.
 const MAX_LOOK: Duration = Duration::from_secs(1);
 
 impl BusyPoll {
-    /// How long to look; `None` means not at all.
+    /// Returns how long to look for events. `None` means not at all.
     pub(crate) fn limit(self) -> Option<Duration> {
         match self {
             Self::Off => None,
@@ -33,7 +34,7 @@ impl BusyPoll {
 impl FromStr for BusyPoll {
     type Err = String;
 
-    /// Reads `off`, or a whole number of us or ms.
+    /// Parses `off`, or a whole number with the unit us or ms.
     fn from_str(text: &str) -> Result<Self, String> {
         let microseconds = match text {
             "off" => return Ok(Self::Off),
@@ -58,16 +59,17 @@ impl fmt::Display for BusyPoll {
     }
 }
 
-/// Total time in nanoseconds that this process's workers have spent looking for events, whether or not one came.
+/// Total time in nanoseconds that the workers of this process have spent looking for events,
+/// whether or not an event came.
 static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Total time that this process's workers have spent looking for events.
+/// Returns the total time that the workers of this process have spent looking for events.
 pub(crate) fn looked() -> Duration {
     Duration::from_nanos(LOOKED_NS.load(Ordering::Relaxed))
 }
 
-/// Adds the length of a look that was limited to `limit`. If it took longer, the thread had no processor meanwhile,
-/// which is not a cost of looking.
+/// Adds the duration of one look that was limited to `limit`. If it took longer, the thread had no
+/// processor for some time, which is not a cost of looking.
 pub(crate) fn add_look(length: Duration, limit: Duration) {
     LOOKED_NS.fetch_add(length.min(limit).as_nanos() as u64, Ordering::Relaxed);
 }

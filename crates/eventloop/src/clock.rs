@@ -1,14 +1,14 @@
-//! The clock of everything measured: CLOCK_MONOTONIC, which all processes of a host share, and the wall clock
-//! for what crosses hosts.
+//! The clocks. All measurements use CLOCK_MONOTONIC, which all processes of a host share. The wall
+//! clock is for times that other hosts see.
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// Time since the host's monotonic clock began.
+/// Returns the time since the host's monotonic clock began.
 pub fn now() -> Duration {
     read(ClockId::Monotonic)
 }
 
-/// Time since 1970-01-01T00:00:00Z.
+/// Returns the time since 1970-01-01T00:00:00Z.
 pub fn wall() -> Duration {
     read(ClockId::Realtime)
 }

@@ -1,35 +1,38 @@
-//! Addresses that a server listens at and a client connects to: a TCP address, or a socket in the file system.
+//! Addresses at which a server listens and to which a client connects: a TCP address, or a socket
+//! in the file system.
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 const UNIX: &str = "unix:";
-/// The longest path that a socket may have (unix(7)), with the zero byte at its end.
+/// Size of a socket's path in bytes, including the zero byte at its end (unix(7)).
 const MAX_PATH_BYTES: usize = 108;
 
-/// One end of a connection.
+/// Address of one end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
-    /// An address and a port.
+    /// An IP address with a TCP port.
     Tcp(SocketAddr),
-    /// A unix-domain socket.
+    /// Path of a unix-domain socket in the file system.
     Unix(PathBuf),
 }
 
 impl Endpoint {
-    /// Reads `HOST:PORT`, whose name is looked up, or `unix:PATH`. Returns the first of several addresses.
+    /// Parses `HOST:PORT` or `unix:PATH`. A host name is looked up, and its first address is
+    /// returned.
     ///
     /// # Errors
-    /// If the name has no address, or the text is neither.
+    /// Fails if the name has no address, or if the text has neither form.
     pub fn resolve(text: &str) -> io::Result<Self> {
         Self::resolve_all(text).map(|mut all| all.swap_remove(0))
     }
 
-    /// Reads the same, and returns every address of the name, in the order of the system's resolver; at least one.
+    /// Parses the same text as [`resolve`](Self::resolve). Returns all addresses of the name, at
+    /// least one, in the order of the system's resolver.
     ///
     /// # Errors
-    /// If the name has no address, or the text is neither.
+    /// Fails if the name has no address, or if the text has neither form.
     pub fn resolve_all(text: &str) -> io::Result<Vec<Self>> {
         if let Some(path) = text.strip_prefix(UNIX) {
             if path.is_empty() || path.len() >= MAX_PATH_BYTES {
@@ -43,7 +46,7 @@ impl Endpoint {
         }
         let unknown = |why: &str| io::Error::new(io::ErrorKind::NotFound, format!("unknown host {host:?}{why}"));
         let addresses = (host, port).to_socket_addrs().map_err(|error| match error.raw_os_error() {
-            // For example, descriptors ran out. The host may well exist.
+            // For example, there are no more file descriptors. The host may well exist.
             Some(_) => error,
             None => unknown(""),
         })?;
@@ -51,11 +54,11 @@ impl Endpoint {
         if all.is_empty() { Err(unknown(": it has no address")) } else { Ok(all) }
     }
 
-    /// Reads an address to listen at: as [`resolve`](Self::resolve), and `:PORT` for all addresses of this host, IPv6
-    /// and IPv4.
+    /// Parses an address to listen at. In addition to the forms of [`resolve`](Self::resolve),
+    /// `:PORT` means all addresses of this host, IPv6 and IPv4.
     ///
     /// # Errors
-    /// Those of `resolve`.
+    /// Returns the errors of `resolve`.
     pub fn listening(text: &str) -> io::Result<Self> {
         match Self::host_and_port(text) {
             Ok(("", port)) => Ok(Self::Tcp(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port))),
@@ -63,8 +66,9 @@ impl Endpoint {
         }
     }
 
-    /// Splits off the port, if there is one: `HOST`, `HOST:PORT`, `::1`, `[::1]` or `[::1]:PORT`, the brackets left out.
-    /// Neither part is checked. `None` if something else follows the brackets, or one of them is missing.
+    /// Splits off the port, if there is one. The text may be `HOST`, `HOST:PORT`, `::1`, `[::1]` or
+    /// `[::1]:PORT`. The returned host has no brackets. Neither part is checked. Returns `None` if
+    /// a bracket is missing, or if something other than a port follows the brackets.
     pub fn split_port(text: &str) -> Option<(&str, Option<&str>)> {
         if text.parse::<Ipv6Addr>().is_ok() {
             return Some((text, None));
@@ -79,10 +83,11 @@ impl Endpoint {
         }
     }
 
-    /// Splits `HOST:PORT`, `ADDRESS:PORT`, `[ADDRESS]:PORT` or `:PORT`, whose host is empty.
+    /// Splits `HOST:PORT`, `ADDRESS:PORT`, `[ADDRESS]:PORT` or `:PORT`. The host of the last form
+    /// is empty.
     ///
     /// # Errors
-    /// The first fault in it.
+    /// Returns a text that describes the first mistake.
     pub fn host_and_port(text: &str) -> Result<(&str, u16), String> {
         const EXAMPLE: &str = "use something like 127.0.0.1:2525";
         if text.parse::<Ipv6Addr>().is_ok() {
@@ -110,7 +115,7 @@ impl Endpoint {
         }
     }
 
-    /// Its address; that of a unix-domain socket is `0.0.0.0:0`.
+    /// Returns the socket address. For a unix-domain socket, this is `0.0.0.0:0`.
     pub fn address(&self) -> SocketAddr {
         match self {
             Self::Tcp(address) => *address,
@@ -118,7 +123,7 @@ impl Endpoint {
         }
     }
 
-    /// The address without its port, where it has one.
+    /// Returns the IP address. A unix-domain socket has none.
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
             Self::Tcp(address) => Some(address.ip()),

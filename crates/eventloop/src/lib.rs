@@ -1,4 +1,5 @@
-//! An event loop for network servers and clients: one epoll per thread, with the tasks pinned to it. **Linux only.**
+//! An event loop for network servers and clients. Each thread has one epoll, and a task stays on its
+//! thread. **Linux only.**
 //!
 //! ```
 //! use mailrun_eventloop::{Acceptor, Socket, listener, worker};
@@ -28,25 +29,26 @@
 //! # }
 //! ```
 //!
-//! It uses epoll, timerfd and eventfd, by way of rustix: no unsafe code. A task is an ordinary future, and may await
-//! anything that wakes it, such as the channels of tokio or futures; it is never moved to another thread. An event polls
-//! its task directly, without a queue, a lock or a waker between. It has no protocol in it.
+//! It uses epoll, timerfd and eventfd through rustix, so this crate has no unsafe code. A task is
+//! an ordinary future and may await anything that wakes it, such as the channels of tokio or
+//! futures. A task is never moved to another thread. An event polls its task directly, without a
+//! queue, a lock or a waker in between. The crate contains no network protocol.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `batch` | input is read for all tasks of a batch before they are polled, and their output is written after |
+//! | `batch` | reads input for all tasks of a batch before they run, and writes their output after it |
 //! | `busy_poll` | looks for events before a worker sleeps |
-//! | `clock` | CLOCK_MONOTONIC, the time of everything measured |
-//! | `endpoint` | a TCP address, or a socket in the file system |
+//! | `clock` | CLOCK_MONOTONIC, which all measured times use |
+//! | `endpoint` | a TCP address, or the path of a Unix socket |
 //! | `listener` | listening sockets |
-//! | `open_files` | raises this process's own `ulimit -n` |
-//! | `page_aligned` | a buffer for reads at the start of a page |
-//! | `reactor` | the event loop: one epoll, and the tasks that wait on it |
-//! | `resource_exhausted` | resources that ran out when a connection could not be made or accepted |
-//! | `socket` | one read, one write, one system call each |
+//! | `open_files` | raises the process's own limit of open files |
+//! | `page_aligned` | a buffer that begins at the start of a page |
+//! | `reactor` | the event loop of a worker, with one epoll and the tasks that wait for it |
+//! | `resource_exhausted` | names the resource that ran out when a connection could not be made |
+//! | `socket` | reads and writes, with one system call each |
 //! | `timer` | a timer of a task, and sleeping |
 //! | `timers` | all timers of a worker on one timerfd |
-//! | `wake_queue` | wakes tasks for other reasons than their own events |
+//! | `wake_queue` | wakes tasks for other reasons than events of their sockets |
 //! | `worker` | a thread with its event loop |
 mod batch;
 mod busy_poll;

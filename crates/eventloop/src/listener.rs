@@ -1,4 +1,4 @@
-//! Listening sockets, with a queue long enough for a thousand clients that connect at once.
+//! Listening sockets, with a queue that is long enough for a thousand clients that connect at once.
 use crate::endpoint::Endpoint;
 use rustix::fd::OwnedFd;
 use rustix::io::{Errno, ioctl_fionbio};
@@ -8,14 +8,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Connections that may wait to be accepted. The kernel uses the smaller of this and `net.core.somaxconn`.
+/// Maximum number of connections that wait to be accepted. The kernel uses the smaller of this and
+/// `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// Listens on `address`; port 0 lets the kernel choose. `[::]` is every address of this host, including the IPv4 ones,
-/// whatever the sysctl net.ipv6.bindv6only says, and only the IPv4 ones on a host without IPv6.
+/// Listens at `address`. For port 0, the kernel chooses a port. `[::]` means all addresses of this
+/// host, including the IPv4 addresses, whatever the sysctl net.ipv6.bindv6only says. On a host
+/// without IPv6 it means the IPv4 addresses.
 ///
 /// # Errors
-/// Those of `socket`, `bind` and `listen`.
+/// Returns the errors of `socket`, `bind` and `listen`.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let everywhere = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port());
     match listen_once(address) {
@@ -26,7 +28,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// Reports whether the kernel has no IPv6, or no IPv6 address.
+/// Returns true if the kernel has no IPv6, or no IPv6 address.
 fn lacks_ipv6(error: &io::Error) -> bool {
     let codes = [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL];
     codes.iter().any(|code| error.raw_os_error() == Some(code.raw_os_error()))
@@ -40,17 +42,19 @@ fn listen_once(address: SocketAddr) -> io::Result<TcpListener> {
     if address.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED) {
         sockopt::set_ipv6_v6only(&socket, false)?;
     }
-    // Accepted sockets inherit this. Without it, waiting 40 ms for a delayed ACK often falsifies results.
+    // Accepted sockets inherit this option. Without it, waiting 40 ms for a delayed ACK would often
+    // falsify results.
     sockopt::set_tcp_nodelay(&socket, true)?;
     net::bind(&socket, &address)?;
     net::listen(&socket, BACKLOG)?;
     Ok(TcpListener::from(socket))
 }
 
-/// Listens at `endpoint`, of either kind. Returns the socket and its address.
+/// Listens at a TCP address or a unix-domain socket. Returns the socket and its actual endpoint.
 ///
 /// # Errors
-/// As [`listen`]. An existing path is taken over only if it is a socket that nobody listens at any more.
+/// Returns the errors of [`listen`]. An existing path is replaced only if it is a socket at which
+/// nobody listens any more.
 pub fn listen_at(endpoint: &Endpoint) -> io::Result<(OwnedFd, Endpoint)> {
     match endpoint {
         Endpoint::Tcp(address) => {
@@ -62,23 +66,24 @@ pub fn listen_at(endpoint: &Endpoint) -> io::Result<(OwnedFd, Endpoint)> {
     }
 }
 
-/// Prepares a listening socket that another process has opened: the options that [`listen`] gives its own.
+/// Prepares a listening socket that another process has opened. Sets the same options as
+/// [`listen`].
 ///
 /// # Errors
-/// Those of setting them.
+/// Fails if an option cannot be set.
 pub fn adopt(socket: &OwnedFd, endpoint: &Endpoint) -> io::Result<()> {
     ioctl_fionbio(socket, true)?;
     if matches!(endpoint, Endpoint::Tcp(_)) {
         sockopt::set_tcp_nodelay(socket, true)?;
     }
-    // Calling listen again only changes the length of the queue.
+    // A second `listen` only changes the length of the queue.
     net::listen(socket, BACKLOG)?;
     Ok(())
 }
 
 fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
-    // A killed server leaves its socket behind, while a running one accepts. All files refuse connections, so remove
-    // the file only if it is a socket.
+    // A killed server leaves its socket behind, and connecting to it is refused. Connecting to any
+    // other file is refused as well, so remove the file only if it is a socket.
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     if is_socket && try_connect(path) == Err(Errno::CONNREFUSED) {
         std::fs::remove_file(path)?;
@@ -90,11 +95,12 @@ fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Connects to a socket in the file system, and closes the connection. Does not wait: if the server's queue is full, the
-/// error is `AGAIN`.
+/// Connects to a socket in the file system, and closes the connection. This does not wait: if the
+/// server's queue is full, the error is `AGAIN`.
 ///
 /// # Errors
-/// Those of `socket` and `connect`; `CONNREFUSED` if no process listens there.
+/// Returns the errors of `socket` and `connect`. `CONNREFUSED` means that no process listens at the
+/// socket.
 pub fn try_connect(path: &Path) -> Result<(), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -127,7 +133,7 @@ mod tests {
         drop(listen_unix(&socket).unwrap());
         let living = listen_unix(&socket).unwrap();
         assert_eq!(listen_unix(&socket).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-        // A server that never accepts, so its queue fills up.
+        // A server that never accepts, so that its queue fills up.
         net::listen(&living, 1).unwrap();
         let connect = || {
             let client =

@@ -1,8 +1,9 @@
-//! Raises this process's own `ulimit -n` as far as it may: ten thousand sessions need ten thousand descriptors.
+//! Raises the limit of open files (`ulimit -n`) of this process, because ten thousand sessions need
+//! ten thousand descriptors.
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the soft limit of open files to the hard one, and the hard one if the process may. Returns the limit that now
-/// holds.
+/// Raises the limit of open files to `wanted`, or as far as the process is permitted to. Returns
+/// the limit that now holds.
 pub fn raise(wanted: u64) -> u64 {
     let before = getrlimit(Resource::Nofile);
     let hard = before.maximum.unwrap_or(u64::MAX);

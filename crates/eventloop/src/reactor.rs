@@ -1,13 +1,14 @@
-//! A worker's event loop: one epoll, and the tasks that wait on it.
+//! A worker's event loop: one epoll, and the tasks that wait for its events.
 //!
 //! ```text
 //! epoll ─ events ─▶ sources (what sockets can do now; batch.rs reads for them) ─▶ the tasks that own them are polled
 //! timerfd ───────▶ timers ──────────────────────────────▶ the tasks that are due
 //! wake queue (wakers) ─────────────────────────────────────▶ the tasks that were woken
 //! ```
-//! A runtime for one purpose: an event polls its task directly, without a queue, a lock or a waker between. That is why
-//! tokio is not used here (`docs/decisions/0004-an-event-loop-of-our-own.md`). A task is an ordinary future and may
-//! await anything that wakes it.
+//! This runtime serves a single purpose: an event polls its task directly, without a queue, a lock
+//! or a waker in between. Tokio could not do that
+//! (`docs/decisions/0004-an-event-loop-of-our-own.md`). A task is an ordinary future and may await
+//! anything that wakes it.
 use crate::batch::{BATCH_EVENTS, MAX_READ_AHEAD, ReadAhead, WriteBatch};
 use crate::busy_poll::{self, BusyPoll};
 use crate::clock;
@@ -33,19 +34,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Events taken at a time.
+/// Maximum number of events that are taken from the epoll at a time.
 const MAX_EVENTS: usize = 1024;
-/// No wait.
+/// Timeout with which epoll returns at once.
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-/// Number of reads or accepts that a task may make before the others have their turn.
+/// Number of reads or accepts that a task may make before other tasks have their turn.
 const TASK_BUDGET: u32 = 64;
-/// This many bytes of input count as one more read. A task that has read 256 KiB has used up its budget. So a turn
-/// stays short even if many peers send faster than their tasks can work.
+/// This many bytes of input count as another read, so a task that has read 256 KiB has used up its
+/// budget. A turn therefore stays short even if many peers send faster than their tasks can work.
 const BUDGETED_BYTES: usize = 4096;
 const MAIN_TASK: usize = 0;
-/// Event of the timerfd.
+/// Token of the timerfd's event.
 const TIMER_TOKEN: u64 = u64::MAX;
-/// Event of the wake queue.
+/// Token of the wake queue's event.
 const WAKE_TOKEN: u64 = u64::MAX - 1;
 
 static FAILED_TASKS: AtomicU64 = AtomicU64::new(0);
@@ -55,7 +56,7 @@ pub(crate) fn failed_tasks() -> u64 {
 }
 
 thread_local! {
-    /// The loop that runs on this thread.
+    /// The event loop of this thread, if the thread is a worker.
     static CURRENT: RefCell<Option<Rc<Reactor>>> = const { RefCell::new(None) };
 }
 
@@ -67,61 +68,65 @@ pub(crate) struct Reactor {
     sources: RefCell<Slab<IoSource>>,
     read_ahead: RefCell<ReadAhead>,
     write_batch: RefCell<WriteBatch>,
-    /// When the input of the batch had been read.
+    /// Time at which the input of the batch had been read.
     batch_read_at: Cell<Duration>,
-    /// When the last input had been read; `None` if the clock was not read for it.
+    /// Time at which the last input had been read. `None` if the clock was not read for that input.
     input_at: Cell<Option<Duration>>,
     tasks: RefCell<Slab<Option<Task>>>,
-    /// Tasks to be polled without an event: new ones, and those whose budget ran out.
+    /// Tasks to be polled without an event: new tasks, and tasks whose budget is used up.
     ready_tasks: RefCell<Vec<usize>>,
     current_task: Cell<usize>,
     budget: Cell<u32>,
-    /// The main task has ended. From then on no other task is polled, not even for an event of the same batch, because
-    /// nobody would count its work.
+    /// Set when the main task has ended. From then on no other task is polled, not even for an
+    /// event of the same batch, because nobody would count its work.
     finished: Cell<bool>,
     /// Number of sources created so far. An event that names an older source is stale.
     next_generation: Cell<u32>,
 }
 
-/// A descriptor that is watched (edge-triggered).
+/// A descriptor that epoll watches (edge-triggered).
 struct IoSource {
     task: usize,
     generation: u32,
     readable: bool,
     writable: bool,
-    /// The peer has closed or the connection failed. After the last input, nothing but the end can follow.
+    /// Set if the peer has closed or the connection has failed. After the last input, only the end
+    /// can follow.
     ended: bool,
-    /// The task has asked for input when there was none, so a batch may read for it.
+    /// Set if the task has asked for input when there was none, so that a batch may read for it.
     awaits_input: bool,
-    /// More input came at once than a batch reads ahead, so the task reads it into the large buffer itself.
+    /// Set if more input arrived at once than a batch reads ahead. The task then reads into the
+    /// large buffer itself.
     comes_in_bulk: bool,
     /// Input that a batch has read for the task.
     buffered: Option<BufferedRead>,
     descriptor: Option<Rc<OwnedFd>>,
-    /// The task's last output waits for the end of the batch.
+    /// Set while the task's last output waits for the end of the batch.
     is_write_batched: bool,
-    /// The task needs to know when its writes were handed to the kernel.
+    /// Set if the task needs to know when its writes were handed to the kernel.
     is_timed: bool,
-    /// When a batch had written the task's output.
+    /// Time at which a batch had written the task's output.
     written_at: Duration,
     cold: Option<Box<ColdFields>>,
 }
 
 /// Input that was read for a task before it was polled.
 enum BufferedRead {
-    /// Place of the input in the batch's read-ahead. An empty place is the peer's end.
+    /// Place of the input in the batch's read-ahead. An empty place means the end of the
+    /// connection.
     Read(Range<usize>),
     Failed(Errno),
 }
 
-/// Fields that few sources need.
+/// Fields that few sources need. They are in a box of their own, so that the other sources stay
+/// small.
 #[derive(Default)]
 struct ColdFields {
-    /// Input that was read for the task, but which the task did not take in its turn.
+    /// Input that was read for the task, but that the task did not take in its turn.
     input: Vec<u8>,
     /// Batched output that the socket has not accepted.
     unsent: Vec<u8>,
-    /// The error of a batch's write.
+    /// Error of a write by a batch.
     error: Option<Errno>,
 }
 
@@ -138,7 +143,7 @@ impl IoSource {
         self.cold.as_ref().is_some_and(|cold| !cold.input.is_empty())
     }
 
-    /// Updates the readiness from an event.
+    /// Updates the readiness from the flags of an event.
     fn update_readiness(&mut self, flags: EventFlags) {
         let ended = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
         self.ended |= ended;
@@ -168,7 +173,7 @@ impl IoSource {
         };
     }
 
-    /// Sends the output that a batch could not send.
+    /// Sends output that a batch could not send.
     fn flush_unsent(&mut self) {
         let (Some(cold), Some(descriptor)) = (&mut self.cold, &self.descriptor) else { return };
         while !cold.unsent.is_empty() {
@@ -194,7 +199,7 @@ struct Task {
 }
 
 impl ColdFields {
-    /// Returns input that was read for the task in an earlier turn. An error is returned after that.
+    /// Returns input that was read for the task in an earlier turn, if there is any.
     fn take_input(&mut self, room: &mut [u8]) -> Option<Result<usize, Errno>> {
         let count = self.input.len().min(room.len());
         room[..count].copy_from_slice(&self.input[..count]);
@@ -203,41 +208,44 @@ impl ColdFields {
     }
 }
 
-/// Returns the source with that token, unless it is gone.
+/// Returns the source with this token, unless it is gone.
 fn find_source(sources: &mut Slab<IoSource>, token: u64) -> Option<&mut IoSource> {
     sources.get_mut(token as u32 as usize).filter(|source| source.generation == (token >> 32) as u32)
 }
 
-/// Owner of the table of a worker's descriptors.
+/// Owner of a worker's table of file descriptors.
 ///
-/// The kernel counts each use of a descriptor in a table that threads share, by two atomic operations per system call;
-/// a table of its own makes a worker 5 to 8 % faster in the modes with the fewest calls per message (measured). Then a
-/// descriptor that was made on one thread means nothing on another: none may be handed over after the worker has begun,
-/// and the earlier ones stay open, for the other table, until the process ends.
+/// The kernel counts each use of a descriptor with two atomic operations per system call if threads
+/// share the table. With a table of its own, a worker is 5 to 8 % faster in the modes with the
+/// fewest calls per message (measured).
+///
+/// A descriptor that was made on one thread then means nothing on another. No descriptor may be
+/// handed over after the worker has begun, and descriptors that were open before stay open in the
+/// other table until the process ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FdTable {
-    /// One table for all threads.
+    /// All threads of the process share one table of descriptors.
     #[default]
     Shared,
-    /// The worker's own.
+    /// The worker has a table of descriptors of its own.
     Private,
 }
 
-/// Options of a worker.
+/// Options of a worker, which are set when its thread starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerOptions {
-    /// Owner of its table of descriptors.
+    /// Owner of the worker's table of descriptors.
     pub fd_table: FdTable,
-    /// Time for which it looks for events before it sleeps.
+    /// Time for which the worker looks for events before it sleeps.
     pub busy_poll: BusyPoll,
 }
 
-/// Kinds of watched descriptors.
+/// Kind of a watched descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SourceKind {
-    /// A connection, watched in both directions.
+    /// A connection, which is watched in both directions.
     Connection,
-    /// A connection attempt. It becomes writable when the connection is established.
+    /// A connection attempt, which becomes writable when the connection is established.
     Connecting,
     Listener,
 }
@@ -247,7 +255,8 @@ impl Reactor {
         CURRENT.with_borrow(|current| current.clone()).expect("sockets, timers and tasks live on worker threads only")
     }
 
-    /// Runs `work` and the tasks that it spawns on this thread. Tasks that remain when `work` ends are dropped.
+    /// Runs `work`, and the tasks that it spawns, on this thread. Tasks that remain when `work`
+    /// ends are dropped.
     pub(crate) fn run<T: 'static>(options: WorkerOptions, work: impl Future<Output = T> + 'static) -> io::Result<T> {
         let reactor = Rc::new(Self::new(options)?);
         let before = CURRENT.replace(Some(Rc::clone(&reactor)));
@@ -268,7 +277,7 @@ impl Reactor {
         // Other threads write to the wake queue, so its descriptor must be in their table as well.
         let wake_queue = Arc::new(WakeQueue::new()?);
         if options.fd_table == FdTable::Private {
-            // If this is not permitted, the table remains shared, which is merely slower.
+            // Ignore an error: the table then remains shared, which is merely slower.
             let _ = unshare(CloneFlags::CLONE_FILES);
         }
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -295,7 +304,7 @@ impl Reactor {
         })
     }
 
-    /// Adds a task; it is polled soon.
+    /// Adds a task, which is polled soon.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + 'static) {
         let mut tasks = self.tasks.borrow_mut();
         let slot = tasks.vacant_entry();
@@ -308,7 +317,7 @@ impl Reactor {
         self.current_task.get()
     }
 
-    /// Polls the current task again after the others have had their turn.
+    /// Polls the current task again after other tasks have had their turn.
     pub(crate) fn poll_again(&self) {
         self.ready_tasks.borrow_mut().push(self.current_task());
     }
@@ -340,8 +349,9 @@ impl Reactor {
         }
     }
 
-    /// Polls the tasks that were woken. The loop calls this after each batch. So a call from another thread waits for
-    /// one batch and the tasks woken before it, but not for all connections that have input.
+    /// Polls the tasks that were woken. The loop calls this after each batch. A call from another
+    /// thread therefore waits for one batch and the tasks woken before it, but not for all
+    /// connections that have input.
     fn poll_woken(&self, woken: &mut Vec<usize>) {
         self.wake_queue.drain(woken);
         if woken.is_empty() {
@@ -353,7 +363,7 @@ impl Reactor {
         self.flush_batch();
     }
 
-    /// Sleeps until an event comes, unless there is work to do at once.
+    /// Sleeps until an event arrives, unless there is work to do at once.
     fn wait(&self, events: &mut Vec<Event>) -> io::Result<()> {
         self.timers.arm()?;
         let is_busy = self.wake_queue.has_woken() || !self.ready_tasks.borrow().is_empty();
@@ -367,7 +377,8 @@ impl Reactor {
         }
     }
 
-    /// Looks for events until there is one or the time is over. Returns true if there is something to do.
+    /// Looks for events until there is one or the time is over. Returns true if there is something
+    /// to do.
     fn look_for_events(&self, events: &mut Vec<Event>, limit: Duration) -> io::Result<bool> {
         self.take_events(events, Some(&AT_ONCE))?;
         if !events.is_empty() {
@@ -385,7 +396,8 @@ impl Reactor {
         }
     }
 
-    /// Takes events. Waits for one until `timeout` is over, or forever.
+    /// Takes events. Waits until there is an event or `timeout` is over. Without a timeout, waits
+    /// forever.
     fn take_events(&self, events: &mut Vec<Event>, timeout: Option<&Timespec>) -> io::Result<()> {
         match epoll::wait(&self.epoll, spare_capacity(events), timeout) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -410,7 +422,7 @@ impl Reactor {
         }
     }
 
-    /// Updates the readiness of the sources, and reads for those whose tasks wait for input.
+    /// Updates the readiness of the batch's sources, and reads for the tasks that wait for input.
     fn begin_batch(&self, batch: &[Event]) {
         let mut sources = self.sources.borrow_mut();
         let mut read_ahead = self.read_ahead.borrow_mut();
@@ -427,7 +439,7 @@ impl Reactor {
         }
     }
 
-    /// Keeps input that tasks did not take until their next turn.
+    /// Keeps input that tasks did not take, until their next turn.
     fn keep_unread(&self, batch: &[Event]) {
         if batch.len() == 1 {
             return;
@@ -447,7 +459,7 @@ impl Reactor {
         }
     }
 
-    /// Writes the gathered output.
+    /// Writes the output that the tasks of the batch have gathered.
     fn flush_batch(&self) {
         if self.write_batch.borrow().is_empty() {
             return;
@@ -477,7 +489,8 @@ impl Reactor {
                     source.writable = false;
                 }
                 Err(error) => {
-                    // The task gets the error after it has read what the peer may have sent before.
+                    // The task gets the error after it has read everything that the peer sent
+                    // before.
                     source.cold().error = Some(error);
                     source.readable = true;
                     self.ready_tasks.borrow_mut().push(source.task);
@@ -490,7 +503,7 @@ impl Reactor {
         if self.finished.get() {
             return;
         }
-        // The task no longer exists.
+        // The task no longer exists, or is being polled already.
         let Some(mut task) = self.tasks.borrow_mut().get_mut(key).and_then(Option::take) else { return };
         self.current_task.set(key);
         self.budget.set(TASK_BUDGET);
@@ -502,7 +515,7 @@ impl Reactor {
                 FAILED_TASKS.fetch_add(1, Ordering::Relaxed);
                 resume_unwind(panic)
             }
-            // The session panicked, which was reported on standard error. Only this session ends.
+            // Only this session ends. Its panic was already reported on standard error.
             Err(_) => {
                 FAILED_TASKS.fetch_add(1, Ordering::Relaxed);
                 drop(self.tasks.borrow_mut().remove(key));
@@ -551,13 +564,13 @@ impl Reactor {
         Ok(key)
     }
 
-    /// Forgets a descriptor that is about to be closed; closing removes it from the epoll.
+    /// Forgets a descriptor that is about to be closed. Closing it removes it from the epoll.
     pub(crate) fn deregister(&self, key: usize) {
         self.sources.borrow_mut().remove(key);
     }
 
-    /// Reports whether a read may succeed and the task still has budget in this turn. Without budget, the task will be
-    /// polled again.
+    /// Returns true if a read may succeed and the task still has budget in this turn. If only the
+    /// budget is used up, the task will be polled again.
     pub(crate) fn may_read(&self, key: usize) -> bool {
         let source = &self.sources.borrow()[key];
         if !source.readable && source.buffered.is_none() && !source.has_kept_input() {
@@ -572,8 +585,8 @@ impl Reactor {
         true
     }
 
-    /// Records that a read brought `count` bytes. If there was space for more, everything has been read, except perhaps
-    /// the end.
+    /// Records that a read returned `count` bytes. If there was space for more, everything has been
+    /// read, except perhaps the end.
     pub(crate) fn did_read(&self, key: usize, count: usize, room: usize) {
         let source = &mut self.sources.borrow_mut()[key];
         source.comes_in_bulk = count > MAX_READ_AHEAD;
@@ -598,12 +611,12 @@ impl Reactor {
         self.sources.borrow_mut()[key].readable = false;
     }
 
-    /// Records that there is nothing to read and the task waits for input.
+    /// Records that the task waits for input.
     pub(crate) fn await_input(&self, key: usize) {
         self.sources.borrow_mut()[key].awaits_input = true;
     }
 
-    /// Returns the input that was read ahead for the task, if any.
+    /// Returns the input that was read ahead for the task, if there is any.
     pub(crate) fn take_read_ahead(&self, key: usize, room: &mut [u8]) -> Option<Result<usize, Errno>> {
         let mut sources = self.sources.borrow_mut();
         let source = &mut sources[key];
@@ -630,7 +643,8 @@ impl Reactor {
         self.input_at.get().unwrap_or_else(clock::now)
     }
 
-    /// Adds a write to the batch. If it fails later, the task is polled, and its next read fails.
+    /// Adds a write to the batch. If the write fails later, the task is polled and its next read
+    /// fails.
     pub(crate) fn batch_write(&self, key: usize, descriptor: &Rc<OwnedFd>, bytes: &[u8]) -> Result<(), Errno> {
         let mut sources = self.sources.borrow_mut();
         let source = &mut sources[key];
@@ -646,7 +660,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Writes batched output, so that the task's own write comes after it.
+    /// Writes all batched output, so that the task's own write comes after it.
     pub(crate) fn flush_before_write(&self, key: usize) -> Result<(), Errno> {
         self.flush_batch();
         match self.sources.borrow()[key].cold.as_deref() {
@@ -668,7 +682,8 @@ impl Reactor {
         self.sources.borrow_mut()[key].is_timed = true;
     }
 
-    /// When the last batched output had been handed to the kernel, if writes are timed.
+    /// Returns the time at which the last batched output had been handed to the kernel, if writes
+    /// are timed.
     pub(crate) fn written_at(&self, key: usize) -> Duration {
         self.sources.borrow()[key].written_at
     }
@@ -678,12 +693,12 @@ impl Reactor {
         source.writable && !source.has_unsent()
     }
 
-    /// Records that the socket accepts nothing more.
+    /// Records that the socket accepts nothing more for now.
     pub(crate) fn clear_writable(&self, key: usize) {
         self.sources.borrow_mut()[key].writable = false;
     }
 
-    /// Reports whether the connection has failed, or the peer closed.
+    /// Returns true if the connection has failed, or if the peer has closed it.
     pub(crate) fn has_ended(&self, key: usize) -> bool {
         self.sources.borrow()[key].ended
     }
@@ -702,7 +717,7 @@ mod tests {
     use std::rc::Rc;
     use std::task::{Poll, Waker};
 
-    /// Connections with input at the same time: enough for several batches.
+    /// Number of connections that have input at the same time. It is enough for several batches.
     const CONNECTIONS: usize = 3 * BATCH_EVENTS;
 
     fn pair() -> (Socket, UnixStream) {
@@ -712,8 +727,8 @@ mod tests {
         (Socket::from_accepted(one.into()).expect("watched"), other)
     }
 
-    /// A task that is woken like one that handles calls from other threads. It records how many other tasks had been
-    /// polled before it.
+    /// A task that is woken like a task that handles calls from other threads. It records how many
+    /// other tasks were polled before it.
     #[derive(Default)]
     struct Call {
         waker: RefCell<Option<Waker>>,
@@ -722,7 +737,7 @@ mod tests {
     }
 
     impl Call {
-        /// Starts the task. Returns when it is waiting.
+        /// Starts the task. Returns when the task is waiting.
         async fn start() -> Rc<Self> {
             let call = Rc::new(Self::default());
             let served = Rc::clone(&call);
@@ -738,7 +753,7 @@ mod tests {
             call
         }
 
-        /// Counts another task. The first of them makes the call.
+        /// Counts another task. The first one makes the call.
         fn count_task(&self) {
             if self.polled.replace(self.polled.get() + 1) == 0
                 && let Some(waker) = &*self.waker.borrow()

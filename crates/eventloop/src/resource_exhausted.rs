@@ -1,24 +1,27 @@
-//! Resources that a process or its host may run out of while it connects or accepts, as opposed to other errors.
+//! Resources that a process or its host can run out of while it connects or accepts, as opposed to
+//! other errors.
 use rustix::io::Errno;
 use std::io;
 
-/// A resource that has run out.
+/// A resource whose lack made a connection fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResourceExhausted {
-    /// Descriptors of the process: EMFILE, `ulimit -n`.
+    /// File descriptors of the process (EMFILE, `ulimit -n`).
     Descriptors,
-    /// Descriptors of the host: ENFILE, `fs.file-max`.
+    /// File descriptors of the host (ENFILE, `fs.file-max`).
     HostDescriptors,
-    /// Local ports: EADDRNOTAVAIL where the kernel chooses the address, EADDRINUSE where the address is given and the
-    /// kernel chooses the port.
+    /// Local ports. The error is EADDRNOTAVAIL if the kernel chooses the local address, and
+    /// EADDRINUSE if the address is given and the kernel chooses only the port.
     Ports,
 }
 
 impl ResourceExhausted {
-    /// Returns the resource that an error of making or accepting a connection shows to be exhausted. `from_own_address`
-    /// says that the connection was bound to an address. An address that is not this host's gives EADDRNOTAVAIL too,
-    /// and is no shortage. Nor is it a shortage if a host has no address of that family at all: connections that were
-    /// established before tell the two apart.
+    /// Returns the resource that is exhausted according to an error of making or accepting a
+    /// connection. `from_own_address` must be set if the connection was bound to an address.
+    ///
+    /// EADDRNOTAVAIL is not a shortage if the given address does not belong to this host. It is not
+    /// a shortage either if the host has no address of that family at all. The caller can recognise
+    /// that case because no connection has been established before.
     pub fn from_error(error: &io::Error, from_own_address: bool) -> Option<Self> {
         match Errno::from_io_error(error)? {
             Errno::MFILE => Some(Self::Descriptors),

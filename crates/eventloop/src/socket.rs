@@ -1,6 +1,6 @@
-//! A connection and a listener that tasks wait on: one system call per read, one per write, by rustix. (libc's `recv`
-//! and `send` are cancellation points, which costs every call of a process with threads two atomic operations;
-//! measured: 0.6 µs per message in lock step.)
+//! A connection and a listener that tasks wait for. Each read and each write is one system call
+//! through rustix. libc's `recv` and `send` are cancellation points, which cost each call two
+//! atomic operations in a process with several threads (measured: 0.6 µs per message in lock step).
 use crate::batch::MAX_BATCHED_WRITE;
 use crate::endpoint::Endpoint;
 use crate::reactor::{Reactor, SourceKind};
@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Pause before connecting again to a unix-domain server whose queue is full.
+/// Pause before connecting again to a unix-domain socket whose queue is full.
 const CONNECT_RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// A connection. It belongs to the task that made it.
@@ -29,27 +29,27 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Takes a connection that has been accepted, for the task that is being polled.
+    /// Makes an accepted connection usable for the current task.
     ///
     /// # Errors
-    /// Those of `epoll_ctl`.
+    /// Returns the errors of `epoll_ctl`.
     pub fn from_accepted(descriptor: OwnedFd) -> io::Result<Self> {
         Self::register(descriptor, SourceKind::Connection)
     }
 
-    /// Connects, with TCP_NODELAY.
+    /// Connects to `address`, with TCP_NODELAY.
     ///
     /// # Errors
-    /// Those of `socket` and `connect`. A connection that was established and reset at once is no error here: a later
-    /// read reports it.
+    /// Returns the errors of `socket` and `connect`. If the connection is reset right after it was
+    /// established, a later read reports the error.
     pub async fn connect(address: SocketAddr) -> io::Result<Self> {
         Self::connect_from(None, address).await
     }
 
-    /// Connects from that address of this host.
+    /// Connects from the local address `own`.
     ///
     /// # Errors
-    /// As [`Socket::connect`], and those of `bind`.
+    /// Returns the errors of [`Socket::connect`] and of `bind`.
     pub async fn connect_from(own: Option<IpAddr>, address: SocketAddr) -> io::Result<Self> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -64,11 +64,11 @@ impl Socket {
         }
     }
 
-    /// Connects to an endpoint of either kind; `own` is for TCP only. If a unix-domain server's queue is full it tries
-    /// again, for as long as it is polled.
+    /// Connects to a TCP address or a unix-domain socket. `own` is used only for TCP. If the queue
+    /// of a unix-domain socket is full, this tries again for as long as it is polled.
     ///
     /// # Errors
-    /// As [`Socket::connect_from`].
+    /// See [`Socket::connect_from`].
     pub async fn connect_to(own: Option<IpAddr>, endpoint: &Endpoint) -> io::Result<Self> {
         let path = match endpoint {
             Endpoint::Tcp(address) => return Self::connect_from(own, *address).await,
@@ -85,11 +85,12 @@ impl Socket {
         }
     }
 
-    /// Takes a connection that is being made: `connect` was called on the descriptor, which does not block. For callers
-    /// that set options of their own before it, and for unix-domain sockets.
+    /// Takes over a connection that is being made: `connect` was called on the descriptor, which
+    /// must be non-blocking. This is for callers that set options of their own before, and for
+    /// unix-domain sockets.
     ///
     /// # Errors
-    /// As [`Socket::connect`].
+    /// See [`Socket::connect`].
     pub async fn from_connecting(descriptor: OwnedFd) -> io::Result<Self> {
         let socket = Self::register(descriptor, SourceKind::Connecting)?;
         poll_fn(|_| socket.poll_writable()).await;
@@ -109,18 +110,19 @@ impl Socket {
         Ok(Self { descriptor, key, reactor })
     }
 
-    /// Reads the available bytes, waiting for the first; 0 is the peer's end.
+    /// Reads the available bytes, after waiting for the first byte. Returns 0 at the end of the
+    /// connection.
     ///
     /// # Errors
-    /// Those of `recv`.
+    /// Returns the errors of `recv`.
     pub async fn read(&self, room: &mut [u8]) -> io::Result<usize> {
         poll_fn(|_| self.poll_read(room)).await
     }
 
-    /// Writes all of it, waiting until the socket takes it.
+    /// Writes all bytes. Waits while the socket accepts nothing.
     ///
     /// # Errors
-    /// Those of `send`.
+    /// Returns the errors of `send`.
     pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.try_write(bytes) {
@@ -147,40 +149,44 @@ impl Socket {
         }
     }
 
-    /// Notes that the available bytes are not enough: the task is polled again when there are more.
+    /// Records that the available bytes are not enough. The task is polled again when there are
+    /// more.
     pub fn wait_for_more(&self) {
         self.reactor.clear_readable(self.key);
     }
 
-    /// Reports whether the peer has closed, or the connection failed.
+    /// Returns true if the peer has closed the connection, or if it has failed.
     pub fn has_ended(&self) -> bool {
         self.reactor.has_ended(self.key)
     }
 
-    /// This end's address, if it has one.
+    /// Returns the local address, if there is one.
     pub fn local_address(&self) -> Option<SocketAddr> {
         rustix::net::getsockname(&self.descriptor).ok()?.try_into().ok()
     }
 
-    /// Closes the sending direction, after all that was written; it can still be read from.
+    /// Closes the sending direction after everything that was written. The socket can still be
+    /// read.
     ///
     /// # Errors
-    /// Those of `send` and `shutdown`; `WouldBlock` if the socket has not taken all that was written.
+    /// Returns the errors of `send` and `shutdown`. `WouldBlock` means that the socket has not
+    /// accepted all output yet.
     pub fn shutdown_write(&self) -> io::Result<()> {
         self.reactor.flush_before_write(self.key)?;
         rustix::net::shutdown(&*self.descriptor, Shutdown::Write).map_err(Errno::into)
     }
 
-    /// Makes closing reset the connection (RST): output that has not reached the peer is lost.
+    /// Makes closing reset the connection (RST). Output that has not reached the peer is then lost.
     pub fn reset_on_close(&self) {
-        // If this fails, the connection is closed in the usual way.
+        // Ignore an error: the connection is then closed in the usual way.
         let _ = sockopt::set_socket_linger(&self.descriptor, Some(Duration::ZERO));
     }
 
-    /// Reads the available bytes; 0 is the peer's end. If there are none, the task is polled again when some come.
+    /// Reads the available bytes. Returns 0 at the end of the connection. If there are no bytes,
+    /// the task is polled again when some arrive.
     ///
     /// # Errors
-    /// Those of `recv`.
+    /// Returns the errors of `recv`.
     pub fn poll_read(&self, room: &mut [u8]) -> Poll<io::Result<usize>> {
         if !self.reactor.may_read(self.key) {
             self.reactor.await_input(self.key);
@@ -204,20 +210,20 @@ impl Socket {
         }
     }
 
-    /// Returns the peer's end (0), or the error of an earlier write.
+    /// Returns 0 for the end of the connection, or the error of an earlier write.
     fn eof_or_error(&self) -> io::Result<usize> {
         self.reactor.error(self.key).map_or(Ok(0), |error| Err(error.into()))
     }
 
-    /// Time at which the last input had been read, by [`crate::clock::now`].
+    /// Returns the time ([`crate::clock::now`]) at which the last input had been read.
     pub fn input_at(&self) -> Duration {
         self.reactor.input_at()
     }
 
-    /// Reads, whether or not input is known to have come.
+    /// Reads even if no event has reported input.
     ///
     /// # Errors
-    /// Those of `recv`; `WouldBlock` if nothing has come.
+    /// Returns the errors of `recv`. `WouldBlock` means that there is no input.
     pub fn try_read(&self, room: &mut [u8]) -> io::Result<usize> {
         if let Some(read) = self.reactor.take_read_ahead(self.key, room) {
             return read.map_err(Errno::into);
@@ -231,11 +237,12 @@ impl Socket {
         self.reactor.mark_readable(self.key);
     }
 
-    /// Writes what the socket takes. A short write is gathered with the others of its turn; if that
-    /// fails the task is polled again, and a read fails.
+    /// Writes as much as the socket accepts. A short write is gathered with the other writes of its
+    /// turn. If that write fails, the task is polled again and its next read fails.
     ///
     /// # Errors
-    /// Those of `send`; `WouldBlock` if it takes nothing: [`Socket::poll_writable`] then waits until it does.
+    /// Returns the errors of `send`. `WouldBlock` means that the socket accepts nothing now.
+    /// [`Socket::poll_writable`] waits until it does.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() <= MAX_BATCHED_WRITE {
             self.reactor.batch_write(self.key, &self.descriptor, bytes)?;
@@ -245,21 +252,23 @@ impl Socket {
         self.try_io(|| send(&*self.descriptor, bytes, SendFlags::NOSIGNAL))
     }
 
-    /// Writes what the socket takes of several pieces.
+    /// Writes as much of several pieces as the socket accepts.
     ///
     /// # Errors
-    /// As [`Socket::try_write`]. SIGPIPE is ignored in a Rust program, so `writev` needs no flag for it.
+    /// See [`Socket::try_write`]. `writev` needs no flag against SIGPIPE, because Rust programs
+    /// ignore that signal.
     pub fn try_write_vectored(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         self.reactor.flush_before_write(self.key)?;
         self.try_io(|| rustix::io::writev(&*self.descriptor, pieces))
     }
 
-    /// Reports whether all output has been handed to the kernel, or will be when this turn ends.
+    /// Returns true if all output has been handed to the kernel, or will be at the end of this
+    /// turn.
     pub fn is_flushed(&self) -> bool {
         self.reactor.is_flushed(self.key)
     }
 
-    /// Reports whether the last output waits for the end of the turn of all sessions.
+    /// Returns true if the last output waits for the end of the turn of all sessions.
     pub fn is_write_batched(&self) -> bool {
         self.reactor.is_write_batched(self.key)
     }
@@ -269,7 +278,7 @@ impl Socket {
         self.reactor.time_writes(self.key);
     }
 
-    /// Time at which the last gathered output had been handed to the kernel.
+    /// Returns the time at which the last gathered output had been handed to the kernel.
     pub fn written_at(&self) -> Duration {
         self.reactor.written_at(self.key)
     }
@@ -282,7 +291,7 @@ impl Socket {
         outcome.map_err(Errno::into)
     }
 
-    /// Ready when the socket may take more than it did.
+    /// Returns `Ready` when the socket may accept more output than before.
     pub fn poll_writable(&self) -> Poll<()> {
         if self.reactor.may_write(self.key) { Poll::Ready(()) } else { Poll::Pending }
     }
@@ -314,10 +323,11 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Watches a listener. It must not block ([`crate::listener::listen`]); it may be a unix-domain socket.
+    /// Watches a listening socket for TCP or unix-domain connections. The socket must be
+    /// non-blocking (see [`crate::listener::listen`]).
     ///
     /// # Errors
-    /// Those of `epoll_ctl`.
+    /// Returns the errors of `epoll_ctl`.
     pub fn new(listener: impl Into<OwnedFd>) -> io::Result<Self> {
         let listener = listener.into();
         let reactor = Reactor::current();
@@ -325,21 +335,23 @@ impl Acceptor {
         Ok(Self { listener, key, reactor })
     }
 
-    /// Returns the next connection, which belongs to no task yet: pass it to [`Socket::from_accepted`] in its own task. The client of a
-    /// unix-domain socket has the address `0.0.0.0:0`.
+    /// Returns the next connection, which belongs to no task yet. Pass it to
+    /// [`Socket::from_accepted`] in the connection's own task. A client of a unix-domain socket has
+    /// the address `0.0.0.0:0`.
     ///
     /// # Errors
-    /// Those of `accept`; if descriptors have run out, try again a little later.
+    /// Returns the errors of `accept`. If there are no more file descriptors, try again a little
+    /// later.
     pub async fn accept(&self) -> io::Result<(OwnedFd, SocketAddr)> {
         let (descriptor, address) = poll_fn(|_| self.poll_accept()).await?;
         Ok((descriptor, address.unwrap_or_else(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))))
     }
 
-    /// Returns the next connection, with the client's address if that is an Internet address. The client of a
-    /// unix-domain socket has none. If no connection waits, the task is polled again when one comes.
+    /// Returns the next connection with the client's address. A client of a unix-domain socket has
+    /// no address. If no connection is waiting, the task is polled again when one arrives.
     ///
     /// # Errors
-    /// As [`Acceptor::accept`].
+    /// See [`Acceptor::accept`].
     pub fn poll_accept(&self) -> Poll<io::Result<(OwnedFd, Option<SocketAddr>)>> {
         if !self.reactor.may_read(self.key) {
             return Poll::Pending;

@@ -1,4 +1,4 @@
-//! A timer of a task, and sleeping.
+//! A timer that wakes its task, and a function with which a task sleeps.
 use crate::clock;
 use crate::reactor::Reactor;
 use crate::timers::TimerKey;
@@ -9,8 +9,9 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// A timer that gets its deadline at each poll and is set again only when it fires: a deadline that moves with every
-/// message costs nothing. It belongs to the task that polls it.
+/// A timer of a task. Each poll gives it the current deadline, but the timer is set again only when
+/// it fires. For this reason, a deadline that moves with each message costs nothing. The timer
+/// belongs to the task that polls it.
 #[derive(Default)]
 pub struct Timer(Option<ArmedTimer>);
 
@@ -20,8 +21,8 @@ struct ArmedTimer {
 }
 
 impl Timer {
-    /// Ready once `deadline` has passed; never without one. The task is polled again then. `now` is a time read since
-    /// the task was last polled.
+    /// Returns `Ready` when `deadline` has passed, or never without a deadline. The task is polled
+    /// again then. `now` must have been read since the task was last polled.
     pub fn poll_due(&mut self, deadline: Option<Duration>, now: Duration) -> Poll<()> {
         let Some(deadline) = deadline else { return Poll::Pending };
         if self.0.as_ref().is_some_and(|ArmedTimer { key: (at, _), .. }| now < *at && *at <= deadline) {
@@ -40,7 +41,7 @@ impl Timer {
         self.0 = Some(ArmedTimer { key, reactor });
     }
 
-    /// Runs `work` until `deadline`; `None` if it has not ended by then.
+    /// Runs `work` until `deadline`. Returns `None` if it has not ended by then.
     pub async fn timeout_at<T>(&mut self, deadline: Duration, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         poll_fn(|cx| match work.as_mut().poll(cx) {
@@ -70,13 +71,14 @@ impl fmt::Debug for Timer {
     }
 }
 
-/// Sleeps until that time of [`clock::now`], to the microsecond. Only on a worker's thread.
+/// Sleeps until this time of [`clock::now`], precise to a microsecond. Must be called on a worker's
+/// thread.
 pub async fn sleep_until(deadline: Duration) {
     let mut timer = Timer::default();
     poll_fn(|_| timer.poll_due(Some(deadline), clock::now())).await;
 }
 
-/// Sleeps for that long. Only on a worker's thread.
+/// Sleeps for this long. Must be called on a worker's thread.
 pub async fn sleep(time: Duration) {
     sleep_until(clock::now() + time).await;
 }

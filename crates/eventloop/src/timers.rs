@@ -1,4 +1,5 @@
-//! The timers of a worker: one timerfd for all of them, to the microsecond, set only if an earlier one comes.
+//! The timers of a worker. They share one timerfd, which is precise to a microsecond and is set
+//! again only for an earlier timer.
 use crate::clock;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
@@ -7,14 +8,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-/// Key of a timer: when it is due, and a number that distinguishes timers due at the same time.
+/// Key of a timer: its time, and a number that distinguishes timers with the same time.
 pub(crate) type TimerKey = (Duration, u64);
 
 pub(crate) struct Timers {
     timerfd: OwnedFd,
     /// The task that each timer wakes.
     tasks: RefCell<BTreeMap<TimerKey, usize>>,
-    /// Time that the timerfd is set to.
+    /// Time to which the timerfd is set.
     armed_for: Cell<Option<Duration>>,
     next_number: Cell<u64>,
 }
@@ -26,7 +27,7 @@ impl Timers {
         Ok(Self { timerfd, tasks: RefCell::default(), armed_for: Cell::default(), next_number: Cell::default() })
     }
 
-    /// Descriptor to watch (edge-triggered). It becomes readable when a timer is due.
+    /// Descriptor for epoll (edge-triggered). It becomes readable when a timer is due.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.timerfd.as_fd()
     }
@@ -42,13 +43,13 @@ impl Timers {
         self.tasks.borrow_mut().remove(&key);
     }
 
-    /// Sets the timerfd so that the loop wakes for the earliest timer.
+    /// Sets the timerfd to the earliest timer, so that it wakes the loop.
     pub(crate) fn arm(&self) -> io::Result<()> {
         let Some(first) = self.tasks.borrow().first_key_value().map(|((at, _), _)| *at) else { return Ok(()) };
         if self.armed_for.get().is_some_and(|at| at <= first) {
             return Ok(());
         }
-        // Zero would disarm the timer.
+        // Zero would disarm the timerfd.
         let at = first.max(Duration::from_nanos(1));
         let at = Timespec { tv_sec: at.as_secs() as i64, tv_nsec: i64::from(at.subsec_nanos()) as _ };
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };

@@ -1,4 +1,4 @@
-//! Wakes tasks for reasons other than events of their own: from other tasks or from other threads.
+//! Wakes tasks for other reasons than their own events: from other tasks, or from other threads.
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
@@ -11,7 +11,7 @@ use std::thread::{self, ThreadId};
 pub(crate) struct WakeQueue {
     woken: Mutex<Vec<usize>>,
     has_woken: AtomicBool,
-    /// Wakes the loop from its sleep.
+    /// Wakes the loop if it sleeps.
     eventfd: OwnedFd,
     owner: ThreadId,
 }
@@ -33,7 +33,7 @@ impl WakeQueue {
         Arc::new(TaskWaker { queue: Arc::clone(queue), task }).into()
     }
 
-    /// Descriptor to watch (edge-triggered). It becomes readable when another thread wakes a task.
+    /// Descriptor for epoll (edge-triggered). It becomes readable when another thread wakes a task.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.eventfd.as_fd()
     }
@@ -42,7 +42,7 @@ impl WakeQueue {
         self.has_woken.load(Ordering::Acquire)
     }
 
-    /// Appends all tasks that were woken to `woken`.
+    /// Moves all tasks that were woken to `woken`.
     pub(crate) fn drain(&self, woken: &mut Vec<usize>) {
         if self.has_woken() {
             let mut pending = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,7 +57,8 @@ impl WakeQueue {
         let is_first = !self.has_woken.swap(true, Ordering::AcqRel);
         drop(woken);
         if is_first && thread::current().id() != self.owner {
-            // This fails only if the count is full, and then the loop is already awake.
+            // Ignore an error: the write fails only if the counter is full, and then the loop is
+            // already awake.
             let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
         }
     }

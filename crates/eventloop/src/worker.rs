@@ -1,4 +1,4 @@
-//! A worker: a thread with an event loop.
+//! A worker, which is a thread with an event loop.
 use crate::busy_poll;
 use crate::reactor::{self, Reactor, WorkerOptions};
 use std::future::{Future, poll_fn};
@@ -7,22 +7,24 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Number of tasks of this process that ended by a panic: each is a defect, with details on standard error. The others
-/// continue, so a program that reports on its tasks has to ask for it.
+/// Number of tasks of this process that ended with a panic. Each is a bug, with details on standard
+/// error. The other tasks continue, so a program that reports on its tasks has to query this
+/// number.
 pub fn failed_tasks() -> u64 {
     reactor::failed_tasks()
 }
 
-/// Time that the workers of this process have spent in busy polling: on their processors, and not at work.
+/// Total time that the workers of this process have spent in busy polling. They occupied a
+/// processor without doing work.
 pub fn busy_polled() -> Duration {
     busy_poll::looked()
 }
 
-/// Starts a worker thread that runs the future of `work` and everything it spawns with [`spawn_local`]. Tasks that still
-/// run when it ends are dropped.
+/// Starts a worker thread that runs the future of `work`, and all tasks that it spawns with
+/// [`spawn_local`]. Tasks that are still running when the future ends are dropped.
 ///
 /// # Errors
-/// Those of starting a thread; the thread's own are those of [`run`].
+/// Fails if the thread cannot be started. The thread itself returns the errors of [`run`].
 pub fn spawn<T, W>(
     name: &str,
     options: WorkerOptions,
@@ -35,18 +37,18 @@ where
     std::thread::Builder::new().name(name.to_owned()).spawn(move || Reactor::run(options, work()))
 }
 
-/// Runs `work` as a worker on this thread.
+/// Runs `work` as a worker with these options on this thread.
 ///
 /// # Errors
-/// Those of making an event loop: descriptors have run out.
+/// Fails if the event loop cannot be made because there are no more file descriptors.
 pub fn run_with<T: 'static>(options: WorkerOptions, work: impl Future<Output = T> + 'static) -> io::Result<T> {
     Reactor::run(options, work)
 }
 
-/// Runs `work` as a worker with usual options on this thread.
+/// Runs `work` as a worker with default options on this thread.
 ///
 /// # Errors
-/// Those of making an event loop: descriptors have run out.
+/// Fails if the event loop cannot be made because there are no more file descriptors.
 pub fn run<T: 'static>(work: impl Future<Output = T> + 'static) -> io::Result<T> {
     Reactor::run(WorkerOptions::default(), work)
 }
@@ -54,16 +56,16 @@ pub fn run<T: 'static>(work: impl Future<Output = T> + 'static) -> io::Result<T>
 /// Adds a task to the worker that runs on this thread.
 ///
 /// # Panics
-/// If the thread is no worker.
+/// If this thread does not run a worker.
 pub fn spawn_local(task: impl Future<Output = ()> + 'static) {
     Reactor::current().spawn(task);
 }
 
-/// Lets the other tasks of this worker have their turn before the current task continues. [`crate::sleep`] does not do
-/// this if its time is zero, because that time has passed at once.
+/// Lets the other tasks of this worker have their turn before the current task continues.
+/// [`crate::sleep`] with a time of zero would not do this, because that time has already passed.
 ///
 /// # Panics
-/// If the thread is no worker.
+/// If this thread does not run a worker.
 pub async fn yield_now() {
     let mut has_yielded = false;
     poll_fn(|_| {
@@ -76,7 +78,8 @@ pub async fn yield_now() {
     .await;
 }
 
-/// Half of the processors, at least one: the other half is for the peer, which usually runs on this host.
+/// Returns half the number of processors, but at least one. The other half is for the peer, which
+/// usually runs on this host.
 pub fn default_count() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
 }

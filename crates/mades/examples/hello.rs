@@ -1,5 +1,5 @@
-//! Sends a message to a queue and receives it again, with the listener in the same program. Run `cargo run -p
-//! mailrun-mades --example hello`.
+//! Sends a message to a queue and receives it again. The listener with the queue is in the same
+//! program. To run the example: `cargo run -p mailrun-mades --example hello`.
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 use mailrun_mades::api::{OutgoingProperties, Submission, payload};
 use mailrun_mades::embedded::{self, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits};

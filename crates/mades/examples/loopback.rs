@@ -1,13 +1,14 @@
-//! Cost of a client of AMQP on loopback: it sends to a queue of the embedded listener, which is on another thread, and
-//! receives from the same queue.
+//! Measures the cost of an AMQP client on loopback. The client sends to a queue of the embedded
+//! listener, which runs on another thread, and receives from the same queue.
 //!
 //! ```text
 //! loopback [state|client|fe2o3] [MESSAGES] [BYTES] [WINDOW] [FRAME_BYTES]
 //! ```
 //! | client | what it is |
 //! |---|---|
-//! | `state` | the client's role of the crate `amqp`, on a socket, one read and one write a turn |
-//! | `client` | `Connection`, as the bench uses it |
+//! | `state` | the client role of the crate `amqp` on a socket, with one read and one write in each
+//! turn |
+//! | `client` | `Connection`, which the bench uses |
 //! | `fe2o3` | fe2o3-amqp |
 #![allow(clippy::print_stdout)]
 use bytes::{Buf, BytesMut};
@@ -29,7 +30,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-/// No message is added while this many bytes wait to be written.
+/// The client adds no message while this many bytes wait to be written.
 const OUTPUT_LIMIT: usize = 256 << 10;
 const MIN_READ_BYTES: usize = 64 << 10;
 
@@ -90,7 +91,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-/// CPU time of this thread, including the kernel.
+/// Returns the CPU time of this thread, including the time in the kernel.
 fn cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -119,7 +120,7 @@ struct StateClient<'o> {
     received: u64,
 }
 
-/// Uses the client role of the crate `amqp`.
+/// Measures the client role of the crate `amqp`.
 async fn state(port: u16, options: &LoopbackOptions) -> Duration {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.expect("connected");
     stream.set_nodelay(true).expect("a socket");
@@ -161,7 +162,8 @@ impl<'o> StateClient<'o> {
         }
     }
 
-    /// Handles the bytes that were read, and sends what is allowed. Returns false when all is done.
+    /// Handles the bytes that were read, and sends what the limits permit. Returns false when all
+    /// messages are sent and received.
     fn work(&mut self, input: &mut BytesMut) -> bool {
         while let Some(event) = self.connection.next_event(input).expect("AMQP") {
             self.handle_event(event);
@@ -209,7 +211,7 @@ impl<'o> StateClient<'o> {
         }
     }
 
-    /// Sends as much as the window, the credit and the output limit allow.
+    /// Sends as many messages as the window, the credit and the output limit permit.
     fn send(&mut self) {
         let Some(link) = self.to else { return };
         while self.sent < self.options.messages
@@ -226,7 +228,8 @@ impl<'o> StateClient<'o> {
     }
 }
 
-/// Writes the sections of an `OutgoingProperties` template and the head of a data section of `length` bytes.
+/// Writes the sections of an `OutgoingProperties` template, and the beginning of a data section of
+/// `length` bytes.
 fn write_sections(octets: &mut Vec<u8>, id: &str, length: usize) {
     let mut out = Writer::new(octets);
     out.described_list(0x70, |fields| fields.boolean(true));
@@ -267,7 +270,6 @@ fn read_id(message: &EncodedMessage) -> Result<Option<RunMessageId>, DecodeError
     }
 }
 
-/// Uses `Connection`.
 async fn client(port: u16, options: &LoopbackOptions) -> Duration {
     let url = format!("amqp://127.0.0.1:{port}").parse().expect("a URL");
     let broker = Broker { max_frame_size: options.frame_bytes, ..Broker::new(url, "client") };
@@ -286,7 +288,7 @@ async fn client(port: u16, options: &LoopbackOptions) -> Duration {
             }
             count += 1;
         }
-        // The broker learns of the last messages in this pass.
+        // The connection tells the broker about the last received messages while this task yields.
         tokio::task::yield_now().await;
     });
     let run = Uuid::from_u128(1);
@@ -312,7 +314,7 @@ async fn client(port: u16, options: &LoopbackOptions) -> Duration {
     spent
 }
 
-/// Uses fe2o3-amqp as it is, with TCP_NODELAY.
+/// Measures fe2o3-amqp without changes, but with TCP_NODELAY.
 async fn theirs(port: u16, options: &LoopbackOptions) -> Duration {
     let stream = TcpStream::connect(("127.0.0.1", port)).await.expect("connected");
     stream.set_nodelay(true).expect("a socket");
@@ -363,7 +365,7 @@ async fn theirs(port: u16, options: &LoopbackOptions) -> Duration {
     cpu()
 }
 
-/// The message of `OutgoingProperties`, built with fe2o3-amqp.
+/// Builds the message of `OutgoingProperties` with fe2o3-amqp.
 fn their_message(bytes: usize) -> Sendable<Data> {
     let texts = ["receiverCode", "messageType", "businessType", "baMessageID", "senderApplication"];
     let texts = texts.map(|name| (name.to_owned(), "TYPE".to_owned().into()));

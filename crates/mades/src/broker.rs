@@ -8,12 +8,14 @@ use uuid::Uuid;
 
 /// Default time limit of each step of connecting.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
-/// The peer counts as gone after this silence. We announce half of it, and the peer sends empty frames to stay within
-/// that (AMQP 1.0 part 2 §2.4.5).
+/// The peer counts as gone after this time without a frame. The client announces half of the time,
+/// and the peer sends empty frames to stay within it (AMQP 1.0 part 2 §2.4.5).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Largest frame that we accept. A message of go-mades-bench's 1 MB fits into one frame, and is then not copied.
+/// Largest frame in bytes that the client accepts. A message of 1 MB, as go-mades-bench sends, fits
+/// into one frame and is then not copied.
 const MAX_FRAME_SIZE: u32 = 1024 * 1024 + 64 * 1024;
-/// Largest message on links without their own limit. All incomplete messages together may take twice as much.
+/// Largest message in bytes on links without a limit of their own. All incomplete messages together
+/// may take twice as much.
 const MAX_MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -21,15 +23,16 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Broker {
     pub url: BrokerUrl,
     pub security: BrokerSecurity,
-    /// Our container-id. A broker takes a second connection of the same name for the successor of the first.
+    /// Container-id of the client. A broker takes a second connection with the same container-id
+    /// for the successor of the first.
     pub container: String,
-    /// Time limit of each step: connecting, TLS, the AMQP handshake, attaching to a queue.
+    /// Time limit of each step: connecting, TLS, the AMQP handshake, and attaching to a queue.
     pub step_timeout: Duration,
-    /// The broker counts as gone after this silence.
+    /// The broker counts as gone after this time without a frame.
     pub idle_timeout: Duration,
     pub max_frame_size: u32,
-    /// Reports whether an address may be connected to. It is called for every address of the host name, at every
-    /// connection.
+    /// Decides whether the client may connect to an address. It is called for every address of the
+    /// host name, and again for each connection.
     pub is_address_allowed: fn(IpAddr) -> bool,
 }
 
@@ -55,10 +58,10 @@ impl Broker {
         self.security.mechanism.unwrap_or(usual)
     }
 
-    /// Our identity and its proof.
+    /// Returns the identity of the client and the proof of it.
     ///
     /// # Errors
-    /// If the mechanism needs credentials that are missing.
+    /// Fails if the SASL mechanism needs credentials that are missing.
     pub(crate) fn login(&self) -> Result<ClientLogin, Error> {
         let mechanism = self.mechanism();
         if mechanism.takes_password() && self.url.user().is_none() {
@@ -71,7 +74,7 @@ impl Broker {
         }
         let user = self.url.user().unwrap_or_default().to_owned();
         let password = self.url.password().cloned().unwrap_or_else(|| Password::new(""));
-        // Random for each connection, and free of forbidden characters.
+        // The nonce is random for each connection, and contains no forbidden characters.
         let nonce = Uuid::new_v4().simple().to_string();
         let scram = |hash, user, password| ClientLogin::Scram { hash, user, password, nonce };
         Ok(match mechanism {

@@ -1,12 +1,13 @@
-//! State of a client's connection, shared by its driver, its links and its owner.
+//! State of a client's connection, which its driver, its links and its owner share.
 //!
 //! ```text
 //! SenderLink ───── send ────▶ ┌─────────────────┐ ── output ──▶ ┌────────┐
 //! ReceiverLink ─── settle ──▶ │ AmqpClientState │               │ driver │ ◀──▶ socket
-//! ◀─ arrived ─ └─────────────────┘ ◀── input ─── └────────┘
+//!                ◀─ arrived ─ └─────────────────┘ ◀── input ─── └────────┘
 //! ```
-//! A task that changes the state wakes the driver. By the time that the scheduler runs the driver, more frames may have
-//! gathered; they leave in one system call. A task that has to wait leaves a waker in the state.
+//! A task that changes the state wakes the driver. Until the scheduler runs the driver, more frames
+//! may gather, and all of them leave in one system call. A task that has to wait leaves a waker in
+//! the state.
 use crate::broker::Broker;
 use crate::disposition::{Disposition, SettlementSender};
 use crate::error::{self, ConnectionFailure, Error, OpenAttempt};
@@ -21,14 +22,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use tokio::sync::{Notify, oneshot};
 
-/// Sending tasks wait while more bytes than this wait to be written. A sent message is thus on its way to the socket
-/// instead of in a queue of ours.
+/// Sending tasks wait while more bytes than this wait to be written. A message that counts as sent
+/// is therefore close to the socket, and not in a long queue of the client.
 const PENDING_OUTPUT_LIMIT: usize = 128 << 10;
 
 #[derive(Debug)]
 pub(crate) struct ArrivedMessage {
     pub(crate) delivery: u32,
-    /// The sender expects no answer.
+    /// Set if the sender expects no answer.
     pub(crate) settled: bool,
     pub(crate) message: EncodedMessage,
 }
@@ -37,7 +38,7 @@ pub(crate) struct ArrivedMessage {
 enum LinkPhase {
     Attaching,
     Attached,
-    /// Ended by the broker, or at our request.
+    /// The broker ended the link, or the client did.
     Detached(Error),
 }
 
@@ -47,16 +48,17 @@ struct LinkSlot {
     queue: Arc<str>,
     role: LinkRole,
     phase: LinkPhase,
-    /// We have requested the end.
+    /// Set when the client has asked the broker to end the link.
     is_closing: bool,
-    /// The broker has confirmed the end without an error.
+    /// Set when the broker has confirmed the end of the link without an error.
     is_closed: bool,
-    /// Largest message that the broker accepts.
+    /// Largest message in bytes that the broker accepts.
     max_message_bytes: Option<u64>,
-    /// Largest message that we accept.
+    /// Largest message in bytes that the client accepts.
     message_limit: u64,
     arrived: VecDeque<ArrivedMessage>,
-    /// Number of messages that the broker may have sent and we have not settled.
+    /// Maximum number of messages that the broker may have sent without the client having settled
+    /// them.
     credit_limit: u32,
     unsettled: u32,
     waker: Option<Waker>,
@@ -81,7 +83,7 @@ pub(crate) struct LinkPlan<'a> {
     pub(crate) role: LinkRole,
     pub(crate) queue: &'a str,
     pub(crate) capabilities: &'a [&'a str],
-    /// Largest message that we accept.
+    /// Largest message in bytes that the client accepts.
     pub(crate) max_message_bytes: u64,
     /// Number of messages that the broker may send ahead.
     pub(crate) credit: u32,
@@ -94,9 +96,9 @@ pub(crate) struct AmqpClientState {
     links: Vec<LinkSlot>,
     first_bytes: Vec<u8>,
     is_opened: bool,
-    /// We have requested the end.
+    /// Set when the client has asked the broker to end the connection.
     is_closing: bool,
-    /// The broker has answered our close without an error.
+    /// Set when the broker has answered the client's close without an error.
     is_close_answered: bool,
     end: Option<Error>,
     driver: Option<Waker>,
@@ -115,7 +117,7 @@ impl AmqpClientState {
         self.is_closing
     }
 
-    /// Registers the driver, which is woken when there is something to write.
+    /// Registers the driver's waker. It is called when there is something to write.
     pub(crate) fn set_driver(&mut self, context: &Context<'_>) {
         if !self.driver.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
             self.driver = Some(context.waker().clone());
@@ -132,7 +134,7 @@ impl AmqpClientState {
         self.links.iter_mut().find(|slot| slot.id == id)
     }
 
-    /// The slot of an attached link, or the reason why it is not attached.
+    /// Returns the slot of an attached link, or the reason why the link is not attached.
     fn attached(&mut self, id: LinkId) -> Result<&mut LinkSlot, Error> {
         if let Some(end) = &self.end {
             return Err(end.clone());
@@ -145,15 +147,16 @@ impl AmqpClientState {
         }
     }
 
-    /// Keeps the first bytes that the peer sent, because they show which protocol it speaks.
+    /// Keeps the first bytes that the peer sent, because they show which protocol the peer speaks.
     pub(crate) fn keep_first_bytes(&mut self, read: &[u8]) {
         let missing = 8usize.saturating_sub(self.first_bytes.len());
         self.first_bytes.extend_from_slice(&read[..read.len().min(missing)]);
     }
 
-    /// Adds frames that are due to the output.
+    /// Adds the frames that are due to the output.
     pub(crate) fn prepare_output(&mut self) {
-        // The tasks that waited for credit have had their turn since the peer asked for its return.
+        // A peer may have asked for its credit back. The tasks that waited for credit have had
+        // their turn since.
         for slot in self.links.iter().filter(|slot| slot.role == LinkRole::Sender) {
             self.amqp.complete_drain(slot.id);
         }
@@ -193,7 +196,8 @@ impl SharedClient {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, AmqpClientState> {
-        // Nothing that runs under the lock can panic midway.
+        // Nothing under the lock can panic in the middle of a change, so the state of a poisoned
+        // lock is still valid.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -222,7 +226,7 @@ impl SharedClient {
                 }
             }
             ConnectionEvent::Settled { sent, outcome, error } => {
-                // The receiver is gone if its task no longer waits.
+                // If this fails, the task that sent the message no longer waits for the outcome.
                 let _ = sent.send(Ok(Disposition::of(outcome, error.as_deref())));
             }
             ConnectionEvent::CreditChanged => state.wake_senders(),
@@ -264,7 +268,8 @@ impl SharedClient {
         self.end_with(&mut state, Error::Lost { why: "it is not driven any more".to_owned() });
     }
 
-    /// Waits until the connection is open. It may already have ended again on return.
+    /// Waits until the connection is open. The connection may already have ended again when this
+    /// returns.
     pub(crate) async fn opened(&self) -> Result<(), Error> {
         self.until(|state| match &state.end {
             _ if state.is_opened => Some(Ok(())),
@@ -288,8 +293,8 @@ impl SharedClient {
         }
     }
 
-    /// Ends a connection that did not open in time. The error is `error`, or one that names the protocol that the peer
-    /// speaks.
+    /// Ends a connection that did not open in time. Returns `error`, unless the first bytes of the
+    /// peer show that it speaks another protocol.
     pub(crate) fn time_out_open(&self, error: Error) -> Error {
         let mut state = self.state();
         let error = error::of_first_bytes(&state.broker.url.address(), &state.first_bytes).unwrap_or(error);
@@ -299,7 +304,8 @@ impl SharedClient {
         error
     }
 
-    /// Requests the end of the connection. Returns the reason if it has already ended.
+    /// Asks the broker to end the connection. If the connection has already ended, returns the
+    /// reason as an error.
     pub(crate) fn close(&self) -> Result<(), Error> {
         let mut state = self.state();
         if let Some(end) = &state.end {
@@ -319,7 +325,8 @@ impl SharedClient {
         self.state().is_close_answered
     }
 
-    /// Requests a link. Each link has its own session, so that none waits for the window of another.
+    /// Asks the broker for a link. Each link has its own session, so that no link waits for the
+    /// window of another.
     pub(crate) fn attach(&self, plan: &LinkPlan<'_>) -> Result<(SessionId, LinkId), Error> {
         let mut state = self.state();
         if let Some(end) = &state.end {
@@ -356,8 +363,9 @@ impl SharedClient {
         Ok((session, id))
     }
 
-    /// Waits until the broker has answered the attach. Returns the largest message that it accepts. The connection may
-    /// already have ended on return, and so may the link if messages arrived first.
+    /// Waits until the broker has answered the attach. Returns the largest message that the broker
+    /// accepts. When this returns, the connection may already have ended, and so may the link if
+    /// messages arrived first.
     pub(crate) fn poll_attached(&self, id: LinkId, context: &Context<'_>) -> Poll<Result<Option<u64>, Error>> {
         let mut state = self.state();
         let is_attached = |slot: &&mut LinkSlot| slot.phase == LinkPhase::Attached || !slot.arrived.is_empty();
@@ -392,7 +400,7 @@ impl SharedClient {
         state.wake_driver();
     }
 
-    /// Reports whether a link ended only because we requested it.
+    /// Returns true if a link ended only because the client asked for it.
     pub(crate) fn is_detached_as_asked(&self, id: LinkId) -> bool {
         self.state().slot(id).is_some_and(|slot| slot.is_closed)
     }
@@ -406,7 +414,7 @@ impl SharedClient {
         }
     }
 
-    /// Sends a message as soon as there is credit for it and room in the output.
+    /// Sends a message as soon as the link has credit for it and the output has room for it.
     pub(crate) fn poll_send(
         &self,
         id: LinkId,
@@ -429,7 +437,7 @@ impl SharedClient {
         Poll::Ready(Ok(receiver))
     }
 
-    /// The next message, or the reason why there will be none.
+    /// Returns the next message, or the reason why no more messages will come.
     pub(crate) fn poll_arrived(&self, id: LinkId, context: &Context<'_>) -> Poll<Result<ArrivedMessage, Error>> {
         let mut state = self.state();
         if let Some(arrived) = state.slot(id).and_then(|slot| slot.arrived.pop_front()) {
@@ -452,7 +460,8 @@ impl SharedClient {
         state.attached(id).err().map(Err)
     }
 
-    /// Settles a message, unless its sender expects no answer, and gives the broker credit for another.
+    /// Settles a message, unless the sender expects no answer, and gives the broker credit for
+    /// another message.
     pub(crate) fn settle(
         &self,
         id: LinkId,

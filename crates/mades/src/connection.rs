@@ -1,4 +1,4 @@
-//! A connection to a broker. It opens within a time limit, and its errors say what to do.
+//! A connection to a broker. It opens within a time limit, and its errors say what the user can do.
 use crate::broker::Broker;
 use crate::client_state::SharedClient;
 use crate::driver;
@@ -10,7 +10,7 @@ use crate::stream_stats::StreamStats;
 use mailrun_amqp::PeerProduct;
 use std::sync::Arc;
 
-/// An open connection. Dropping it closes it without waiting for the broker's answer.
+/// An open connection. Dropping it closes the connection without waiting for the broker's answer.
 #[derive(Debug)]
 pub struct Connection {
     client: Arc<SharedClient>,
@@ -25,11 +25,12 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Connects, starts TLS if the URL asks for it, authenticates, and opens the connection. It must be called on a
-    /// tokio runtime with IO and time, where a task drives the connection.
+    /// Connects, starts TLS if the URL asks for it, authenticates, and opens the connection. The
+    /// caller must be on a tokio runtime with IO and time, because a task on it drives the
+    /// connection.
     ///
     /// # Errors
-    /// The reason why the connection failed. No error contains the URL's password.
+    /// Says why the connection failed. No error contains the password of the URL.
     pub async fn open(broker: &Broker) -> Result<Self, Error> {
         let broker = Arc::new(broker.clone());
         let login = broker.login()?;
@@ -48,7 +49,7 @@ impl Connection {
         &self.client.stats
     }
 
-    /// The broker's product, as named in its open frame.
+    /// Returns the broker's product, as its open frame names it.
     pub fn peer_product(&self) -> PeerProduct {
         self.client.state().amqp().peer_product().clone()
     }
@@ -56,7 +57,8 @@ impl Connection {
     /// Attaches to a queue in order to send to it.
     ///
     /// # Errors
-    /// If the queue does not exist, if access is denied, or if the broker does not answer in time.
+    /// Fails if the queue does not exist, if access is denied, or if the broker does not answer in
+    /// time.
     pub async fn attach_sender(&mut self, plan: &SenderOptions) -> Result<SenderLink, Error> {
         let name = self.link_name(&plan.queue);
         let attach = SenderLink::attach(Arc::clone(&self.client), Arc::clone(&self.broker), plan, &name);
@@ -66,7 +68,8 @@ impl Connection {
     /// Attaches to a queue in order to receive from it.
     ///
     /// # Errors
-    /// As for a sender link, and if another consumer holds the queue exclusively.
+    /// Fails in the same cases as [`attach_sender`](Self::attach_sender), and if another consumer
+    /// holds the queue exclusively.
     pub async fn attach_receiver(&mut self, plan: &ReceiverOptions) -> Result<ReceiverLink, Error> {
         let name = self.link_name(&plan.queue);
         let attach = ReceiverLink::attach(Arc::clone(&self.client), Arc::clone(&self.broker), plan, &name);
@@ -81,10 +84,11 @@ impl Connection {
         self.client.state().is_over()
     }
 
-    /// Sends a close and waits for the answer, for at most 5 s and no longer than any other step.
+    /// Sends a close and waits for the broker's answer. It waits for at most 5 s, and not longer
+    /// than the time limit of a step.
     ///
     /// # Errors
-    /// If the connection was already lost, or is not closed in time.
+    /// Fails if the connection was already lost, or is not closed in time.
     pub async fn close(self) -> Result<(), Error> {
         if let Err(end) = self.client.close() {
             return Err(match end {
@@ -104,7 +108,7 @@ impl Connection {
         }
     }
 
-    /// A link name that is unique within the container.
+    /// Returns a name for a link that is unique within the container.
     fn link_name(&mut self, queue: &str) -> String {
         self.links += 1;
         format!("{}:{queue}:{}", self.broker.container, self.links)

@@ -8,15 +8,15 @@ pub(crate) type SettlementSender = oneshot::Sender<Result<Disposition, Error>>;
 pub enum Disposition {
     /// The broker has taken responsibility for the message.
     Accepted,
-    /// The broker will never accept it.
+    /// The broker will never accept the message.
     Rejected {
-        /// The condition, such as `amqp:resource-limit-exceeded`, or empty.
+        /// The condition, such as `amqp:resource-limit-exceeded`. Empty if the broker gave none.
         condition: String,
         description: String,
     },
-    /// The broker does not accept it now.
+    /// The broker does not accept the message now.
     Released,
-    /// The broker does not accept it in this form.
+    /// The broker does not accept the message in this form.
     Modified { has_failed: bool },
 }
 

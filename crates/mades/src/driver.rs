@@ -1,7 +1,9 @@
-//! The driver of a client's connection. It reads and writes the stream and watches its deadlines, but decides nothing.
+//! The driver of a client's connection. It reads and writes the stream and watches the deadlines of
+//! the connection, but decides nothing else.
 //!
-//! In each pass it writes the gathered output and reads the available input. The input makes tasks runnable, and their
-//! output is written in the next pass, in one system call. The driver never waits for a write, and reads meanwhile.
+//! In each pass, it writes the output that has gathered and reads the available input. The input
+//! makes tasks runnable, and their output is written in the next pass with one system call. The
+//! driver continues to read while a write would block.
 use crate::client_state::{AmqpClientState, SharedClient};
 use crate::error::ConnectionFailure;
 use bytes::{Buf, BytesMut};
@@ -14,15 +16,15 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, Sleep};
 
 const MIN_READ_BYTES: usize = 64 << 10;
-/// Maximum number of reads per pass, so that other tasks get their turn.
+/// Maximum number of reads in a pass, so that other tasks get a turn.
 const MAX_READS: usize = 16;
 const MAX_SLICES: usize = 64;
-/// Reading pauses while more bytes than this wait to be written, so that a peer that does not read gets no more
-/// answers.
+/// Reading pauses while more bytes than this wait to be written, so that a peer that does not read
+/// causes no more answers.
 const READ_PAUSE_BYTES: usize = 4 << 20;
-/// Time that a connection has to flush its output after its end, or after its owners are gone.
+/// Time for writing the rest of the output after the connection has ended or its owners are gone.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Minimum time between two checks of deadlines.
+/// Minimum time between two checks of the deadlines.
 const MIN_TIMER_DELAY: Duration = Duration::from_millis(1);
 
 /// Drives a connection until it has ended and its last bytes are written.
@@ -33,7 +35,7 @@ pub(crate) async fn drive<Io: AsyncRead + AsyncWrite + Unpin>(
 ) {
     let mut driver = ConnectionDriver::new(client, io, idle_timeout);
     std::future::poll_fn(|context| driver.poll(context)).await;
-    // The peer may already be gone.
+    // The peer may already be gone, so an error is ignored.
     let shutdown = std::future::poll_fn(|context| Pin::new(&mut driver.io).poll_shutdown(context));
     let _ = tokio::time::timeout(LINGER_TIMEOUT, shutdown).await;
 }
@@ -45,10 +47,11 @@ struct ConnectionDriver<Io> {
     idle_timeout: Duration,
     read_at: Instant,
     wrote_at: Instant,
-    /// The stream may hold back written bytes until it is flushed, as TLS does.
+    /// Set if the stream holds no written bytes back. TLS may hold bytes back until it is flushed.
     is_flushed: bool,
     timer: Pin<Box<Sleep>>,
-    /// The peer's idle timeout, known once the connection is open.
+    /// Interval at which heartbeats are sent. Known when the connection is open, because it depends
+    /// on the peer's idle timeout.
     heartbeat_interval: Option<Duration>,
     linger_deadline: Option<Instant>,
 }
@@ -76,7 +79,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
         }
     }
 
-    /// One pass. Ready when the connection has ended and is flushed.
+    /// Does one pass. Ready when the connection has ended and all output is flushed.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let client = Arc::clone(&self.client);
         let mut state = client.state();
@@ -94,7 +97,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
         self.keep_times(&mut state, context)
     }
 
-    /// Writes until all is written or the stream would block.
+    /// Writes until all output is written or the stream would block.
     fn write(&mut self, state: &mut AmqpClientState, context: &mut Context<'_>) -> io::Result<()> {
         let output = state.amqp().output();
         while output.has_remaining() {
@@ -156,8 +159,9 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends a heartbeat when one is due, and ends the connection when the peer was silent for too long. Ends the
-    /// driver when the connection has ended and its output is written or cannot be.
+    /// Sends a heartbeat when one is due, and ends the connection when the peer was silent for too
+    /// long. Ready when the connection has ended and its output is written, or cannot be written in
+    /// time.
     fn keep_times(&mut self, state: &mut AmqpClientState, context: &mut Context<'_>) -> Poll<()> {
         if state.is_over() && !state.amqp().output().has_remaining() && self.is_flushed {
             return Poll::Ready(());
@@ -168,7 +172,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
             self.timer.as_mut().reset(deadline);
         }
         if self.heartbeat_interval.is_none() && state.amqp().is_open() {
-            // Twice within the peer's limit, because one may be late.
+            // Heartbeats are sent twice within the peer's limit, because one of them may be late.
             let limit = state.amqp().peer_idle_timeout_ms().map(|limit| Duration::from_millis(u64::from(limit.max(2))));
             self.heartbeat_interval = Some(limit.map_or(self.idle_timeout, |limit| limit / 2));
             self.timer.as_mut().reset(Instant::now());
@@ -180,13 +184,13 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
             }
             let next = self.on_timer(state, now);
             self.timer.as_mut().reset(self.linger_deadline.map_or(next, |deadline| deadline.min(next)));
-            // Due frames are written in the next pass.
+            // The frames that are due now are written in the next pass.
             context.waker().wake_by_ref();
         }
         Poll::Pending
     }
 
-    /// Handles due deadlines. Returns the next one.
+    /// Handles the deadlines that have passed. Returns the next deadline.
     fn on_timer(&mut self, state: &mut AmqpClientState, now: Instant) -> Instant {
         let silent_at = self.read_at + self.idle_timeout;
         if silent_at <= now && !state.is_over() {

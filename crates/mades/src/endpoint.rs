@@ -1,13 +1,13 @@
-//! The driver of the simulator. It takes messages from the outbox, asks the model what to do with each and when, and
-//! does it, on its own queues or on a broker.
+//! The driver of the simulator. It takes messages from the outbox, asks the model what to do with
+//! each message and when, and does it. The queues are its own or those of a broker.
 //!
 //! ```text
-//! outbox ──take──▶ messages ──▶ Simulator ──steps──▶ messages ──send──▶ reply, inbox, send.event, A's inbox
-//! ▲                              ▲                                       │
-//! └────────── accept ────────────┴─────────────── settled ───────────────┘
+//! outbox ──take──▶ messages ──▶ Simulator ──steps──▶ messages ──send──▶ reply, inbox, send.event,
+//!    ▲                              ▲                                   A's inbox
+//!    └────────── accept ────────────┴────────────── settled ──────────────┘
 //! ```
-//! A delivery from the outbox is accepted when its reply is settled. Messages for a full queue wait in the model, which
-//! accepts no more when it has reached its limit.
+//! A delivery from the outbox is accepted when the reply to it is settled. Messages for a full
+//! queue wait in the model, which takes no more messages when it has reached its limit.
 mod error;
 mod messages;
 mod output_queue;
@@ -32,19 +32,19 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 use uuid::Uuid;
 
-/// Messages that are processed before connections get their turn.
+/// Number of messages that are processed before connections get a turn.
 const TURN_LIMIT: usize = 256;
-/// Interval at which the watcher is called and the record flushed.
+/// Interval at which the watcher is called and the message log is flushed.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub enum QueueBackend {
     Embedded(MemoryQueues),
-    /// Queues at A's and B's brokers, which may be the same.
+    /// Queues at the brokers of A and B. Both may be the same broker.
     Brokers {
-        /// Holds the outbox, replies and events.
+        /// Broker of the outbox, the replies and the events.
         a: Box<Broker>,
-        /// Holds the inbox.
+        /// Broker of the inbox.
         b: Box<Broker>,
     },
 }
@@ -53,26 +53,27 @@ pub struct EndpointOptions {
     pub plan: SimulatorPlan,
     pub names: api::EndpointQueueNames,
     pub backend: QueueBackend,
-    /// Time of the host's monotonic clock, so that the record's times are comparable with those of other processes.
+    /// Returns the time of the host's monotonic clock, so that the times in the message log are
+    /// comparable with those of other processes.
     pub clock: fn() -> Duration,
-    /// Gets a line for each message. Without it, memory use is constant.
+    /// Gets one line for each message. Without it, the memory use is constant.
     pub message_log: Option<Box<dyn Write + Send>>,
 }
 
-/// State of the run, for the watcher.
 #[derive(Debug)]
 pub struct EndpointSnapshot<'a> {
     pub totals: &'a SimulationTotals,
     pub stored: usize,
-    /// Number of reconnections to a broker.
+    /// Number of times that the connection to a broker was restored.
     pub reconnects: u64,
 }
 
-/// Runs until `stop`. `watch` is called four times per second and at the end, and `ready` when the outbox is being
-/// read.
+/// Runs until `stop` is ready. Calls `watch` four times per second and at the end, and calls
+/// `ready` when the outbox is being read.
 ///
 /// # Errors
-/// If the plan is invalid, the broker cannot be reached at the start, or the record cannot be written.
+/// Fails if the plan is invalid, if a broker cannot be reached at the start, or if the message log
+/// cannot be written.
 pub fn run<'a>(
     options: EndpointOptions,
     stop: LocalBoxFuture<'a, ()>,
@@ -82,7 +83,8 @@ pub fn run<'a>(
     Box::pin(run_until(options, stop, ready, watch))
 }
 
-/// Runs until `stop`. [`run`] boxes this future so that it is compiled once, in this crate.
+/// Runs until `stop` is ready. [`run`] boxes this future, so that it is compiled only once, in this
+/// crate.
 async fn run_until(
     options: EndpointOptions,
     mut stop: LocalBoxFuture<'_, ()>,
@@ -112,7 +114,7 @@ async fn run_until(
 
 struct PendingMessage {
     message: OutboxMessage,
-    /// Its delivery from the outbox, until that is accepted.
+    /// The delivery from the outbox. `None` after it was accepted.
     delivery: Option<TakenDelivery>,
 }
 
@@ -120,16 +122,16 @@ struct EndpointRunner {
     simulator: Simulator<PendingMessage>,
     queues: EndpointQueues,
     clock: fn() -> Duration,
-    /// Steps that wait for room, by queue.
+    /// Steps that wait for room, for each queue.
     waiting: [VecDeque<(MessageKey, EndpointStep)>; OutputQueue::COUNT],
     last_id: u128,
     message_log: Option<io::BufWriter<Box<dyn Write + Send>>>,
 }
 
 enum EndpointWait {
-    /// There is more to do: only let other tasks run.
+    /// There is more to do, so only let other tasks run.
     Yield,
-    /// Wait until an event, or until this time.
+    /// Wait for an event, but at most until this time if there is one.
     Until(Option<Duration>),
 }
 
@@ -189,13 +191,13 @@ impl EndpointRunner {
                 if rest.is_zero() {
                     return tokio::task::yield_now().await;
                 }
-                // Whichever comes first: the deadline or an event.
+                // The wait ends with the deadline or with an event, whichever comes first.
                 let _ = tokio::time::timeout(rest, self.queues.changed()).await;
             }
         }
     }
 
-    /// Takes as many messages from the outbox as the model allows.
+    /// Takes as many messages from the outbox as the model permits.
     fn take(&mut self) -> usize {
         let mut count = 0;
         while count < TURN_LIMIT && self.simulator.has_capacity((self.clock)()) {
@@ -213,13 +215,14 @@ impl EndpointRunner {
         count
     }
 
-    /// Has the form of version 4. It is unique because the first one was random.
+    /// Returns a UUID in the form of version 4. It is unique because the first UUID of the run was
+    /// random, and each of the others is one higher.
     fn next_id(&mut self) -> Uuid {
         self.last_id = self.last_id.wrapping_add(1);
         uuid::Builder::from_random_bytes(self.last_id.to_be_bytes()).into_uuid()
     }
 
-    /// Processes settlements, and messages that B's application has taken.
+    /// Processes settlements, and messages that B's application has taken from the inbox.
     fn note_progress(&mut self) {
         while let Some((key, step, sent)) = self.queues.next_settled() {
             let now = (self.clock)();
@@ -233,7 +236,7 @@ impl EndpointRunner {
         }
     }
 
-    /// Performs due steps, and those that waited for room.
+    /// Performs the steps that are due, and the steps that waited for room.
     fn run_steps(&mut self) -> usize {
         let mut count = 0;
         for place in OutputQueue::ALL {
@@ -261,13 +264,15 @@ impl EndpointRunner {
     }
 
     fn accept(&mut self, key: MessageKey) {
-        // A message that ended with its acceptance no longer exists in the model, so take its delivery first.
+        // The delivery is taken first, because the model forgets a message that ends with its
+        // acceptance.
         if let Some(taken) = self.simulator.content_mut(key).and_then(|content| content.delivery.take()) {
             self.queues.accept(taken);
         }
     }
 
-    /// Writes the acknowledgement document of B's application. Acknowledgement documents are not acknowledged.
+    /// Writes the acknowledgement document of B's application. An acknowledgement document itself
+    /// gets no acknowledgement.
     fn acknowledge(&mut self, key: MessageKey, rejects: bool) {
         let now = (self.clock)();
         let id = self.next_id();
@@ -329,7 +334,7 @@ impl EndpointRunner {
         self.message_log.as_mut().map_or(Ok(()), Write::flush)
     }
 
-    /// Writes the records of unfinished messages, and the totals.
+    /// Writes the records of unfinished messages, and then the totals.
     fn finish(&mut self) -> io::Result<()> {
         self.note_progress();
         self.write_records()?;

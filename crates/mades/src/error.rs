@@ -1,4 +1,5 @@
-//! Errors of a connection to a broker, one variant for each that calls for a different reaction.
+//! Errors of a connection to a broker. Errors that need different reactions have different
+//! variants.
 use mailrun_amqp::{ConnectionError, LoginError, PeerError, Scope, SessionRefused, Violation};
 use mailrun_trust::Remedies;
 use std::io;
@@ -8,7 +9,8 @@ use std::time::Duration;
 pub(crate) const REMEDIES: Remedies =
     Remedies { trust: "--cacert FILE", name: "--tls-name NAME", insecure: "--insecure" };
 
-/// An error in dealing with a broker. Each text says what to do about it, and none shows a password.
+/// An error in dealing with a broker. Each text says what the user can do about the error, and no
+/// text contains a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The caller asked for something impossible.
@@ -23,27 +25,26 @@ pub enum Error {
     #[error("{address}: {what} took longer than {} s; check that an AMQP 1.0 broker is running there", .after.as_secs_f64())]
     TimedOut {
         address: String,
-        /// The step that took too long.
         what: &'static str,
         after: Duration,
     },
     #[error("{address} rejected the login of {who}; check user and password")]
     WrongCredentials { address: String, who: String },
-    /// The broker requires a login, and we have none.
+    /// The broker requires a login, and the client has none.
     #[error("{address}: the broker requires a login: use --user")]
     LoginRequired { address: String },
-    /// The broker does not offer our SASL mechanism.
+    /// The broker does not offer the client's SASL mechanism.
     #[error("{address} does not offer SASL {mechanism}: choose another mechanism")]
     NoSuchMechanism { address: String, mechanism: &'static str },
-    /// We speak TLS, and the peer does not.
+    /// The client speaks TLS, and the peer does not.
     #[error("{address} does not use TLS; use amqp://, or the TLS port of the broker ({why})")]
     PlainPeer { address: String, why: String },
-    /// The peer speaks TLS, and we do not.
+    /// The peer speaks TLS, and the client does not.
     #[error("{address} requires TLS; use amqps://")]
     TlsPeer { address: String },
     #[error("{address}: {why}")]
     Untrusted { address: String, why: String },
-    /// The peer wants a certificate from us, or rejects the one that it got.
+    /// The peer wants a certificate from the client, or rejects the certificate that it got.
     #[error("{address} rejected the TLS handshake of this client: {why}")]
     NotTrusted { address: String, why: String },
     /// The peer speaks another protocol.
@@ -54,15 +55,15 @@ pub enum Error {
     /// Another consumer holds the queue exclusively.
     #[error("queue {queue} is held exclusively by another consumer: stop that one, or use another queue ({why})")]
     QueueHeld { queue: String, why: String },
-    /// Another link has taken the place of ours.
+    /// Another link has taken the place of the client's link.
     #[error("another client has taken over the link to {queue}; check that this run was not started twice ({why})")]
     LinkStolen { queue: String, why: String },
     #[error("{queue}: permission denied; grant this user access ({why})")]
     NotPermitted { queue: String, why: String },
-    /// The message exceeds the queue's limit.
+    /// The message exceeds the limit of the queue.
     #[error("{queue} accepts messages of at most {limit} bytes; this one has {size}")]
     TooLarge { queue: String, size: u64, limit: u64 },
-    /// The broker sent a message that exceeds the limit that we announced.
+    /// The broker sent a message that exceeds the limit that the client announced.
     #[error("{queue} contains a message larger than {limit} bytes, the limit of this client; remove it from the queue")]
     Oversized { queue: String, limit: u64 },
     /// The broker ended the link for another reason.
@@ -88,7 +89,7 @@ pub enum Retry {
 }
 
 impl Error {
-    /// Reports whether and where another attempt makes sense without human help.
+    /// Returns whether and where another attempt makes sense without the help of a person.
     pub fn retry(&self) -> Retry {
         match self {
             Self::Misuse(_)
@@ -121,13 +122,15 @@ pub(crate) fn describe(error: &PeerError) -> String {
     one_line(&error.to_string())
 }
 
-/// Makes a peer's text safe for a terminal: one line, no control characters, limited length.
+/// Makes a text of a peer safe for a terminal: on one line, without control characters, and of
+/// limited length.
 pub(crate) fn one_line(text: &str) -> String {
     const SHOWN_CHARACTERS: usize = 300;
     text.chars().take(SHOWN_CHARACTERS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// The error for a link to `queue` that the broker ended, alone or with its session.
+/// Returns the error for a link to `queue` that the broker ended, alone or together with its
+/// session.
 pub(crate) fn of_detach(queue: &str, scope: Scope, error: &PeerError) -> Error {
     let queue = queue.to_owned();
     let why = describe(error);
@@ -136,30 +139,33 @@ pub(crate) fn of_detach(queue: &str, scope: Scope, error: &PeerError) -> Error {
         "amqp:resource-locked" => Error::QueueHeld { queue, why },
         "amqp:link:stolen" => Error::LinkStolen { queue, why },
         "amqp:unauthorized-access" => Error::NotPermitted { queue, why },
-        // Artemis reports amqp:internal-error or amqp:not-allowed; only the text says more.
+        // Artemis reports amqp:internal-error or amqp:not-allowed here, so only the text tells
+        // more.
         _ if why.contains("exclusive") => Error::QueueHeld { queue, why },
         _ if why.contains("does not exist") => Error::MissingQueue { queue, why },
         _ => Error::Detached { queue, scope, why },
     }
 }
 
-/// The error for a link that the broker refuses. The broker answers the attach without a node, and may then give the
-/// reason in its detach (AMQP 1.0 part 2 §2.6.3). Here it gave none.
+/// Returns the error for a link that the broker refuses without a reason. Such a broker answers the
+/// attach without a node, and could give the reason in the detach that follows (AMQP 1.0 part 2
+/// §2.6.3).
 pub(crate) fn of_refusal(queue: &str) -> Error {
     Error::MissingQueue { queue: queue.to_owned(), why: "the broker rejected the link without a reason".to_owned() }
 }
 
-/// The error for a link to `queue` that we ended, alone or with its session.
+/// Returns the error for a link to `queue` that the client ended, alone or together with its
+/// session.
 pub(crate) fn of_violation(queue: &str, message_limit: u64, scope: Scope, violation: &Violation) -> Error {
     match violation.condition {
         Violation::MESSAGE_SIZE => Error::Oversized { queue: queue.to_owned(), limit: message_limit },
-        // The limit is ours, so the broker broke no rule.
+        // The limit is the client's own, so the broker has broken no rule.
         Violation::RESOURCE_LIMIT => Error::Misuse(format!("{queue}: {}", violation.description)),
         _ => Error::PeerMisbehaved { ended: format!("the {scope} of {queue}"), why: violation.to_string() },
     }
 }
 
-/// The error for a link for which no session can begin.
+/// Returns the error for a link for which no session can begin.
 pub(crate) fn of_session(refused: SessionRefused) -> Error {
     match refused {
         SessionRefused::NotOpen => Error::Lost { why: "it is closing".to_owned() },
@@ -180,10 +186,10 @@ fn broke_protocol(error: &ConnectionError) -> Error {
     misbehaved(&format!("{}: {error}", error.condition()))
 }
 
-/// Reason why a connection ended, as seen by its driver.
+/// The reason why a connection ended, as its driver sees it.
 #[derive(Debug)]
 pub(crate) enum ConnectionFailure {
-    /// The peer violates the protocol, or does not let us in.
+    /// The peer violates the protocol, or refuses the login.
     Protocol(ConnectionError),
     ClosedByPeer(Option<PeerError>),
     Io(io::Error),
@@ -203,7 +209,8 @@ pub(crate) fn of_connection(failure: &ConnectionFailure) -> Error {
     }
 }
 
-/// Facts that an error text needs about an attempt to connect: user, address, and the peer's first bytes.
+/// The facts about an attempt to connect that an error text needs: the address, the user, the
+/// mechanism, and the first bytes of the peer.
 pub(crate) struct OpenAttempt<'a> {
     pub(crate) address: &'a str,
     pub(crate) user: &'a str,
@@ -243,8 +250,8 @@ fn of_login(attempt: &OpenAttempt<'_>, error: &LoginError) -> Error {
     match error {
         LoginError::NotOffered if attempt.mechanism == "ANONYMOUS" => attempt.rejected(),
         LoginError::NotOffered | LoginError::NoSasl => Error::NoSuchMechanism { address, mechanism: attempt.mechanism },
-        // RabbitMQ accepts SASL ANONYMOUS from every client, but asks clients without rights for SASL again afterwards
-        // (part 2 §2.2). That is a rejection too.
+        // RabbitMQ accepts SASL ANONYMOUS from every client, but afterwards asks clients without
+        // rights for SASL again (part 2 §2.2). That counts as a rejection too.
         LoginError::Rejected | LoginError::Unproven => attempt.rejected(),
         LoginError::Unavailable => Error::Closed { why: error.to_string() },
         LoginError::Forbidden => Error::Misuse(error.to_string()),
@@ -262,7 +269,7 @@ pub(crate) fn of_handshake_io(address: &str, error: &io::Error) -> Error {
     }
 }
 
-/// The error of rustls, if the error comes from rustls.
+/// Returns the error for a failure of rustls. `None` if the error does not come from rustls.
 pub(crate) fn of_tls(address: &str, error: &io::Error) -> Option<Error> {
     let complaint = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     let address = address.to_owned();
@@ -278,12 +285,14 @@ pub(crate) fn of_tls(address: &str, error: &io::Error) -> Option<Error> {
     })
 }
 
-/// The error for a peer whose known first bytes are not those of AMQP.
+/// Returns the error for a peer whose first bytes are not those of AMQP. `None` if they are, as far
+/// as they are known.
 pub(crate) fn of_first_bytes(address: &str, greeting: &[u8]) -> Option<Error> {
     let address = address.to_owned();
     match greeting {
         [] => None,
-        // A TLS alert or handshake record: a TLS server's answer to plain text.
+        // The bytes are a TLS alert or handshake record, with which a TLS server answers plain
+        // text.
         [0x15 | 0x16, 0x03, ..] => Some(Error::TlsPeer { address }),
         greeting if greeting.starts_with(&b"AMQP"[..greeting.len().min(4)]) => None,
         greeting => Some(Error::NotAmqp { address, found: shown(greeting) }),

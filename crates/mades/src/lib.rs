@@ -1,5 +1,5 @@
-//! MADES over AMQP 1.0: the Business Application API of ECP and EDX, the client side of its queues, and an endpoint to
-//! run against.
+//! MADES over AMQP 1.0: the Business Application API of ECP and EDX, the client side of its queues,
+//! and an endpoint for tests without an ECP installation.
 //!
 //! ```
 //! use mailrun_mades::api::{OutgoingProperties, Submission, payload};
@@ -28,24 +28,24 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `api` | messages of the queues, both directions: pure |
+//! | `api` | messages of the queues in both directions, without sockets |
 //! | `bench` | the bench: load, account and record of a run |
-//! | `broker` | a broker and how to connect to it |
+//! | `broker` | a broker, and how to connect to it |
 //! | `client_state` | state of a connection, which its driver, its links and its owner share |
 //! | `connection` | a connection to a broker |
 //! | `disposition` | outcomes of messages that were sent |
 //! | `driver` | reads and writes the stream of a connection |
 //! | `embedded` | an AMQP 1.0 listener with queues in memory |
 //! | `endpoint` | drives the simulator over a broker or the embedded queues |
-//! | `error` | errors, and the remedy for each |
-//! | `link` | common parts of both kinds of links |
-//! | `receiver` | a queue that messages come from |
-//! | `sender` | a queue that messages go to |
+//! | `error` | errors, and what the user can do about each |
+//! | `link` | common parts of sender and receiver links |
+//! | `receiver` | a link that receives messages from a queue |
+//! | `sender` | a link that sends messages to a queue |
 //! | `security` | TLS and authentication |
-//! | `simulator` | the steps of an endpoint pair for each message, and their times: pure |
-//! | `stream` | TCP and TLS under AMQP |
+//! | `simulator` | the steps of an endpoint pair for each message, without sockets |
+//! | `stream` | the TCP and TLS below AMQP |
 //! | `stream_stats` | counters of a connection's traffic |
-//! | `url` | address of a broker, and the login; shows no password |
+//! | `url` | address of a broker and the login, without showing the password |
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 
 pub mod api;

@@ -1,11 +1,13 @@
-//! Common parts of sender and receiver links. Each link has its own session, which ends with it.
+//! The common parts of sender and receiver links. Each link has its own session, which ends with
+//! the link.
 use crate::broker::Broker;
 use crate::client_state::{LinkPlan, SharedClient};
 use crate::error::Error;
 use mailrun_amqp::{LinkId, SessionId};
 use std::sync::Arc;
 
-/// Node capabilities that go-mades-bench requests: "QPID broker capabilities" of older ECP.
+/// Node capabilities that go-mades-bench requests: the "QPID broker capabilities" of older ECP
+/// versions.
 pub(crate) const CAPABILITIES: [&str; 4] = ["create-on-demand", "durable", "shared", "queue"];
 
 #[derive(Debug)]
@@ -23,10 +25,11 @@ impl Drop for ClientLink {
 }
 
 impl ClientLink {
-    /// Attaches a link. Also returns the largest message that the broker accepts.
+    /// Attaches a link. The number that is also returned is the largest message in bytes that the
+    /// broker accepts.
     ///
     /// # Errors
-    /// If the broker refuses it, or the connection ends.
+    /// Fails if the broker refuses the link, or if the connection ends.
     pub(crate) async fn attach(
         client: Arc<SharedClient>,
         broker: Arc<Broker>,
@@ -42,10 +45,11 @@ impl ClientLink {
         std::future::poll_fn(|context| self.client.poll_detached(self.id, context)).await
     }
 
-    /// Ends the link, within 5 s and the time limit of a step.
+    /// Ends the link. It waits at most 5 s for the broker, and not longer than the time limit of a
+    /// step.
     ///
     /// # Errors
-    /// If the broker does not answer, or has already ended the link.
+    /// Fails if the broker does not answer, or if it has already ended the link.
     pub(crate) async fn close(self) -> Result<(), Error> {
         self.client.check(self.id)?;
         self.client.detach(self.id);

@@ -1,4 +1,5 @@
-//! A link that receives messages from a queue. Deliveries come one by one; dispositions are sent for ranges.
+//! A link that receives messages from a queue. Deliveries come one by one, and dispositions are
+//! sent for whole ranges.
 use crate::api::{DecodedMessage, Oddity};
 use crate::broker::Broker;
 use crate::client_state::{ArrivedMessage, LinkPlan, SharedClient};
@@ -13,9 +14,9 @@ const MAX_MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiverOptions {
     pub queue: String,
-    /// Number of messages that the broker may send ahead. They stay in memory until they are settled, so the link can
-    /// take credit times message size in memory. With RabbitMQ 3 it is twice that, because it does not count messages
-    /// in transit.
+    /// Number of messages that the broker may send ahead. They stay in memory until they are
+    /// settled, so a link can use as much memory as this number times the size of a message. With
+    /// RabbitMQ 3 it can use twice as much, because RabbitMQ 3 does not count messages in transit.
     pub credit: u32,
     pub max_message_bytes: u64,
 }
@@ -26,13 +27,13 @@ impl ReceiverOptions {
     }
 }
 
-/// Settles a delivery exactly once. If it is never settled, the broker keeps the message for us until the link ends,
-/// and then gives it to another consumer. This is how to hold on to a foreign message: if it were released at once, the
-/// broker would redeliver it at once.
+/// Settles a delivery exactly once. If the handle is never used, the broker keeps the message for
+/// this client until the link ends, and then gives it to another consumer. A client holds a foreign
+/// message in this way, because the broker would deliver a released message again at once.
 #[derive(Debug)]
 pub struct DeliveryHandle {
     delivery: u32,
-    /// The sender expects no answer.
+    /// Set if the sender expects no answer.
     is_settled: bool,
 }
 
@@ -43,13 +44,14 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Reports whether the broker tried to deliver it before (AMQP 1.0 part 3 §3.2.1, delivery-count).
+    /// Returns true if the broker has tried to deliver the message before (AMQP 1.0 part 3 §3.2.1,
+    /// delivery-count).
     pub fn is_redelivered(&self) -> bool {
         self.message.header().is_some_and(|header| header.delivery_count > 0)
     }
 }
 
-/// A received message, decodable or not.
+/// A received message, which may be impossible to decode.
 #[derive(Debug)]
 pub enum IncomingDelivery {
     Delivery(Delivery),
@@ -95,50 +97,52 @@ impl ReceiverLink {
 
     /// Waits for the next message.
     ///
-    /// It is cancel-safe: no message is lost. It has no time limit; the caller sets one.
+    /// The future is cancel-safe: dropping it loses no message. It has no time limit of its own, so
+    /// the caller must set one.
     ///
     /// # Errors
-    /// If the link or the connection has ended, or the peer violated the protocol; then the connection ends at once. A
-    /// message that cannot be decoded is no error.
+    /// Fails if the link or the connection has ended. If the peer violates the protocol, the
+    /// connection ends at once. A message that cannot be decoded is no error.
     pub async fn next(&mut self) -> Result<IncomingDelivery, Error> {
         let link = &self.link;
         let arrived = std::future::poll_fn(|context| link.client.poll_arrived(link.id, context)).await?;
         Ok(decode(arrived))
     }
 
-    /// The next message, if one has already arrived.
+    /// Returns the next message if one has already arrived.
     pub fn try_next(&mut self) -> Option<Result<IncomingDelivery, Error>> {
         Some(self.link.client.take_arrived(self.link.id)?.map(decode))
     }
 
-    /// Takes responsibility for a message. The broker learns of it in this pass of the scheduler, together with others.
+    /// Takes responsibility for a message. The broker is told in this pass of the scheduler,
+    /// together with other settlements.
     ///
     /// # Errors
-    /// If the link or the connection has ended.
+    /// Fails if the link or the connection has ended.
     pub fn accept(&mut self, handle: DeliveryHandle) -> Result<(), Error> {
         self.settle(handle, DeliveryOutcome::Accepted)
     }
 
-    /// Returns messages to the queue, for any consumer including this one.
+    /// Returns messages to the queue. Any consumer may get them, including this one.
     ///
     /// # Errors
-    /// If the link or the connection has ended.
+    /// Fails if the link or the connection has ended.
     pub fn release(&mut self, handles: impl IntoIterator<Item = DeliveryHandle>) -> Result<(), Error> {
         handles.into_iter().try_for_each(|handle| self.settle(handle, DeliveryOutcome::Released))
     }
 
-    /// Rejects a message for good, so that a broker puts it into its dead-letter queue.
+    /// Rejects a message for good. A broker then puts it into its dead-letter queue.
     ///
     /// # Errors
-    /// If the link or the connection has ended.
+    /// Fails if the link or the connection has ended.
     pub fn reject(&mut self, handle: DeliveryHandle, condition: &str, description: &str) -> Result<(), Error> {
         self.settle_with(handle, |amqp, id, delivery| amqp.reject(id, delivery, condition, description))
     }
 
-    /// Returns a message whose processing failed here.
+    /// Returns a message to the queue because its processing failed here.
     ///
     /// # Errors
-    /// If the link or the connection has ended.
+    /// Fails if the link or the connection has ended.
     pub fn modify(&mut self, handle: DeliveryHandle) -> Result<(), Error> {
         self.settle(handle, DeliveryOutcome::Modified { failed: true })
     }
@@ -160,10 +164,11 @@ impl ReceiverLink {
         })
     }
 
-    /// Ends the link, within 5 s and the time limit of a step. The broker takes back held messages.
+    /// Ends the link. It waits at most 5 s for the broker, and not longer than the time limit of a
+    /// step. The broker takes back the messages that are still held.
     ///
     /// # Errors
-    /// If the broker does not answer, or has already ended the link.
+    /// Fails if the broker does not answer, or if it has already ended the link.
     pub async fn close(self) -> Result<(), Error> {
         self.link.close().await
     }

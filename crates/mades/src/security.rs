@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SaslMechanism {
-    /// User and password in clear (RFC 4616).
+    /// Sends the user and the password in the clear (RFC 4616).
     Plain,
-    /// No identity (RFC 4505).
+    /// Sends no identity (RFC 4505).
     Anonymous,
-    /// The identity in the TLS certificate (RFC 4422 appendix A).
+    /// Uses the identity in the TLS certificate of the client (RFC 4422 appendix A).
     External,
-    /// A proof of the password (RFC 5802).
+    /// Sends a proof of the password (RFC 5802).
     ScramSha1,
-    /// A proof of the password (RFC 7677).
+    /// Sends a proof of the password (RFC 7677).
     ScramSha256,
     ScramSha512,
 }
@@ -64,27 +64,28 @@ impl fmt::Display for SaslMechanism {
 pub enum Verification {
     #[default]
     On,
-    /// Accepts any certificate, for tests with a self-signed one.
+    /// Accepts any certificate. This is for tests with a self-signed certificate.
     Off,
 }
 
-/// TLS 1.2 and 1.3 as a client.
+/// TLS 1.2 and 1.3 on the client side.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsSetup {
-    /// A PEM file with certificates to trust instead of the system's: CAs, or the broker's own.
+    /// A PEM file with the certificates that the client trusts instead of those of the system. They
+    /// may be CAs or the broker's own certificate.
     pub authority: Option<PathBuf>,
-    /// PEM files with our own certificate and its key.
+    /// PEM files with the client's own certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
     pub verification: Verification,
-    /// The name that the certificate must have, if it is not the host's.
+    /// The name that the certificate must have. `None` means the host's name.
     pub server_name: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BrokerSecurity {
-    /// SASL mechanism. The default is PLAIN with a user, and ANONYMOUS without one.
+    /// SASL mechanism. `None` means PLAIN with a user, and ANONYMOUS without a user.
     pub mechanism: Option<SaslMechanism>,
-    /// TLS, for `amqps`.
+    /// TLS settings, which apply to `amqps` URLs.
     pub tls: TlsSetup,
 }
 

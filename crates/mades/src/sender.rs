@@ -55,13 +55,16 @@ impl SenderLink {
         Ok(Self { link, queue: options.queue.clone(), window, max_message_bytes })
     }
 
-    /// Sends a message. Waits for room in the window, for the broker's credit, and for room in the output. On return,
-    /// the message goes to the socket in this pass of the scheduler, and the returned future resolves to its outcome.
+    /// Sends a message. It waits for room in the window, for credit from the broker, and for room
+    /// in the output. When it returns, the message goes to the socket in this pass of the
+    /// scheduler. The returned future resolves to the outcome of the message.
     ///
-    /// It is cancel-safe: if it is dropped while it waits, nothing is sent. It has no time limit; the caller sets one.
+    /// The call is cancel-safe: if its future is dropped while it waits, nothing is sent. It has no
+    /// time limit of its own, so the caller must set one.
     ///
     /// # Errors
-    /// If the message exceeds the queue's limit, or the link or the connection has ended.
+    /// Fails if the message exceeds the limit of the queue, or if the link or the connection has
+    /// ended.
     pub async fn send(&mut self, message: &AmqpMessage) -> Result<DispositionFuture, Error> {
         self.send_with(message.bytes(), |amqp, id, sender| {
             amqp.send_parts(id, &message.sections, message.payload.clone(), sender);
@@ -72,7 +75,7 @@ impl SenderLink {
     /// Sends an encoded message.
     ///
     /// # Errors
-    /// As for [`send`](Self::send).
+    /// Fails in the same cases as [`send`](Self::send).
     pub async fn send_encoded(&mut self, message: &EncodedMessage) -> Result<DispositionFuture, Error> {
         self.send_with(message.bytes(), |amqp, id, sender| amqp.send(id, message.clone(), sender)).await
     }
@@ -101,28 +104,30 @@ impl SenderLink {
         &self.queue
     }
 
-    /// Largest message that the broker accepts, if it announces a limit.
+    /// Returns the largest message in bytes that the broker accepts. `None` if the broker announces
+    /// no limit.
     pub fn max_message_bytes(&self) -> Option<u64> {
         self.max_message_bytes
     }
 
-    /// Waits until the broker ends the link, and returns the reason. Useful for a caller that has nothing to send but
-    /// must notice the end.
+    /// Waits until the broker ends the link, and returns the reason. A caller that has nothing to
+    /// send can notice the end in this way.
     pub async fn closed(&mut self) -> Error {
         self.link.detached().await
     }
 
-    /// Ends the link, within 5 s and the time limit of a step. The futures of unsettled messages return an error.
+    /// Ends the link. It waits at most 5 s for the broker, and not longer than the time limit of a
+    /// step. The futures of unsettled messages return an error.
     ///
     /// # Errors
-    /// If the broker does not answer, or has already ended the link.
+    /// Fails if the broker does not answer, or if it has already ended the link.
     pub async fn close(self) -> Result<(), Error> {
         self.link.close().await
     }
 }
 
-/// Resolves when the broker has reported the message's outcome. Dropping it frees the message's place in the window, as
-/// a time-out does.
+/// Resolves when the broker has reported the outcome of the message. Dropping it frees the
+/// message's place in the window, which is useful after a time-out.
 #[derive(Debug)]
 pub struct DispositionFuture {
     settlement: oneshot::Receiver<Result<Disposition, Error>>,

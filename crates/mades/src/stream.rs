@@ -1,4 +1,5 @@
-//! The stream below AMQP: a TCP connection, with TLS if the URL asks for it. Its errors say what to do.
+//! The stream below AMQP: a TCP connection, with TLS if the URL asks for it. Its errors say what
+//! the user can do.
 use crate::broker::Broker;
 use crate::error::{Error, REMEDIES, of_tls};
 use mailrun_trust::HandshakeFault;
@@ -18,8 +19,9 @@ pub(crate) async fn open(broker: &Broker) -> Result<BrokerStream, Error> {
         .then(|| Ok::<_, Error>((broker.security.tls.config()?, broker.security.tls.name(broker.url.host())?)));
     let tls = tls.transpose()?;
     let tcp = broker.with_step_timeout("connecting", connect(broker)).await?;
-    // Nagle's algorithm would hold back a single message until the peer's delayed ACK, up to 40 ms that are nobody's
-    // latency. Small writes are gathered before they reach the socket.
+    // Nagle's algorithm would hold back a single message until the peer's delayed ACK. That takes
+    // up to 40 ms, which would wrongly count as the peer's latency. Small writes are gathered
+    // before they reach the socket.
     tcp.set_nodelay(true).map_err(|error| unreachable(&address, &error))?;
     let Some((config, name)) = tls else { return Ok(BrokerStream::Plain(tcp)) };
     let server = name.to_str().into_owned();

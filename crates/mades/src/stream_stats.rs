@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Counts the traffic of a connection. Clones share the counts.
+/// Counts the traffic of a connection. Clones refer to the same counts.
 #[derive(Clone, Debug, Default)]
 pub struct StreamStats(Arc<StreamCounters>);
 

@@ -1,4 +1,5 @@
-//! URL of a broker with its user: `amqp://user:password@host:port`. The password is never shown.
+//! The URL of a broker with its user: `amqp://user:password@host:port`. The password is never
+//! shown.
 use mailrun_amqp::Password;
 use mailrun_party::password_file;
 use percent_encoding::percent_decode_str;
@@ -7,22 +8,22 @@ use std::path::Path;
 use std::str::FromStr;
 use url::{Host, Url};
 
-/// IANA `amqp`.
+/// Port of the service `amqp` (IANA).
 const PLAIN_PORT: u16 = 5672;
-/// IANA `amqps`.
+/// Port of the service `amqps` (IANA).
 const TLS_PORT: u16 = 5671;
 
-/// The password in the first line of a file.
+/// Reads the password in the first line of a file.
 ///
 /// # Errors
-/// If the file cannot be read.
+/// Fails if the file cannot be read.
 pub fn password_from_file(path: &Path) -> Result<Password, UrlError> {
     let unreadable =
         |error: std::io::Error| UrlError::PasswordFile { path: path.display().to_string(), why: error.to_string() };
     password_file::read(path).map(Password::new).map_err(unreadable)
 }
 
-/// Address of a broker and the login. Neither `Display` nor `Debug` shows the password.
+/// The address of a broker, and the login. Neither `Display` nor `Debug` shows the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BrokerUrl {
     is_tls: bool,
@@ -32,17 +33,17 @@ pub struct BrokerUrl {
     password: Option<Password>,
 }
 
-/// Mistake in a URL. It shows nothing that precedes the `@`.
+/// A mistake in a URL. The text shows nothing of the URL that comes before the `@`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     #[error("not a broker URL ({0}): use something like amqp://user:password@host:5672")]
     Malformed(String),
     #[error("{0}:// is not supported: use amqp:// or amqps://")]
     Scheme(String),
-    /// There is more after host and port.
+    /// The URL does not end after host and port.
     #[error("a broker URL must end after the port")]
     Excess,
-    /// User or password are not UTF-8 after percent-decoding.
+    /// The user or the password is not UTF-8 after percent-decoding.
     #[error("decoded user or password is not UTF-8")]
     NotText,
     #[error("the URL has a password but no user")]
@@ -52,12 +53,12 @@ pub enum UrlError {
 }
 
 impl BrokerUrl {
-    /// Reports whether TLS begins with the first byte.
+    /// Returns true if the connection begins with TLS.
     pub fn is_tls(&self) -> bool {
         self.is_tls
     }
 
-    /// The host; an IPv6 address has no brackets here.
+    /// Returns the host. An IPv6 address has no brackets here.
     pub fn host(&self) -> &str {
         &self.host
     }
@@ -66,7 +67,7 @@ impl BrokerUrl {
         self.port
     }
 
-    /// HOST:PORT, with brackets around an IPv6 address.
+    /// Returns HOST:PORT, with brackets around an IPv6 address.
     pub fn address(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -83,14 +84,12 @@ impl BrokerUrl {
         self.password.as_ref()
     }
 
-    /// Adds a user, if the URL has none.
     #[must_use]
     pub fn or_user(mut self, user: &str) -> Self {
         self.user.get_or_insert_with(|| user.to_owned());
         self
     }
 
-    /// Adds a password, if the URL has none.
     #[must_use]
     pub fn or_password(mut self, password: Password) -> Self {
         self.password.get_or_insert(password);
@@ -133,7 +132,8 @@ impl FromStr for BrokerUrl {
     }
 }
 
-/// A host name without percent-encoding. An encoded delimiter such as `%40` is not allowed in a name.
+/// Returns a host name without percent-encoding. An encoded delimiter such as `%40` is not
+/// permitted in a host name.
 fn host_name(text: &str) -> Result<String, UrlError> {
     let name = percent_decoded(text)?;
     let is_foreign = |c: char| c.is_control() || c.is_whitespace() || ":@/\\?#[]<>^|%".contains(c);

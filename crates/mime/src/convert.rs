@@ -1,7 +1,8 @@
-//! Converts a message in memory to 7-bit for a server without 8BITMIME (RFC 6152 §3): its 8-bit parts become
-//! quoted-printable or base64, everything else stays as it was.
+//! Converts a message in memory to 7-bit, for a server without 8BITMIME (RFC 6152 §3). Parts with
+//! 8-bit bytes become quoted-printable or base64. Everything else stays unchanged.
 //!
-//! The conversion is recorded in the header field that sendmail writes, so that it can be undone (`restore`):
+//! Each conversion is recorded in the header field that sendmail writes, so that `restore` can undo
+//! it:
 //! ```text
 //! X-MIME-Autoconverted: from 8bit to 7bit by relay.example          on top of the message
 //! X-MIME-Autoconverted: from 8bit to base64 by relay.example        in a part whose encoding was changed
@@ -9,7 +10,8 @@
 //! X-Original-Content-Transfer-Encoding: 8bit                        the field as it was, under another name
 //! X-MIME-Autoconverted: from none to base64 by relay.example        before fields that were added at a header's end
 //! ```
-//! The result is ASCII, in lines of at most 998 bytes that end in CRLF. One pass, and as much memory as the result has.
+//! The result is ASCII, in lines of at most 998 bytes that end in CRLF. The conversion needs one
+//! pass, and as much memory as the result.
 use super::conversion_error::ConversionError;
 use super::encode::Encoding;
 use super::field::TransferEncodingKind;
@@ -18,23 +20,26 @@ use super::restore::{MARKER, ORIGINAL};
 use super::walk::{Entity, EntityContent, LineKind, Walker};
 use std::ops::Range;
 
-/// The longest line, its end not counted (RFC 5322 §2.1.1).
+/// Maximum length of a line in bytes, without its line end (RFC 5322 §2.1.1).
 const MAX_LINE_BYTES: usize = 998;
-/// The result may exceed twice the length of the message by this much. An encoding less than doubles the length, and
-/// each part adds a few lines.
+/// Number of bytes by which the result may exceed twice the length of the message. An encoding less
+/// than doubles the length, and each part adds a few lines.
 const MAX_GROWTH_BYTES: usize = 64 << 10;
-/// The longest field that is kept under a longer name.
+/// Maximum length of a field that is kept under a longer name.
 const MAX_FIELD_BYTES: usize = MAX_LINE_BYTES - ORIGINAL.len();
 
-/// Reports whether a message may go to any server as it is: ASCII, in lines that are not too long and end in CRLF.
+/// Returns true if a message may be sent to any server unchanged: it is ASCII, and its lines are
+/// not too long and end in CRLF.
 pub fn is_seven_bit(message: &[u8]) -> bool {
     message.is_ascii() && memchr::memchr(0, message).is_none() && lines(message).all(|line| is_plain_line(line, true))
 }
 
-/// Converts a message for a server without 8BITMIME; `None` if it needs no conversion. `host` is the converting host.
+/// Converts a message for a server without 8BITMIME. Returns `None` if it needs no conversion.
+/// `host` is the name of the converting host.
 ///
 /// # Errors
-/// The reason why it must not be converted: it must be sent as it is, or not at all.
+/// Returns the reason why the message must not be converted. It must then be sent unchanged, or not
+/// at all.
 pub fn to_seven_bit(message: &[u8], host: &str) -> Result<Option<Vec<u8>>, ConversionError> {
     if is_seven_bit(message) {
         return Ok(None);
@@ -51,7 +56,8 @@ pub fn to_seven_bit(message: &[u8], host: &str) -> Result<Option<Vec<u8>>, Conve
     Ok(Some(converter.out))
 }
 
-/// Reports whether a 7-bit message may contain this line. Only the last line of a message may lack its end.
+/// Returns true if a 7-bit message may contain this line. Only the last line of a message may lack
+/// a line end.
 fn is_plain_line(line: &[u8], may_be_open: bool) -> bool {
     let text = match line.strip_suffix(b"\r\n") {
         Some(text) => text,
@@ -76,7 +82,7 @@ struct Leaf {
     body: usize,
 }
 
-/// Whether a body is followed by a delimiter.
+/// End of a body: a delimiter, or the end of the message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BodyEnd {
     Delimiter,
@@ -134,7 +140,7 @@ impl<'a> Converter<'a> {
     fn end_leaf(&mut self, at: usize, end: BodyEnd) -> Result<(), ConversionError> {
         let message = self.message;
         let Some(Leaf { header, entity, body }) = self.leaf.take() else {
-            // A header without an empty line, or a delimiter without anything after it.
+            // A header without an empty line after it, or a delimiter with nothing after it.
             self.out.extend_from_slice(&message[self.header.min(at)..at]);
             self.header = at;
             return Ok(());
@@ -223,15 +229,15 @@ impl<'a> Converter<'a> {
         Ok(())
     }
 
-    /// Adds the fields without which the content could not be decoded.
+    /// Adds the fields that are necessary to decode the content.
     fn add_fields(&mut self, entity: &Entity, word: &str, content: &[u8]) {
         let mut add = |field: &[u8]| self.out.extend_from_slice(field);
         if entity.is_message && !entity.has_version {
             add(b"MIME-Version: 1.0\r\n");
         }
         if !entity.has_type {
-            // No charset was declared. Bytes that are valid UTF-8 are almost certainly UTF-8, and RFC 1428 §3 has a
-            // name for the rest.
+            // No charset was declared. Bytes that are valid UTF-8 are almost certainly UTF-8. For
+            // other bytes, RFC 1428 §3 defines a name.
             let charset = if std::str::from_utf8(content).is_ok() { "utf-8" } else { "unknown-8bit" };
             add(format!("Content-Type: text/plain; charset={charset}\r\n").as_bytes());
         }
@@ -245,7 +251,7 @@ impl<'a> Converter<'a> {
     }
 }
 
-/// Reports whether the label is already correct: `7bit` for 7-bit content.
+/// Returns true if the part's label already fits the encoding `word`.
 fn says(kind: TransferEncodingKind, word: &str) -> bool {
     match kind {
         TransferEncodingKind::SevenBit => word == "7bit",

@@ -1,8 +1,8 @@
-//! Decoders of quoted-printable and base64, for blocks of any size.
+//! Decoders for quoted-printable and base64. They accept the content in blocks of any size.
 
 use super::encode::Encoding;
 
-/// Decodes content. It is strict: it decodes only what this crate's encoders can write.
+/// Decodes content strictly: anything that this crate's encoders cannot write is invalid.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     state: State,
@@ -21,24 +21,24 @@ struct Base64Group {
     bits: u32,
     digits: u8,
     padding: u8,
-    /// The last group had padding, so no more may follow.
+    /// Set if a group had padding, so no further group may follow.
     is_last: bool,
 }
 
-/// The incomplete sequence at the end of a block of quoted-printable.
+/// Incomplete sequence at the end of a block of quoted-printable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QuotedState {
     Nothing,
-    /// `=`
+    /// After `=`.
     Equals,
-    /// `=` and a digit.
+    /// After `=` and one hexadecimal digit.
     Digit(u8),
-    /// `=` and CR: a soft break.
+    /// `=` and CR, which begin a soft line break.
     Break,
 }
 
 impl Decoder {
-    /// Creates a decoder at the start of its content.
+    /// Creates a decoder at the start of the content.
     pub fn new(encoding: Encoding) -> Self {
         let state = match encoding {
             Encoding::Base64 => State::Base64(Base64Group::default()),
@@ -47,7 +47,7 @@ impl Decoder {
         Self { state, is_valid: true }
     }
 
-    /// The encoding that it decodes.
+    /// Returns the encoding that this decoder decodes.
     pub fn encoding(&self) -> Encoding {
         match self.state {
             State::Base64(_) => Encoding::Base64,
@@ -55,7 +55,7 @@ impl Decoder {
         }
     }
 
-    /// Reports whether all of it was as an encoder writes it.
+    /// Returns true if all content so far could be the output of this crate's encoder.
     pub fn is_valid(&self) -> bool {
         self.is_valid
     }
@@ -74,7 +74,7 @@ impl Decoder {
 }
 
 impl Base64Group {
-    /// Takes the next character. Returns false if it is not allowed here.
+    /// Takes the next character. Returns false if the character is not allowed here.
     fn take(&mut self, byte: u8, out: &mut Vec<u8>) -> bool {
         match (sextet(byte), byte) {
             (None, b'\r' | b'\n') => return true,
@@ -179,7 +179,8 @@ mod tests {
     }
 
     proptest! {
-        /// Encoded content must consist of short ASCII lines, and decoding it in any blocks must restore it.
+        /// Encoded content must consist of short ASCII lines. Decoding it in any blocks must
+        /// restore the content.
         #[test]
         fn decoding_undoes_encoding(content in any_content(), block in 1..100_usize) {
             for encoding in [Encoding::QuotedPrintable, Encoding::Base64] {

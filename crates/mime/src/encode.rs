@@ -1,27 +1,29 @@
-//! Encoders of quoted-printable and base64: lines of 76 characters, and nothing that a gateway could change.
+//! Encoders for quoted-printable and base64. They write lines of at most 76 characters that no
+//! gateway changes.
 use super::lines::lines;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// The longest encoded line, its end not counted (RFC 2045 §6.7 rule 5, §6.8).
+/// Maximum length of an encoded line, without its line end (RFC 2045 §6.7 rule 5, §6.8).
 const MAX_LINE_BYTES: usize = 76;
-/// Bytes that a line of base64 encodes.
+/// Number of content bytes that a line of base64 encodes.
 const BASE64_LINE_BYTES: usize = MAX_LINE_BYTES / 4 * 3;
-/// Lines of base64 that are encoded at a time.
+/// Number of base64 lines that are encoded at a time.
 const BASE64_LINES: usize = 64;
 
-/// An encoding of content (RFC 2045 §6).
+/// Content-Transfer-Encoding of a part (RFC 2045 §6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// RFC 2045 §6.7.
+    /// Quoted-printable (RFC 2045 §6.7), which leaves most ASCII text readable.
     QuotedPrintable,
-    /// RFC 2045 §6.8.
+    /// Base64 (RFC 2045 §6.8), which suits any bytes.
     Base64,
 }
 
 impl Encoding {
-    /// Chooses quoted-printable if people can still read it: no more than a third of it is escaped. Content with bare
-    /// CR or LF is not text.
+    /// Chooses quoted-printable if people can still read it, which means that at most a third of
+    /// the content is escaped. Content with bare CR or LF, or with NUL, is not text, so it becomes
+    /// base64.
     pub fn for_text(content: &[u8]) -> Self {
         let escaped = content.iter().filter(|byte| !byte.is_ascii() || **byte == b'=').count();
         let has_plain_ends = || {
@@ -33,7 +35,7 @@ impl Encoding {
         if escaped <= content.len() / 3 && has_plain_ends() { Self::QuotedPrintable } else { Self::Base64 }
     }
 
-    /// The word of Content-Transfer-Encoding.
+    /// Returns the word for Content-Transfer-Encoding.
     pub fn word(self) -> &'static str {
         match self {
             Self::QuotedPrintable => "quoted-printable",
@@ -41,7 +43,8 @@ impl Encoding {
         }
     }
 
-    /// Writes `content` encoded. Base64 ends without a line end; quoted-printable ends as the content does.
+    /// Encodes `content` and appends the result to `out`. Base64 has no line end after its last
+    /// line. Quoted-printable ends in a line end if the content does.
     pub fn encode(self, content: &[u8], out: &mut Vec<u8>) {
         match self {
             Self::QuotedPrintable => quoted_printable(content, out),
@@ -50,7 +53,7 @@ impl Encoding {
     }
 }
 
-/// Writes `content` as base64, with CRLF between the lines but not after the last.
+/// Encodes `content` as base64, with CRLF between the lines but not after the last line.
 fn base64_lines(content: &[u8], out: &mut Vec<u8>) {
     out.reserve(content.len().div_ceil(BASE64_LINE_BYTES) * (MAX_LINE_BYTES + 2));
     let mut text = [0; BASE64_LINES * MAX_LINE_BYTES];
@@ -65,7 +68,8 @@ fn base64_lines(content: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Writes `content` as quoted-printable. CRLF remains a line end, while a bare CR or LF is encoded like any other byte.
+/// Encodes `content` as quoted-printable. CRLF remains a line end. A bare CR or LF is encoded like
+/// any other byte.
 fn quoted_printable(content: &[u8], out: &mut Vec<u8>) {
     let mut rest = content;
     let line_end = memchr::memmem::Finder::new(b"\r\n");
@@ -89,18 +93,19 @@ fn quote_line(line: &[u8], out: &mut Vec<u8>) {
         let is_literal = match byte {
             b' ' | b'\t' => !is_last,
             b'=' => false,
-            // The line must not begin like a delimiter.
+            // The encoded line must not look like a delimiter.
             b'-' => column > 0,
             byte => byte.is_ascii_graphic(),
         };
         let width = if is_literal { 1 } else { 3 };
-        // The last line would not need space for the `=` of a soft break, but treating all lines alike is simpler.
+        // The last line needs no space for the `=` of a soft line break, but treating all lines
+        // alike is simpler.
         if column + width > MAX_LINE_BYTES - 1 {
             out.extend_from_slice(b"=\r\n");
             column = 0;
         }
         match (is_literal, byte) {
-            // Until the soft break was inserted before it, this character was in the middle of a line.
+            // The soft line break has just moved this character to the start of a line.
             (true, b'-') if column == 0 => column += push_quoted(b'-', out),
             (true, byte) => {
                 out.push(*byte);

@@ -1,27 +1,28 @@
-//! Values of the two header fields that decide how a part is read: Content-Type and Content-Transfer-Encoding (RFC 2045
-//! §5.1, §6.1).
+//! Values of the two header fields that decide how readers understand a part: Content-Type and
+//! Content-Transfer-Encoding (RFC 2045 §5.1, §6.1).
 use std::ops::Range;
 
-/// The longest boundary that is read. RFC 2046 §5.1.1 allows 70 characters, but some programs write longer ones.
+/// Maximum length of a boundary. RFC 2046 §5.1.1 allows 70 characters, but some programs write
+/// longer boundaries.
 const MAX_BOUNDARY_BYTES: usize = 200;
 
-/// A value that readers may understand differently or not at all.
+/// Error for a value that readers may understand differently, or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AmbiguousValue;
 
-/// The media type of an entity, as far as it decides which parts may be encoded.
+/// Media type of an entity, as far as it decides which parts may be encoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MediaType {
     Text,
-    /// `multipart/signed` and `multipart/encrypted` (RFC 1847): their content must not be changed.
+    /// `multipart/signed` and `multipart/encrypted` (RFC 1847), whose content must not be changed.
     Sealed,
     Multipart {
         boundary: Vec<u8>,
         is_digest: bool,
     },
-    /// `message/rfc822`, which is not encoded as a whole (RFC 2046 §5.2.1).
+    /// `message/rfc822`, which must not be encoded as a whole (RFC 2046 §5.2.1).
     Message,
-    /// `message/partial` and others of which only 7bit is allowed (RFC 2045 §6.4).
+    /// `message/partial` and other types for which only 7bit is allowed (RFC 2045 §6.4).
     FixedMessage,
     /// Any other type, including `message/global` (RFC 6532 §3.7). It may be encoded as a whole.
     Other,
@@ -30,7 +31,7 @@ pub(crate) enum MediaType {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TransferEncoding {
     pub(crate) kind: TransferEncodingKind,
-    /// Where the word is in the value.
+    /// Position of the word within the field's value.
     pub(crate) word: Range<usize>,
 }
 
@@ -45,7 +46,7 @@ pub(crate) enum TransferEncodingKind {
 }
 
 impl TransferEncodingKind {
-    /// Reports whether the encoding leaves the content as it is (RFC 2045 §6.2).
+    /// Returns true if the encoding leaves the content unchanged (RFC 2045 §6.2).
     pub(crate) fn is_identity(self) -> bool {
         matches!(self, Self::SevenBit | Self::EightBit | Self::Binary)
     }
@@ -127,7 +128,7 @@ impl<'a> Scanner<'a> {
         if depth == 0 && self.at <= self.text.len() { Ok(()) } else { Err(AmbiguousValue) }
     }
 
-    /// Reads a token; empty if there is none.
+    /// Reads a token. Returns an empty token if there is none.
     fn word(&mut self) -> &'a [u8] {
         let begin = self.at;
         while self.peek().is_some_and(is_token) {
@@ -156,8 +157,8 @@ impl<'a> Scanner<'a> {
         Err(AmbiguousValue)
     }
 
-    /// Returns the boundary parameter. All parameters must be correct, because readers that skip a mistake may find
-    /// another boundary.
+    /// Returns the boundary parameter. All parameters must be correct, because readers that skip a
+    /// mistake may find another boundary.
     fn boundary(&mut self) -> Result<Option<Vec<u8>>, AmbiguousValue> {
         let mut found = None;
         loop {
@@ -197,7 +198,7 @@ fn valid_boundary(boundary: Vec<u8>) -> Result<Vec<u8>, AmbiguousValue> {
     if is_sound { Ok(boundary) } else { Err(AmbiguousValue) }
 }
 
-/// Reports whether a token may contain that byte (RFC 2045 §5.1).
+/// Returns true if a token may contain this byte (RFC 2045 §5.1).
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_graphic() && !b"()<>@,;:\\\"/[]?=".contains(&byte)
 }

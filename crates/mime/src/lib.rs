@@ -1,4 +1,4 @@
-//! MIME, line by line: converts 8-bit messages to 7-bit where that is allowed (RFC 6152 §3), and restores them.
+//! Converts 8-bit messages to 7-bit where that is allowed (RFC 6152 §3), and restores them.
 //!
 //! ```
 //! let message = "MIME-Version: 1.0\r\nContent-Type: text/plain; charset=utf-8\r\n\
@@ -24,7 +24,8 @@
 //! restore  a converted message in blocks, as it was before: the far end of a measurement checks it that way
 //! encode, decode   quoted-printable and base64 (RFC 2045 §6.7, §6.8)
 //! ```
-//! No clock, no socket, no file. A message that several readers could read in different ways is not converted at all.
+//! The crate uses no clock, socket or file. A message that readers could understand in different
+//! ways is not converted.
 #[doc(hidden)]
 pub mod checks;
 mod conversion_error;

@@ -1,6 +1,6 @@
-//! Lines of a text in memory, each with its end.
+//! Divides a text in memory into lines.
 
-/// Splits text into lines including their ends (LF). A CR before the LF belongs to the line.
+/// Splits a text into lines. Each line includes its LF, and the CR before the LF if there is one.
 pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = text;
     std::iter::from_fn(move || {

@@ -1,55 +1,56 @@
-//! Restores a converted message in blocks of any size: decodes the parts that `convert` or another relay encoded, and
-//! restores changed labels. It uses bounded memory, and its output is for checksums, not for readers.
+//! Restores a converted message, which may arrive in blocks of any size. Decodes the parts that
+//! `convert` or another relay encoded, and restores changed header fields. It uses bounded memory.
+//! Its output is meant for checksums, and not for readers.
 use super::decode::Decoder;
 use super::encode::Encoding;
 use super::field::TransferEncodingKind;
 use super::walk::{EntityContent, LineKind, Walker};
 
-/// Name of the field that records a conversion, as sendmail writes it.
+/// Name of the header field that records a conversion, as sendmail writes it.
 pub const MARKER: &[u8] = b"X-MIME-Autoconverted:";
 
-/// Prefix of the name of a field that was changed.
+/// Prefix for the name of a field whose value was changed.
 pub(crate) const ORIGINAL: &[u8] = b"X-Original-";
 
-/// The longest line of a converted message.
+/// Maximum length of a line in a converted message, in bytes.
 const MAX_LINE_BYTES: usize = 1000;
-/// The longest line of the outermost header, which other programs may have written.
+/// Maximum length of a line in the outermost header, which other programs may have written.
 const MAX_HEADER_LINE_BYTES: usize = 64 << 10;
 
-/// Undoes a conversion. It begins within the outermost header, behind the marker on its top, and returns the body as it
-/// was.
+/// Undoes a conversion, and returns the original body. The input begins in the outermost header,
+/// after the marker at its top.
 ///
-/// A message whose own parts had the marker before the conversion is not restored exactly: the two cannot be told
-/// apart.
+/// If parts of the message had the marker before the conversion, it is not restored exactly,
+/// because the two conversions cannot be distinguished.
 #[derive(Clone, Debug)]
 pub struct Restorer {
     walker: Walker,
     line: Vec<u8>,
     out: Vec<u8>,
     edit: HeaderEdit,
-    /// Decoder of the current leaf.
+    /// Decoder of the current part. `None` if the part is not encoded.
     decoder: Option<Decoder>,
-    /// Set in the outermost header if nothing else is known: perhaps another relay converted a message with a single
-    /// part.
+    /// Set in the outermost header if nothing else is known. Another relay may have converted a
+    /// message that has a single part.
     is_simple: bool,
     is_valid: bool,
 }
 
-/// Changes to make to the next lines of a header.
+/// Change to make to the next lines of a header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum HeaderEdit {
     #[default]
     Nothing,
-    /// The next line is new; the line after it had another name.
+    /// The conversion added the next line, and renamed the line after it.
     Changed,
-    /// The line had another name.
+    /// The conversion renamed the line.
     Renamed,
-    /// All lines that follow are new.
+    /// The conversion added all lines that follow.
     Added,
 }
 
 impl Restorer {
-    /// Begins behind the marker on top of a message.
+    /// Creates a restorer for input that begins after the marker at the top of a message.
     pub fn new() -> Self {
         Self {
             walker: Walker::new(),
@@ -62,17 +63,18 @@ impl Restorer {
         }
     }
 
-    /// Begins behind a field of the outermost header that says that all of the body is encoded.
+    /// Creates a restorer for input that begins after a field of the outermost header which says
+    /// that the whole body is encoded.
     pub fn of_one_part(encoding: Encoding) -> Self {
         Self { decoder: Some(Decoder::new(encoding)), is_simple: true, ..Self::new() }
     }
 
-    /// Reports whether it was read as a converted message is.
+    /// Returns true if everything so far could be part of a converted message.
     pub fn is_valid(&self) -> bool {
         self.is_valid && self.decoder.as_ref().is_none_or(Decoder::is_valid)
     }
 
-    /// Takes the next block; `take` gets the original body.
+    /// Handles the next block. `take` receives the restored bytes of the body.
     pub fn receive(&mut self, block: &[u8], mut take: impl FnMut(&[u8])) {
         let mut rest = block;
         while let (Some(end), true) = (memchr::memchr(b'\n', rest), self.is_valid) {
@@ -97,7 +99,7 @@ impl Restorer {
         self.out.clear();
     }
 
-    /// Ends the message.
+    /// Handles the end of the message. `take` receives the remaining bytes of the body.
     pub fn finish(&mut self, mut take: impl FnMut(&[u8])) {
         let last = std::mem::take(&mut self.line);
         if !last.is_empty() && self.is_valid {
@@ -161,7 +163,7 @@ impl Restorer {
         }
     }
 
-    /// Prepares for a body with that encoding.
+    /// Prepares for a body with this encoding.
     fn expect(&mut self, word: &[u8]) {
         self.decoder = match word {
             b"quoted-printable" => Some(Decoder::new(Encoding::QuotedPrintable)),
@@ -178,7 +180,8 @@ impl Restorer {
         if is_inner {
             self.out.extend_from_slice(b"\r\n");
         } else if matches!(content, EntityContent::Fixed(_)) {
-            // In a message with a single part, the label in the outermost header is the conversion's.
+            // In a message with a single part, the conversion has set the label in the outermost
+            // header.
             match label {
                 Some(TransferEncodingKind::QuotedPrintable) => self.expect(b"quoted-printable"),
                 Some(TransferEncodingKind::Base64) => self.expect(b"base64"),
@@ -199,7 +202,7 @@ impl Restorer {
         if let Some(decoder) = self.decoder.take() {
             self.is_valid &= decoder.is_valid();
             if decoder.encoding() == Encoding::Base64 {
-                // The line end that belongs to the delimiter is not returned by the decoder.
+                // The decoder does not return the line end that belongs to the delimiter.
                 self.out.extend_from_slice(b"\r\n");
             }
         }
@@ -213,7 +216,7 @@ impl Default for Restorer {
     }
 }
 
-/// Returns the old and the new word of a marker written by `convert`.
+/// Returns the old and the new word of a marker that `convert` wrote.
 fn marked(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let text = line.get(MARKER.len()..).filter(|_| line.starts_with(MARKER))?;
     let mut words = text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());

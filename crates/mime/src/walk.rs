@@ -1,31 +1,33 @@
-//! Structure of a message, line by line: the kind of each line, in bounded memory, however deep parts are nested.
+//! Finds the structure of a message line by line. It needs bounded memory, however deep parts are
+//! nested.
 //!
 //! ```text
 //! Header ─empty line─▶ Leaf | Gap (of a multipart, until its first delimiter) | Header (of a message/rfc822)
 //!    ▲                                     │
 //!    └───────────── delimiter ◀────────────┘        closing delimiter ─▶ Gap, until a delimiter of one further out
 //! ```
-//! Strict where readers of mail disagree (RFC 2046 §5.1.1 lets them compare only the beginning of a line): a line that
-//! some would take for a delimiter and others would not is an obstacle, and so is a header that does not consist of
-//! fields.
+//! It is strict where readers of mail disagree, because RFC 2046 §5.1.1 lets readers compare only
+//! the beginning of a line with a boundary. If some readers would take a line for a delimiter and
+//! others would not, the message is not converted. The same applies to a header that does not
+//! consist of fields.
 use super::conversion_error::ConversionError;
 use super::field::{self, MediaType, TransferEncoding, TransferEncodingKind};
 use std::ops::Range;
 
-/// Limit of nested parts. Honest mail is never nested deeper; Postfix allows 100.
+/// Maximum depth of nested parts. Honest mail is never nested deeper. Postfix allows 100.
 const MAX_DEPTH: usize = 50;
-/// The longest value of a field that is read.
+/// Maximum length of the value of a field that is read.
 const MAX_FIELD_BYTES: usize = 8 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LineKind {
     Header,
-    /// The empty line after a header, and the entity that the header describes.
+    /// The empty line after a header, with the entity that the header describes.
     EndOfHeader(Entity),
     Body,
-    /// A line before the first part or after the last. Readers ignore it.
+    /// A line before the first part or after the last part, which readers ignore.
     Gap,
-    /// The delimiter before a part or after the last.
+    /// A delimiter before a part, or after the last part.
     Delimiter,
 }
 
@@ -33,15 +35,15 @@ pub(crate) enum LineKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entity {
     pub(crate) content: EntityContent,
-    /// Where its Content-Transfer-Encoding is, if it has one.
+    /// Position of the Content-Transfer-Encoding field, if there is one.
     pub(crate) transfer_encoding: Option<TransferEncodingField>,
     pub(crate) has_type: bool,
     pub(crate) has_version: bool,
-    /// The entity is a message, not just a part.
+    /// Set if the entity is a message, and not just a part.
     pub(crate) is_message: bool,
 }
 
-/// Where a label is, as offsets in the message.
+/// Position of a Content-Transfer-Encoding field, as offsets in the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TransferEncodingField {
     pub(crate) kind: TransferEncodingKind,
@@ -55,13 +57,13 @@ pub(crate) enum EntityContent {
     Message,
     Text,
     Other,
-    /// Content that must not be encoded (again), and the reason.
+    /// Content that must not be encoded, or not again, with the reason.
     Fixed(ConversionError),
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Walker {
-    /// Open multiparts, the outermost first.
+    /// Open multiparts, from the outermost on.
     open: Vec<Multipart>,
     /// Indices of open multiparts, sorted by boundary.
     sorted: Vec<usize>,
@@ -70,7 +72,7 @@ pub(crate) struct Walker {
     /// Depth of messages within messages.
     messages: usize,
     offset: usize,
-    /// The first header contains a signature over the body.
+    /// Set if the first header contains a signature that covers the body.
     is_signed: bool,
 }
 
@@ -99,7 +101,7 @@ struct HeaderParser {
     media_type: Vec<u8>,
     labels: usize,
     label: Vec<u8>,
-    /// Offsets of the label's field, of its value, and of its end.
+    /// Offsets of the Content-Transfer-Encoding field, of its value, and of its end.
     label_places: [usize; 3],
     has_version: bool,
 }
@@ -133,7 +135,8 @@ impl Walker {
         self.is_signed
     }
 
-    /// Handles the next line with its end. `is_clean` means that the previous line ended in CRLF.
+    /// Handles the next line, including its line end. `is_clean` means that the previous line ended
+    /// in CRLF.
     pub(crate) fn line(&mut self, line: &[u8], is_clean: bool) -> Result<LineKind, ConversionError> {
         let begin = self.offset;
         self.offset += line.len();
@@ -148,14 +151,15 @@ impl Walker {
         }
     }
 
-    /// Reports whether the line is a delimiter of an open multipart. If so, the following lines belong to another part.
+    /// Returns true if the line is a delimiter of an open multipart. The following lines then
+    /// belong to another part.
     fn is_delimiter(&mut self, line: &[u8], is_clean: bool) -> Result<bool, ConversionError> {
         let text = line[2..].trim_ascii_end();
         let boundary = |number: &usize| self.open[*number].boundary.as_slice();
         let mut looks_like_one = false;
         let mut found = Vec::new();
-        // Multiparts whose boundary begins with the text so far. Each byte makes them fewer, so a line costs no more
-        // than its length, however many multiparts are open.
+        // Multiparts whose boundary begins with the text so far. Each byte reduces their number, so
+        // a line costs no more than its length, however many multiparts are open.
         let mut near = self.sorted.as_slice();
         for length in 0..=text.len() {
             let ended = near.partition_point(|number| boundary(number).len() == length);
@@ -270,7 +274,7 @@ impl Walker {
     }
 }
 
-/// Fields whose signatures cover the body (RFC 6376, RFC 8617, RFC 4870).
+/// Fields with signatures that cover the body (RFC 6376, RFC 8617, RFC 4870).
 const SIGNATURES: [&[u8]; 3] = [b"DKIM-Signature", b"ARC-Message-Signature", b"DomainKey-Signature"];
 
 impl HeaderParser {
@@ -281,7 +285,7 @@ impl HeaderParser {
         self.keep(line)
     }
 
-    /// Keeps a line of a field that will be read later.
+    /// Keeps a line of a field whose value is read later.
     fn keep(&mut self, more: &[u8]) -> Result<(), ConversionError> {
         let value = match self.in_field {
             FieldKind::Other => return Ok(()),

@@ -1,4 +1,5 @@
-//! Answers each message later: forwards it to another server, and gives that server's answer to the client.
+//! A server that forwards each message to another server. The client gets the other server's
+//! answer, so each answer takes time.
 //! `cargo run -p mailrun-net --example forward -- 127.0.0.1:2525 127.0.0.1:25`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 use mailrun_net::smtp::{Envelope, Path, Reply};
@@ -17,13 +18,14 @@ struct ForwardHandler {
 
 impl MessageHandler for ForwardHandler {
     fn handle_recipient(&mut self, message: &ReceivedMessage, _: &Path<'_>) -> Answer {
-        // A message has only one reply, so it has one recipient. The client sends it again for the others.
+        // A message gets only one reply, so it can have only one recipient here. The client sends
+        // it again for the others.
         if message.recipients.is_empty() { Answer::Yes } else { Answer::reply(452, "4.5.3 One recipient at a time") }
     }
 
     fn handle_message(&mut self, message: ReceivedMessage) -> Answer {
         let next = self.next.clone();
-        // Meanwhile the worker serves other sessions.
+        // The worker serves other sessions meanwhile.
         Answer::later(async move {
             Some(match forward(&next, &message).await {
                 Ok(outcome) => Reply::new(outcome.code, &outcome.text),
@@ -38,13 +40,13 @@ async fn forward(next: &Endpoint, message: &ReceivedMessage) -> Result<SendOutco
     let client = Client::builder("forward.example").timeout(Duration::from_secs(30));
     let mut client = client.connect_async(next).await?;
     let outcome = client.send(&Arc::new(envelope), &message.content).await?;
-    // The answer is known, so the rest of the connection does not matter.
+    // Ignore an error of QUIT, because the answer is already known.
     let _ = client.quit().await;
     Ok(outcome)
 }
 
 pub(crate) fn serve(address: SocketAddr, next: Endpoint) -> io::Result<RunningServer> {
-    // Do not accept here what the next server does not offer.
+    // Do not offer extensions that the next server may not offer.
     let server = Server::for_messages(ForwardHandler { next }).name("forward.example").offer(|offer| {
         offer.extensions.smtp_utf8 = false;
         offer.extensions.eight_bit_mime = false;

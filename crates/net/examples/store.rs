@@ -1,4 +1,5 @@
-//! Stores each message so that it survives a power failure, and says 250 only then; takes mail for one domain.
+//! A server that stores each message so that it survives a power failure, and sends 250 only then.
+//! It accepts mail for one domain.
 //! `cargo run -p mailrun-net --example store -- 127.0.0.1:2525 mail.spool`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 use mailrun_net::smtp::{Path, Reply};
@@ -8,7 +9,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Stores messages in a spool. Every session has a clone of this.
+/// Stores messages in a spool. Each session has a clone of this handler.
 #[derive(Clone)]
 struct StoreHandler {
     spool: Spool,
@@ -26,8 +27,8 @@ impl MessageHandler for StoreHandler {
         let received_ns = u64::try_from(clock::wall().as_nanos()).unwrap_or(u64::MAX);
         let envelope = format!("{}\n{}", message.sender, message.recipients.join("\n")).into_bytes();
         let receipt = self.spool.store(NewMessage { received_ns, envelope, body: message.content.into() });
-        // The receipt resolves when the message is synced together with those of other sessions. No thread waits for
-        // that.
+        // The receipt resolves when the message is synced, together with messages of other
+        // sessions. No thread waits for it.
         Answer::later(async {
             match receipt.await {
                 Ok(_stored) => None,

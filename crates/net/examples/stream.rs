@@ -1,4 +1,5 @@
-//! A server that never holds a whole message: it counts the bytes as they come, and decides at every command.
+//! A server that never holds a whole message. It counts the bytes as they arrive, and decides at
+//! each command.
 //! `cargo run -p mailrun-net --example stream -- 127.0.0.1:2525`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 use mailrun_net::smtp::Path;
@@ -38,7 +39,8 @@ impl Handler for CountingHandler {
         Answer::reply(250, &format!("2.0.0 {lines} lines"))
     }
 
-    /// After RSET, EHLO, or a refused message, nothing of it may count for the next one.
+    /// Forgets the bytes of a message that was abandoned or refused, so that they do not count for
+    /// the next one.
     fn reset(&mut self, _why: Option<ReplyReason>) {
         *self = Self::default();
     }

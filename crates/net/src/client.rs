@@ -1,6 +1,7 @@
-//! Clients for programs that send a message now and then: connect, log in, send, quit. [`Client`] blocks, so it suits
-//! any program. [`AsyncClient`] does not block; it runs in a task of a worker, for example in an answer that takes
-//! time. A program with many connections at a time should use [`crate::ClientSession`]s.
+//! Clients for programs that send a message now and then. A client connects, logs in, sends and
+//! quits. [`Client`] blocks, so it suits any program. [`AsyncClient`] does not block: it runs in a
+//! task of a worker, for example in a handler's answer that takes time. A program with many
+//! connections at a time should use [`crate::ClientSession`].
 use crate::client_io::{AsyncIo, BlockingIo, ClientIo, run_blocking};
 use crate::client_session::ClientSecurity;
 use crate::nonce::nonce;
@@ -17,49 +18,53 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest wait for each reply, unless a program sets another. RFC 5321 §4.5.3.2 recommends 5 minutes for most replies.
+/// Default of the longest wait for each reply. RFC 5321 §4.5.3.2 recommends 5 minutes for most
+/// replies.
 const DEFAULT_REPLY_TIMEOUT: Duration = Duration::from_secs(300);
-/// Mechanisms that do not reveal the password. Without TLS, only these are used.
+/// Mechanisms that do not reveal the password. Only these are used without TLS.
 const HIDING_MECHANISMS: Mechanisms = Mechanisms::NONE.with(Mechanism::ScramSha256).with(Mechanism::CramMd5);
 
-/// Why a conversation could not continue.
+/// Reason why a session could not continue.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The connection could not be made, or it broke.
     #[error("network: {0}")]
     Network(#[from] io::Error),
-    /// No reply came in time.
+    /// The server did not reply within this time.
     #[error("no reply within {0:?}")]
     Timeout(Duration),
-    /// TLS could not be started. A fault that a user can repair is a [`mailrun_trust::HandshakeFault`] within.
+    /// TLS could not be started. If the user can repair the fault, the error contains a
+    /// [`mailrun_trust::HandshakeFault`].
     #[error("TLS: {0}")]
     Tls(io::Error),
-    /// The peer does not speak SMTP.
+    /// The server does not speak SMTP correctly.
     #[error("{0}")]
     Protocol(#[from] Violation),
-    /// STARTTLS or AUTH was not offered or was rejected. Nothing was sent. Without TLS, only SCRAM-SHA-256 and CRAM-MD5
-    /// are used, because they do not reveal the password. Contains the peer's last reply.
+    /// The server did not offer or rejected STARTTLS or AUTH, so no message was sent. Without TLS,
+    /// the client uses only SCRAM-SHA-256 and CRAM-MD5, which do not reveal the password. Contains
+    /// the server's last reply.
     #[error("{0}: {1}")]
     GaveUp(GaveUp, String),
-    /// The peer ended the session. Contains its last reply.
+    /// The server ended the session. Contains the server's last reply.
     #[error("the peer closed the session: {0}")]
     Closed(String),
 }
 
-/// Result of a message.
+/// Result of sending a message, as the server reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendOutcome {
-    /// The peer took responsibility for the recipients it accepted.
+    /// Set if the server took responsibility for the recipients that it accepted.
     pub accepted: bool,
     /// Code of the reply that decided the result.
     pub code: u16,
-    /// Text of that reply.
+    /// Text of the reply that decided the result.
     pub text: String,
-    /// Recipients refused, with code and text.
+    /// Refused recipients. Each has its position in the envelope, and the code and text of the
+    /// reply.
     pub refused: Vec<(u32, u16, String)>,
 }
 
-/// Settings of a client that is to connect.
+/// Settings of a client before it connects.
 ///
 /// ```no_run
 /// use mailrun_net::smtp::Envelope;
@@ -93,37 +98,41 @@ impl ClientBuilder {
         Self { reply_timeout, ..self }
     }
 
-    /// Requires STARTTLS (RFC 3207): nothing is sent without it. Usual at ports 25 and 587.
+    /// Requires STARTTLS (RFC 3207), which is usual at ports 25 and 587. Without TLS, the client
+    /// sends neither credentials nor mail.
     #[must_use]
     pub fn starttls(self, tls: ClientTls) -> Self {
         Self { security: Some(ClientSecurity::OnDemand(tls)), ..self }
     }
 
-    /// Begins with TLS (RFC 8314). Usual at port 465.
+    /// Begins with TLS (RFC 8314), which is usual at port 465.
     #[must_use]
     pub fn implicit_tls(self, tls: ClientTls) -> Self {
         Self { security: Some(ClientSecurity::Implicit(tls)), ..self }
     }
 
-    /// Logs in, or sends nothing. Without TLS, only mechanisms that do not reveal the password are used.
+    /// Requires a login. If it fails, the client sends no mail. Without TLS, only mechanisms that
+    /// do not reveal the password are used.
     #[must_use]
     pub fn login(self, credentials: Credentials) -> Self {
         Self { credentials: Some(credentials), ..self }
     }
 
-    /// Connects, to the first of the addresses that takes the connection, and greets; blocks meanwhile.
+    /// Connects to the first of the addresses that accepts the connection, and sets up the session.
+    /// Blocks until the session is ready.
     ///
     /// # Errors
-    /// [`Error`]; a server that refuses to greet is [`Error::Closed`].
+    /// Returns an [`Error`] if there is no connection or the session cannot be set up. If the
+    /// server refuses to greet, this is [`Error::Closed`].
     pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Client, Error> {
         let io = BlockingIo::connect(address, self.reply_timeout).map_err(|error| self.timeout_error(error))?;
         Ok(Client(run_blocking(Dialogue::begin(io, self))?))
     }
 
-    /// Connects and greets, in a task of a worker.
+    /// Connects and sets up the session without blocking. The caller must be a task of a worker.
     ///
     /// # Errors
-    /// As [`ClientBuilder::connect`].
+    /// See [`ClientBuilder::connect`].
     pub async fn connect_async(&self, server: &Endpoint) -> Result<AsyncClient, Error> {
         let io = AsyncIo::connect(server, self.reply_timeout).await.map_err(|error| self.timeout_error(error))?;
         Ok(AsyncClient(Dialogue::begin(io, self).await?))
@@ -151,28 +160,30 @@ impl ClientBuilder {
     }
 }
 
-/// A connection to a server, after its greeting, whose methods block.
+/// A client with an established session, whose methods block.
 #[derive(Debug)]
 pub struct Client(Dialogue<BlockingIo>);
 
 impl Client {
-    /// Returns the settings of a client that greets as `name`.
+    /// Returns the settings of a client that calls itself `name` in EHLO.
     pub fn builder(name: &str) -> ClientBuilder {
         ClientBuilder { name: name.to_owned(), reply_timeout: DEFAULT_REPLY_TIMEOUT, security: None, credentials: None }
     }
 
-    /// Connects in the clear and greets as `name`. Each reply may take up to `reply_timeout`.
+    /// Connects without TLS, and calls itself `name` in EHLO. Each reply may take up to
+    /// `reply_timeout`.
     ///
     /// # Errors
-    /// As [`ClientBuilder::connect`].
+    /// See [`ClientBuilder::connect`].
     pub fn connect(address: SocketAddr, name: &str, reply_timeout: Duration) -> Result<Self, Error> {
         Self::builder(name).timeout(reply_timeout).connect(address)
     }
 
-    /// Sends a message whose lines end in `<CRLF>`; it is dot-stuffed on the way.
+    /// Sends a message. Its lines must end in `<CRLF>`. The client adds dot-stuffing.
     ///
     /// # Errors
-    /// [`Error`]. A refusal is no error but a [`SendOutcome`].
+    /// Returns an [`Error`] if the session broke. A refusal by the server is not an error, but a
+    /// [`SendOutcome`].
     pub fn send(&mut self, envelope: &Arc<Envelope>, message: &[u8]) -> Result<SendOutcome, Error> {
         run_blocking(self.0.send(envelope, message))
     }
@@ -180,27 +191,28 @@ impl Client {
     /// Sends QUIT and waits for the reply.
     ///
     /// # Errors
-    /// [`Error`]; every message that was answered before is delivered nevertheless.
+    /// Returns an [`Error`] if the reply does not arrive. This does not affect messages that the
+    /// server has already accepted.
     pub fn quit(mut self) -> Result<(), Error> {
         run_blocking(self.0.quit())
     }
 
-    /// Reports whether the connection is under TLS.
+    /// Returns true if the connection uses TLS.
     pub fn is_encrypted(&self) -> bool {
         self.0.io.is_encrypted()
     }
 }
 
-/// A connection to a server, after its greeting, for a task of a worker. Made by [`ClientBuilder::connect_async`], it
-/// belongs to that task.
+/// A client with an established session, for a task of a worker. Made by
+/// [`ClientBuilder::connect_async`]. It belongs to the task that made it.
 #[derive(Debug)]
 pub struct AsyncClient(Dialogue<AsyncIo>);
 
 impl AsyncClient {
-    /// Sends a message whose lines end in `<CRLF>`; it is dot-stuffed on the way.
+    /// Sends a message. Its lines must end in `<CRLF>`. The client adds dot-stuffing.
     ///
     /// # Errors
-    /// As [`Client::send`].
+    /// See [`Client::send`].
     pub async fn send(&mut self, envelope: &Arc<Envelope>, message: &[u8]) -> Result<SendOutcome, Error> {
         self.0.send(envelope, message).await
     }
@@ -208,22 +220,23 @@ impl AsyncClient {
     /// Sends QUIT and waits for the reply.
     ///
     /// # Errors
-    /// As [`Client::quit`].
+    /// See [`Client::quit`].
     pub async fn quit(mut self) -> Result<(), Error> {
         self.0.quit().await
     }
 
-    /// Reports whether the connection is under TLS.
+    /// Returns true if the connection uses TLS.
     pub fn is_encrypted(&self) -> bool {
         self.0.io.is_encrypted()
     }
 }
 
-/// What the replies to a transaction said.
+/// Replies to the commands of a transaction.
 #[derive(Debug, Default)]
 struct TransactionReplies {
     outcome: Option<(Outcome, u16, String)>,
-    /// The reply that rejected MAIL. It decides, although replies to the commands that were pipelined with it follow.
+    /// Reply that rejected MAIL. It decides the result, although replies to the commands that were
+    /// pipelined with MAIL follow.
     mail_refused: Option<(u16, String)>,
     refused: Vec<(u32, u16, String)>,
     last: String,
@@ -243,7 +256,8 @@ impl TransactionReplies {
         }
     }
 
-    /// Returns the result of the message, or an error if the peer closed before the result was known.
+    /// Returns the result of the message, or an error if the server closed the session before the
+    /// result was known.
     fn into_outcome(self) -> Result<SendOutcome, Error> {
         let (outcome, code, text) = self.outcome.ok_or(Error::Closed(self.last))?;
         let accepted = outcome == Outcome::Accepted;
@@ -261,7 +275,7 @@ struct Dialogue<I> {
 }
 
 impl<I: ClientIo> Dialogue<I> {
-    /// Begins the session: greeting, TLS, EHLO, AUTH.
+    /// Sets up the session: greeting, EHLO, TLS and AUTH.
     async fn begin(io: I, settings: &ClientBuilder) -> Result<Self, Error> {
         let mut dialogue = Self {
             io,
@@ -322,7 +336,8 @@ impl<I: ClientIo> Dialogue<I> {
             .await
     }
 
-    /// Reads replies, and does what the session wants after each, until it wants what the caller waits for.
+    /// Reads replies, and does what the session wants after each reply, until `wanted` accepts the
+    /// session's request.
     async fn read_until(
         &mut self,
         wanted: impl Fn(Want) -> bool,
@@ -359,7 +374,8 @@ impl<I: ClientIo> Dialogue<I> {
         Ok(())
     }
 
-    /// Returns the error for a session that is over: it gave up, or the peer ended it.
+    /// Returns the error for a session that is over, because it gave up or because the server ended
+    /// it.
     fn end_error(&self, last: String) -> Error {
         match self.session.gave_up() {
             Some(why) => Error::GaveUp(why, last),
@@ -367,7 +383,8 @@ impl<I: ClientIo> Dialogue<I> {
         }
     }
 
-    /// Returns the error for a peer that refused service and did not wait for QUIT. Its last reply contains the reason.
+    /// Returns the error for a server that refused service and did not wait for QUIT. The last
+    /// reply has the reason.
     fn close_error(&self, error: io::Error, last: String) -> Error {
         match self.session.waits_for() {
             Some(Verb::Quit) if !last.is_empty() => self.end_error(last),
@@ -376,7 +393,7 @@ impl<I: ClientIo> Dialogue<I> {
     }
 }
 
-/// Translates a connection's time-out into [`Error::Timeout`].
+/// Converts a time-out of the connection to [`Error::Timeout`].
 fn timeout_error(error: io::Error, timeout: Duration) -> Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::Timeout(timeout),

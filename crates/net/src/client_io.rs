@@ -1,5 +1,5 @@
-//! Connections of the clients, blocking or not, with one interface. Its methods are futures; those of a blocking
-//! connection are ready immediately.
+//! Connections of the clients, with one interface for blocking and non-blocking connections. The
+//! methods return futures. The futures of a blocking connection are always ready.
 use crate::stream::Stream;
 use crate::tls::{blocking_tls_error, with_handshake_fault};
 use crate::tls_setup::ClientTls;
@@ -14,14 +14,15 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 pub(crate) trait ClientIo {
-    /// Reads available bytes, after waiting for the first. Returns 0 at the end.
+    /// Reads the available bytes, after waiting for the first byte. Returns 0 at the end of the
+    /// connection.
     async fn read(&mut self, room: &mut [u8]) -> io::Result<usize>;
     async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
     async fn start_tls(&mut self, setup: &ClientTls) -> io::Result<()>;
     fn is_encrypted(&self) -> bool;
 }
 
-/// Runs a future of a blocking connection, which never has to wait.
+/// Runs a future of a blocking connection, which is always ready at once.
 pub(crate) fn run_blocking<T>(work: impl Future<Output = T>) -> T {
     match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done,
@@ -29,7 +30,7 @@ pub(crate) fn run_blocking<T>(work: impl Future<Output = T>) -> T {
     }
 }
 
-/// A connection whose calls block.
+/// A connection whose reads and writes block the thread.
 #[derive(Debug)]
 pub(crate) enum BlockingIo {
     Plain(TcpStream),
@@ -103,7 +104,7 @@ impl Drop for BlockingTls {
     /// Sends a close alert, if the socket accepts it.
     fn drop(&mut self) {
         self.0.conn.send_close_notify();
-        // If the peer is gone, it needs no alert.
+        // Ignore an error: if the peer is gone, it needs no alert.
         let _ = self.0.conn.write_tls(&mut self.0.sock);
     }
 }
@@ -117,7 +118,7 @@ pub(crate) struct AsyncIo {
 }
 
 impl AsyncIo {
-    /// Connects within that time, which also limits each read and each write.
+    /// Connects within `timeout`, which also limits each later read and write.
     pub(crate) async fn connect(server: &Endpoint, timeout: Duration) -> io::Result<Self> {
         let mut timer = Timer::default();
         let connected = timer.timeout_at(clock::now() + timeout, Socket::connect_to(None, server)).await;
@@ -130,7 +131,7 @@ impl AsyncIo {
     }
 }
 
-/// Writes what the connection accepts of `rest`. Ready when everything is written.
+/// Writes as much of `rest` as the connection accepts. Returns `Ready` when everything is written.
 fn poll_write(stream: &mut Stream, rest: &mut &[u8]) -> Poll<io::Result<()>> {
     loop {
         let outcome = match rest.is_empty() {

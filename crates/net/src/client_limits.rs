@@ -1,13 +1,15 @@
-//! Limits per client address: connections at a time, and the rates of connections, logins and messages.
+//! Limits for each client address: the number of connections at a time, and the rates of
+//! connections, logins and messages.
 //!
 //! ```text
 //! accept ── admit ──▶ Admission ── take(messages) … ──▶ dropped: one connection fewer
 //!             │                        │
 //!             └─ 421 4.7.0             └─ 421 4.7.0; recipients: 450 4.7.0
 //! ```
-//! A rate is a bucket that holds a minute's allowance and refills continuously (GCRA, ITU-T I.371): after a pause a
-//! client may use a minute's allowance at once. IPv6 addresses count by their /64, the block that one customer has (RFC
-//! 6177 §2). An exempt client is never looked up: it costs nothing.
+//! A rate is a bucket that holds a minute's allowance and refills continuously (GCRA, ITU-T I.371),
+//! so a client may use a minute's allowance at once after a pause. IPv6 addresses are counted by
+//! their /64, which is the block that one customer has (RFC 6177 §2). Exempt clients are never
+//! looked up, so they cost nothing.
 use crate::recent::{RecentMap, Shards};
 use mailrun_smtp::reply::Reply;
 use std::collections::HashMap;
@@ -19,17 +21,18 @@ use std::time::Duration;
 
 /// Period of the rates.
 const MINUTE: Duration = Duration::from_secs(60);
-/// Pause between two reports of one client's refusals.
+/// Minimum interval between two reports about the same client.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
-/// Limit of reports per minute for all clients together.
+/// Maximum number of reports per minute, for all clients together.
 const MAX_REPORTS: u32 = 600;
 
-/// Key of a client in the limits: an IPv4 address, or the /64 of an IPv6 address.
+/// Key under which a client is counted: an IPv4 address, or the /64 of an IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClientKey(IpAddr);
 
 impl ClientKey {
-    /// Returns the key of an address. An IPv4 address has one key in all its notations (RFC 4291 §2.5.5.2).
+    /// Returns the key of an address. All notations of an IPv4 address have the same key (RFC 4291
+    /// §2.5.5.2).
     pub fn of(address: IpAddr) -> Self {
         Self(match address.to_canonical() {
             IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & (u128::from(u64::MAX) << 64))),
@@ -47,25 +50,25 @@ impl fmt::Display for ClientKey {
     }
 }
 
-/// Kinds of limits.
+/// A limit that applies to each client address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClientLimit {
-    /// Connections at a time.
+    /// Number of connections that are open at the same time.
     Connections,
-    /// Connections per minute.
+    /// Number of new connections per minute.
     ConnectionRate,
-    /// MAIL commands per minute.
+    /// Number of MAIL commands per minute.
     MessageRate,
-    /// RCPT commands per minute.
+    /// Number of RCPT commands per minute.
     RecipientRate,
-    /// AUTH commands per minute.
+    /// Number of AUTH commands per minute.
     LoginRate,
-    /// TLS handshakes per minute.
+    /// Number of TLS handshakes per minute.
     HandshakeRate,
 }
 
 impl ClientLimit {
-    /// All limits.
+    /// All limits, for example for counters of each limit.
     pub const ALL: [Self; 6] = [
         Self::Connections,
         Self::ConnectionRate,
@@ -75,7 +78,7 @@ impl ClientLimit {
         Self::HandshakeRate,
     ];
 
-    /// Its name in logs and metrics.
+    /// Name of the limit in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connections => "connections",
@@ -87,8 +90,8 @@ impl ClientLimit {
         }
     }
 
-    /// Reply to a client that exceeds the limit. Every limit except the one for recipients ends the session. After that
-    /// one, the recipients that were accepted before can still get their message.
+    /// Returns the reply to a client that exceeds the limit. The reply ends the session, except for
+    /// the recipient rate: recipients that were accepted before can then still get their message.
     pub fn reply(self) -> &'static Reply {
         macro_rules! fixed {
             ($text:literal) => {{
@@ -107,28 +110,29 @@ impl ClientLimit {
     }
 }
 
-/// Limits for each client address; `None` is no limit.
+/// Limits for each client address. `None` means no limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientLimits {
-    /// Connections at a time.
+    /// Maximum number of connections that a client address may have open at the same time.
     pub connections: Option<u32>,
-    /// Connections per minute.
+    /// Maximum number of new connections per minute.
     pub connection_rate: Option<u32>,
-    /// Messages per minute.
+    /// Maximum number of messages (MAIL commands) per minute.
     pub message_rate: Option<u32>,
-    /// Recipients per minute.
+    /// Maximum number of recipients (RCPT commands) per minute.
     pub recipient_rate: Option<u32>,
-    /// Logins per minute, whether they succeed or not.
+    /// Logins per minute, whether or not they succeed.
     pub login_rate: Option<u32>,
-    /// TLS handshakes per minute.
+    /// Maximum number of TLS handshakes per minute.
     pub handshake_rate: Option<u32>,
-    /// Largest number of addresses whose rates are remembered; beyond it, the latest are kept. Each takes some 200
-    /// bytes.
+    /// Maximum number of addresses whose rates are remembered. When there are more, the least
+    /// recently used are forgotten. Each takes about 200 bytes.
     pub clients: usize,
 }
 
 impl Default for ClientLimits {
-    /// As in Postfix, 50 connections at a time; the rates are higher than any honest sender's.
+    /// Allows 50 connections at a time, as Postfix does. The rates are higher than those of any
+    /// honest sender.
     fn default() -> Self {
         Self {
             connections: Some(50),
@@ -143,7 +147,7 @@ impl Default for ClientLimits {
 }
 
 impl ClientLimits {
-    /// No limits.
+    /// Returns limits that allow everything.
     pub fn none() -> Self {
         Self {
             connections: None,
@@ -156,7 +160,8 @@ impl ClientLimits {
         }
     }
 
-    /// Allowance per minute. `None` also for limits that are not rates.
+    /// Returns the allowance per minute. Returns `None` if there is no limit, or if the limit is
+    /// not a rate.
     fn rate(&self, limit: ClientLimit) -> Option<u32> {
         match limit {
             ClientLimit::Connections => None,
@@ -169,20 +174,21 @@ impl ClientLimits {
     }
 }
 
-/// A refusal of a client, for a log. It is reported at once, and then at most once a minute per client.
+/// Report of refusals of a client, for a log. The first refusal is reported at once, and later ones
+/// at most once a minute per client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientRefusal {
-    /// The client.
+    /// Address of the client that was refused.
     pub client: ClientKey,
-    /// The limit that it exceeded this time.
+    /// Limit that the client exceeded this time.
     pub limit: ClientLimit,
-    /// Its refusals since the last report.
+    /// Number of refusals since the last report about this client.
     pub times: u64,
 }
 
 type RefusalCallback = Box<dyn Fn(&ClientRefusal) + Send + Sync>;
 
-/// The clients of one or several servers, with their recent use of each limit.
+/// Clients of one or several servers, with their recent use of each limit.
 pub struct Clients {
     limits: ClientLimits,
     shards: Shards<ClientTable>,
@@ -194,12 +200,12 @@ pub struct Clients {
 
 #[derive(Debug)]
 struct ClientTable {
-    /// Number of open connections per client, without zeros.
+    /// Number of open connections per client. Clients without connections have no entry.
     open: HashMap<ClientKey, u32>,
     recent: RecentMap<ClientKey, ClientUsage>,
 }
 
-/// What a client did recently.
+/// Recent use of the limits by one client.
 #[derive(Debug, Default)]
 struct ClientUsage {
     rates: [RateBucket; ClientLimit::ALL.len()],
@@ -207,14 +213,14 @@ struct ClientUsage {
     unreported: u64,
 }
 
-/// A rate limit. It is stored as the time when the bucket will be full.
+/// State of a rate limit: the time at which the bucket will be full.
 #[derive(Clone, Copy, Debug, Default)]
 struct RateBucket {
     full_at: Duration,
 }
 
 impl RateBucket {
-    /// Takes one from the allowance, if any is left.
+    /// Takes one from the allowance. Returns false if nothing is left.
     fn take(&mut self, per_minute: u32, now: Duration) -> bool {
         let full_at = self.full_at.max(now) + MINUTE / per_minute.max(1);
         let has_one = full_at.saturating_sub(now) <= MINUTE;
@@ -232,7 +238,7 @@ impl fmt::Debug for Clients {
 }
 
 impl Clients {
-    /// Creates an empty table.
+    /// Creates an empty table with these limits.
     pub fn new(limits: ClientLimits) -> Self {
         let table = |capacity| ClientTable { open: HashMap::new(), recent: RecentMap::new(capacity) };
         Self {
@@ -245,28 +251,28 @@ impl Clients {
         }
     }
 
-    /// Sets the function to which refusals are reported, on the thread of the worker that refused. It is called rarely
-    /// enough for a log, however many refusals there are.
+    /// Sets the function that receives reports of refusals. It runs on the thread of the worker
+    /// that refused. It is called rarely enough for a log, however many refusals there are.
     #[must_use]
     pub fn on_refusal(mut self, report: impl Fn(&ClientRefusal) + Send + Sync + 'static) -> Self {
         self.on_refusal = Some(Box::new(report));
         self
     }
 
-    /// Open connections of clients that are not exempt.
+    /// Returns the number of open connections of clients that are not exempt.
     pub fn connected(&self) -> usize {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// Number of refusals by a limit.
+    /// Returns the number of refusals because of this limit.
     pub fn refused(&self, limit: ClientLimit) -> u64 {
         self.refused[limit as usize].load(Ordering::Relaxed)
     }
 
-    /// Admits a connection, for as long as the admission is kept.
+    /// Admits a connection. The caller must keep the admission until the connection ends.
     ///
     /// # Errors
-    /// The limit that the client exceeded.
+    /// Returns the limit that the client has exceeded.
     pub fn admit(self: &Arc<Self>, address: IpAddr, now: Duration) -> Result<Admission, ClientLimit> {
         let client = ClientKey::of(address);
         let mut table = self.shards.lock(&client);
@@ -334,7 +340,7 @@ impl ClientTable {
         if recent.rates[limit as usize].take(rate, now) { Ok(()) } else { Err(limit) }
     }
 
-    /// Counts a refusal. Returns the number of refusals if they should be reported now.
+    /// Counts a refusal. If a report is due, returns the number of refusals to report.
     fn count_refusal(&mut self, client: ClientKey, now: Duration) -> Option<u64> {
         let recent = self.recent.get_or_insert_with(client, ClientUsage::default);
         recent.unreported += 1;
@@ -346,7 +352,7 @@ impl ClientTable {
     }
 }
 
-/// An admitted connection. Drop this when the connection ends.
+/// Admission of a connection. It must be dropped when the connection ends.
 #[derive(Debug)]
 pub struct Admission {
     clients: Arc<Clients>,
@@ -355,10 +361,10 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Takes one of a minute's allowance.
+    /// Takes one from the allowance of a rate.
     ///
     /// # Errors
-    /// The limit, if there is none left.
+    /// Returns the limit if its allowance is used up.
     pub fn take(&self, limit: ClientLimit, now: Duration) -> Result<(), ClientLimit> {
         if !self.has_rates {
             return Ok(());
@@ -366,7 +372,8 @@ impl Admission {
         self.clients.take(self.client, limit, now)
     }
 
-    /// Lifts the rate limits because the client has logged in. From here on, only the connection counts.
+    /// Lifts the rate limits because the client has logged in. From then on, only the connection is
+    /// counted.
     pub fn waive_rates(&mut self) {
         self.has_rates = false;
     }
@@ -464,8 +471,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a client does and when, no window of a minute or more may exceed the rate, and no more connections
-        /// may be open than allowed.
+        /// No minute may exceed the rate, and no more connections may be open than allowed,
+        /// whatever a client does.
         #[test]
         fn no_window_holds_more_than_it_may(
             rate in 1..100_u32, most in 1..5_u32, steps in prop::collection::vec((0..3000_u64, 0..3_u8, 0..3_u8), 1..300)
@@ -497,7 +504,8 @@ mod tests {
             }
         }
 
-        /// The number of addresses in the table must never exceed its limit, however many come.
+        /// The number of addresses in the table must never exceed its limit, however many clients
+        /// come.
         #[test]
         fn strangers_without_number_take_bounded_memory(seeds in prop::collection::vec(any::<u64>(), 1..2000)) {
             let limits = ClientLimits { connection_rate: Some(10), clients: 128, ..ClientLimits::none() };

@@ -1,4 +1,5 @@
-//! Drives a client session for a caller that has many of them: writes, reads, and reports. It makes no decisions.
+//! Drives a client session for a caller that has many of them. It writes, reads and reports, but
+//! decides nothing.
 use crate::outbox::Outbox;
 use crate::server_session::handshake_timeout;
 use crate::stream::Stream;
@@ -16,82 +17,88 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-/// What a caller wants from a session that is free.
+/// Next action of a session that is free.
 #[derive(Debug)]
 pub enum NextAction {
-    /// Send a message with this envelope.
+    /// The session must send a message with this envelope.
     Transaction(Arc<Envelope>),
-    /// Send QUIT. If the session is not free yet, it asks again when it is.
+    /// Send QUIT. If the session is not free yet, it asks the source again when it is.
     Quit,
-    /// Do nothing, so that this message is written alone. The session asks again when it is free.
+    /// Do nothing, so that the current message is written alone. The session asks the source again
+    /// when it is free.
     Nothing,
 }
 
 /// A source of messages. `now` is [`crate::clock::now`] at the read or write that led to the call.
 pub trait MessageSource {
-    /// The session is free. If `early` is set, it will be free when the message just rendered is answered. `Pending`
-    /// leaves it idle until the task is woken.
+    /// Returns the next action of a session that is free. If `early` is set, the session will be
+    /// free when the message that was just rendered is answered. `Pending` leaves the session idle
+    /// until its task is woken.
     fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<NextAction>;
-    /// The peer waits for the message: its bytes, dot-stuffed, and the end of data.
+    /// Renders the message with dot-stuffing and the end of data, because the server waits for it.
     fn render(&mut self, outbox: &mut Outbox);
-    /// All output has been handed to the kernel. `now` was read after that if the output held a message, and before if
-    /// it held only commands: their time is too short to be worth reading the clock.
+    /// Reports that all output was handed to the kernel. If the output held a message, `now` was
+    /// read afterwards. If it held only commands, `now` was read before, because their time is too
+    /// short to be worth reading the clock.
     fn written(&mut self, now: Duration);
-    /// This output is about to be written.
+    /// Reports that this output is about to be written.
     fn sending(&mut self, outbox: &Outbox) {
         let _ = outbox;
     }
-    /// A reply came in.
+    /// Reports a reply of the server to the caller.
     fn replied(&mut self, event: &Event<'_>, now: Duration);
-    /// Length of the message, for a peer that takes it in a chunk (RFC 3030).
+    /// Returns the size of the message in bytes, for a server that receives it in a chunk (RFC
+    /// 3030).
     fn message_bytes(&self) -> u64 {
         0
     }
-    /// Renders the message as it is, not dot-stuffed and without end of data: as many bytes as
-    /// [`MessageSource::message_bytes`] returned.
+    /// Renders the message without dot-stuffing and without the end of data. It must have as many
+    /// bytes as [`MessageSource::message_bytes`] returned.
     fn render_chunk(&mut self, outbox: &mut Outbox) {
         let _ = outbox;
     }
-    /// TLS has begun.
+    /// Reports that the TLS handshake is complete.
     fn tls_established(&mut self, handshake: &Handshake) {
         let _ = handshake;
     }
 }
 
-/// The time at which TLS begins.
+/// Time at which a client begins TLS.
 #[derive(Clone, Debug)]
 pub enum ClientSecurity {
-    /// Before the greeting (RFC 8314).
+    /// The client begins TLS before the greeting (RFC 8314).
     Implicit(ClientTls),
-    /// On the session's request: STARTTLS (RFC 3207).
+    /// The client begins TLS with STARTTLS, when the session wants TLS (RFC 3207).
     OnDemand(ClientTls),
 }
 
-/// Why a conversation ended.
+/// Reason why a client session ended.
 #[derive(Debug)]
 pub enum SessionEnd {
-    /// After QUIT, or because the peer said 421 or refused to greet.
+    /// The session ended after QUIT, or because the server sent 421 or refused to greet.
     Closed,
-    /// The peer lacks, or refused, an extension that is required: the session sent QUIT before it sent anything else.
+    /// The server does not offer, or refused, a required extension. The session sent QUIT before
+    /// its first transaction.
     GaveUp(GaveUp),
-    /// The connection broke while this reply was awaited.
+    /// The connection broke while the session waited for this reply.
     Lost(Option<Verb>, io::Error),
-    /// This reply did not come in time.
+    /// The reply to this command did not arrive in time. `None` means that the session waited for no
+    /// reply, for example because TLS was to begin.
     Timeout(Option<Verb>),
-    /// The peer does not speak SMTP.
+    /// The server violated the protocol while the session waited for this reply.
     Violated(Option<Verb>, Violation),
-    /// TLS could not be started.
+    /// The TLS handshake failed.
     TlsFailed(io::Error),
 }
 
-/// Why a conversation pauses.
+/// Reason why the session stops reading and writing.
 enum PauseReason {
     Ended(SessionEnd),
     /// Everything is written, and TLS must begin.
     ForTls,
 }
 
-/// A connection and its protocol state.
+/// A connection with its client session.
 pub struct ClientSession<'a, C: MessageSource> {
     stream: Stream,
     client: Client,
@@ -99,14 +106,16 @@ pub struct ClientSession<'a, C: MessageSource> {
     timer: &'a mut Timer,
     reply_timeout: Duration,
     worker_buffers: WorkerBuffers,
-    /// Time of this turn: when the last read ended, or when the task was woken.
+    /// Time of this turn: when the last read ended, or when the task of a session that is free was
+    /// woken.
     now: Duration,
-    /// Nothing has been read since the task was woken, so `now` may be long past.
+    /// Set if nothing has been read since the task was woken, so `now` may be old.
     is_woken: bool,
-    /// The output contains a message or needs several writes, so the clock is read when it has been written.
+    /// Set if the output contains a message or needs several writes. The clock is then read after
+    /// the write.
     has_message: bool,
-    /// A message will be written together with the output of others. The time of its write is known only in the next
-    /// turn.
+    /// Set while a message waits to be written together with the output of other sessions. The time
+    /// of its write is known only in the next turn.
     is_write_batched: bool,
     /// Output that the connection has not accepted yet.
     unsent: Option<Box<Outbox>>,
@@ -114,7 +123,7 @@ pub struct ClientSession<'a, C: MessageSource> {
 }
 
 impl<'a, C: MessageSource> ClientSession<'a, C> {
-    /// Creates a conversation on a connection that has just been made.
+    /// Creates a session on a new connection.
     pub fn new(
         stream: impl Into<Stream>,
         client: Client,
@@ -141,20 +150,21 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         }
     }
 
-    /// Sets the use of TLS.
+    /// Sets the use of TLS. `None` means no TLS.
     #[must_use]
     pub fn with_security(self, security: Option<ClientSecurity>) -> Self {
         Self { security, ..self }
     }
 
-    /// Limits the bytes of one write of a long message, as small buffers do; `None` for no limit.
+    /// Limits the bytes that one write of a long message sends, as small buffers do. `None` means
+    /// no limit.
     #[must_use]
     pub fn with_write_limit(mut self, limit: Option<NonZeroUsize>) -> Self {
         self.stream.limit_writes(limit);
         self
     }
 
-    /// Runs the conversation until it ends.
+    /// Runs the session until it ends. Returns the reason.
     pub async fn run(mut self) -> SessionEnd {
         if let Some(ClientSecurity::Implicit(setup)) = self.security.clone()
             && let Err(ended) = self.begin_tls(&setup).await
@@ -184,7 +194,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
     }
 
     async fn begin_tls(&mut self, setup: &ClientTls) -> Result<(), SessionEnd> {
-        // Before the greeting, the handshake may take as long as the greeting.
+        // Before the greeting, the TLS handshake may take as long as the greeting.
         let latest = self.client.deadline(self.reply_timeout).unwrap_or_else(|| clock::now() + self.reply_timeout);
         let timeout = latest.saturating_sub(clock::now());
         let handshake = match self.timer.timeout_at(latest, Box::pin(self.stream.connect_tls(setup))).await {
@@ -204,7 +214,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, buffers: &mut IoBuffers) -> Poll<PauseReason> {
-        // If the task is polled twice in one turn, for example by a timer, its output may not have been written yet.
+        // If the task is polled twice in a turn, for example by a timer, its output may not have
+        // been written yet.
         if self.is_write_batched && !self.stream.is_write_batched() {
             self.is_write_batched = false;
             self.source.written(self.stream.written_at());
@@ -221,8 +232,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
                 Ok(true) => {}
                 Ok(false) => return self.poll_timeout(),
                 Err(error) => {
-                    // The worker's next turn probably belongs to another session. It must not send the rest of this
-                    // output.
+                    // The next turn of the worker probably belongs to another session, which must
+                    // not send the rest of this output.
                     buffers.outbox.clear();
                     return Poll::Ready(PauseReason::Ended(self.write_failed(buffers.input.bytes(), error)));
                 }
@@ -251,11 +262,13 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
 
     /// Does what the session wants, as long as this needs no input.
     fn advance(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) {
-        // If the session sends in bursts, write a message at once after beginning it, and the next one after it.
+        // A session that sends in bursts writes each message right after beginning it, and then
+        // continues with the next.
         while self.step(cx, outbox) && self.client.bursts() && self.client.wants() == Want::Chunk {}
     }
 
-    /// Writes the message that is due, and begins the next one if there is one. Returns whether it began one.
+    /// Writes the message that is due, and begins the next one if the source has one. Returns true
+    /// if it began one.
     fn step(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> bool {
         let mut early = false;
         if self.client.wants() == Want::Message {
@@ -338,11 +351,13 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         SessionEnd::Lost(self.client.waits_for(), error)
     }
 
-    /// Handles a failed write. The peer may have sent a reason before closing: `552`, `421`, or a TLS alert.
+    /// Handles a failed write. The server may have sent a reason before it closed, such as `552`,
+    /// `421` or a TLS alert.
     fn write_failed(&mut self, input: &mut [u8], error: io::Error) -> SessionEnd {
         let taken = match self.stream.try_read(input) {
             Ok(count) if count > 0 => self.process_replies(&input[..count], &mut Vec::new()),
-            // Under TLS, the input is an alert or not a record at all. Either says more than the broken pipe.
+            // Under TLS, the input is an alert, or no TLS record at all. Both say more than the
+            // broken pipe.
             Err(alert) if alert.kind() == io::ErrorKind::InvalidData => return self.lost(alert),
             Ok(_) | Err(_) => Ok(()),
         };
@@ -373,7 +388,8 @@ mod tests {
 
     const MESSAGES: usize = 20;
 
-    /// Sends messages one after another, and records when each was rendered and when it was reported as written.
+    /// Sends messages one after another, and records when each was rendered and when it was
+    /// reported as written.
     #[derive(Default)]
     struct RecordingSource {
         rendered: Vec<Duration>,
@@ -434,8 +450,8 @@ mod tests {
                 let talk =
                     ClientSession::new(socket, client, &mut source, &mut timer, reply_timeout, worker_buffers).run();
                 let mut talk = pin!(talk);
-                // A timer or another task may wake a session in the turn in which it wrote. It is then polled again
-                // before its output is written.
+                // A timer or another task may wake a session in the turn in which it wrote. The
+                // session is then polled again before its output is written.
                 poll_fn(|cx| match talk.as_mut().poll(cx) {
                     Poll::Pending => talk.as_mut().poll(cx),
                     ready => ready,

@@ -1,6 +1,6 @@
-//! The trait that an embedding program implements. Each session has its own handler. By default every command is
-//! accepted, and nobody is let in (AUTH, XCLIENT). Only the answer to a message has no default, because it decides who
-//! is responsible for the message.
+//! The trait that an embedding program implements. Each session has a handler of its own. By
+//! default, every command is accepted and nobody can log in (AUTH, XCLIENT). Only the answer to a
+//! message has no default, because it decides who is responsible for the message.
 use crate::tls::Handshake;
 use mailrun_smtp::Path;
 use mailrun_smtp::command::{Hello, Mail, Recipient};
@@ -17,58 +17,60 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
 
-/// The other end of a session.
+/// The client of a session, as the server knows it when the session begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its address.
+    /// Address of the client's end of the connection.
     pub address: SocketAddr,
 }
 
-/// An answer to a command or a message.
+/// A handler's answer to a command or a message.
 pub enum Answer {
-    /// The usual positive reply.
+    /// Accept with the usual positive reply.
     Yes,
-    /// This reply. 4xx and 5xx refuse; 421 ends the session.
+    /// Send this reply. 4xx and 5xx refuse, and 421 ends the session.
     Reply(Reply),
-    /// The answer that the future returns. Until then, the session reads nothing.
+    /// Wait for the answer of this future. Until then, the session reads nothing.
     Later(Pin<Box<dyn Future<Output = Answer>>>),
-    /// The secret that [`Handler::look_up`] was asked for; `None` if the name is unknown. It is no answer to any other
-    /// question: the connection is then closed.
+    /// The secret that [`Handler::look_up`] was asked for. `None` means that the user name is
+    /// unknown. As an answer to any other question, it closes the connection.
     Secret(Option<Secret>),
-    /// The connection is closed, after this last reply if there is one: simulates a failing server.
+    /// Close the connection after this last reply, or without a reply. This simulates a failing
+    /// server.
     HangUp(Option<Reply>),
-    /// The connection is reset (RST), without a reply.
+    /// Reset the connection (RST) without a reply.
     Reset,
 }
 
-/// How much input a session reads next.
+/// Amount of input that a session reads next.
 #[derive(Debug)]
 pub enum ReadLimit {
-    /// All that there is space for.
+    /// Read as much as the buffer has room for.
     All,
-    /// At most that many bytes, which must be at least one.
+    /// Read at most this many bytes. The number must be at least one.
     AtMost(usize),
-    /// Nothing before that time: the peer eventually finds the connection full.
+    /// Read nothing before this time. In the end, the client cannot send any more.
     NotBefore(Duration),
-    /// Nothing more: the answer must be an [`Answer::HangUp`] or [`Answer::Reset`] that does not answer a command.
-    /// Other answers count as [`Answer::HangUp`] without a reply.
+    /// Read nothing more. The answer must be [`Answer::HangUp`] or [`Answer::Reset`], and it does
+    /// not answer a command. Any other answer counts as [`Answer::HangUp`] without a reply.
     Close(Answer),
 }
 
 impl Answer {
-    /// An answer that takes time, for example after a query to a disk, a directory or a policy service. The worker
-    /// polls the future. It is no tokio runtime: work that needs one is spawned there, and its handle awaited here.
-    /// `None` is the usual reply.
+    /// Makes an answer that takes time, for example because it needs a disk, a directory or a
+    /// policy service. The worker polls the future. `None` means the usual reply. The worker is not
+    /// a tokio runtime. Work that needs one must be spawned on such a runtime, and its handle can
+    /// be awaited here.
     pub fn later(answer: impl Future<Output = Option<Reply>> + 'static) -> Self {
         Self::eventually(async { answer.await.map_or(Self::Yes, Self::Reply) })
     }
 
-    /// Like [`Answer::later`], but for an answer of any kind.
+    /// Like [`Answer::later`], but for any kind of answer.
     pub fn eventually(answer: impl Future<Output = Self> + 'static) -> Self {
         Self::Later(Box::pin(answer))
     }
 
-    /// A reply with that code and text.
+    /// Makes a reply with this code and text.
     pub fn reply(code: u16, text: &str) -> Self {
         Self::Reply(Reply::new(code, text))
     }
@@ -87,190 +89,202 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// Why a session ended.
+/// Reason why a server session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
-    /// QUIT.
+    /// The client sent QUIT, which the handler accepted.
     Quit,
-    /// The peer closed or cut the connection.
+    /// The client closed or cut the connection.
     Lost,
-    /// The peer was silent, or slow, for too long.
+    /// The client was silent for too long, or too slow.
     Timeout,
-    /// This side ended the session: 421, too many errors.
+    /// This side ended the session, for example with 421 or after too many errors.
     HungUp,
-    /// The server is stopping.
+    /// The server is stopping, so it has ended all sessions.
     ShuttingDown,
 }
 
-/// Results of AUTH.
+/// Result of an AUTH exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoginOutcome {
-    /// The client proved its identity.
+    /// The client has proved its identity.
     Succeeded,
-    /// The client did not, or gave up.
+    /// The client did not prove its identity, or cancelled AUTH.
     Failed,
 }
 
-/// Decisions about one session. `now` is [`crate::clock::now`] at the read that brought the command.
+/// Decisions about one session. `now` is [`crate::clock::now`] at the read that brought the
+/// command.
 pub trait Handler: 'static {
-    /// A client has connected: the greeting.
+    /// Decides about a new connection. The answer is the greeting.
     fn connect(&mut self, now: Duration) -> Answer {
         let _ = now;
         Answer::Yes
     }
 
-    /// EHLO or HELO.
+    /// Decides about EHLO, HELO or LHLO. `name` is the client's name for itself.
     fn hello(&mut self, hello: Hello, name: &[u8]) -> Answer {
         let _ = (hello, name);
         Answer::Yes
     }
 
-    /// MAIL: a transaction begins.
+    /// Decides about MAIL, which begins a transaction.
     fn mail(&mut self, mail: &Mail<'_>) -> Answer {
         let _ = mail;
         Answer::Yes
     }
 
-    /// RCPT.
+    /// Decides about RCPT, which names a recipient of the message.
     fn recipient(&mut self, recipient: &Path<'_>) -> Answer {
         let _ = recipient;
         Answer::Yes
     }
 
-    /// RCPT with the sender's requests for notifications (RFC 3461), for a handler that needs more than
-    /// [`Handler::recipient`].
+    /// Decides about RCPT with the sender's requests for notifications (RFC 3461). A handler that
+    /// needs these implements this method instead of [`Handler::recipient`].
     fn recipient_with(&mut self, recipient: &Recipient<'_>) -> Answer {
         self.recipient(&recipient.path)
     }
 
-    /// DATA, or the first BDAT.
+    /// Decides about DATA, or about the first BDAT.
     fn data(&mut self) -> Answer {
         Answer::Yes
     }
 
-    /// Bytes of the message, dot-unstuffed, as they come.
+    /// Receives bytes of the message in the order of their arrival, without dot-stuffing.
     fn block(&mut self, block: &[u8]) {
         let _ = block;
     }
 
-    /// The message is complete; `bytes` is its size. A positive answer takes responsibility (RFC 5321 §6.1), so there is no
-    /// default: a handler that keeps no message must say so.
+    /// Decides about a complete message of `bytes` bytes. A positive answer takes responsibility
+    /// for the message (RFC 5321 §6.1). For this reason there is no default: a handler that keeps
+    /// no messages must say so.
     fn message(&mut self, bytes: u64, now: Duration) -> Answer;
 
-    /// LMTP: result of the message for the recipient of that number, counted over the accepted ones. Asked after
-    /// [`Handler::message`] answered yes; any other answer to that is sent for each recipient.
+    /// Returns the result of the message for one recipient in LMTP. `recipient` is its position
+    /// among the accepted recipients, from 0. The session asks this only if [`Handler::message`]
+    /// answered [`Answer::Yes`]. Any other answer is sent for each recipient.
     fn delivery(&mut self, recipient: u32, now: Duration) -> Answer {
         let _ = (recipient, now);
         Answer::Yes
     }
 
-    /// STARTTLS, if it is offered.
+    /// Decides about STARTTLS, if the server offers it.
     fn start_tls(&mut self) -> Answer {
         Answer::Yes
     }
 
-    /// The connection began with a PROXY header, which names the real client.
+    /// Receives the PROXY header of the connection, which names the real client.
     fn proxy_header(&mut self, header: &ProxyHeader) {
         let _ = header;
     }
 
-    /// The connection should have begun with a PROXY header, and did not; the session is over.
+    /// Reports that the connection did not begin with a PROXY header, although it should have. The
+    /// session is over.
     fn proxy_header_missing(&mut self, why: &io::Error) {
         let _ = why;
     }
 
-    /// A TLS handshake is about to begin: [`Answer::HangUp`] and [`Answer::Reset`] refuse it.
+    /// Decides about a TLS handshake before it begins. [`Answer::HangUp`] and [`Answer::Reset`]
+    /// refuse it.
     fn handshake(&mut self) -> Answer {
         Answer::Yes
     }
 
-    /// TLS has begun.
+    /// Reports that the TLS handshake is complete.
     fn tls_established(&mut self, handshake: &Handshake) {
         let _ = handshake;
     }
 
-    /// The TLS handshake failed; the session is over.
+    /// Reports that the TLS handshake failed. The session is over.
     fn tls_failed(&mut self, why: &io::Error) {
         let _ = why;
     }
 
-    /// AUTH, if it is offered, by a mechanism that shows the secret: decides whether name and secret belong together.
-    /// The default refuses everybody: 535.
+    /// Decides whether name and secret belong together, if AUTH is offered and the mechanism shows
+    /// the secret. The default refuses everybody with 535.
     fn login(&mut self, auth: &Auth<'_>) -> Answer {
         let _ = auth;
         Answer::Reply(ReplyReason::NotAuthenticated.reply().clone())
     }
 
-    /// AUTH by a mechanism that does not show the secret: returns the secret, or `None` if the name is unknown. The
-    /// reply to SCRAM-SHA-256 reveals that; to hide it, return [made-up keys](mailrun_smtp::sasl::DecoySecrets). The default
-    /// knows nobody: 535.
+    /// Returns the secret of a user, if the mechanism of AUTH does not show it. `None` means that
+    /// the name is unknown. The reply to SCRAM-SHA-256 reveals this to the client. To hide it,
+    /// return [made-up keys](mailrun_smtp::sasl::DecoySecrets). The default knows nobody, so every
+    /// login gets 535.
     fn secret(&mut self, auth: &Auth<'_>) -> Option<Secret> {
         let _ = auth;
         None
     }
 
-    /// Like [`Handler::secret`], for a handler that needs time or rejects the login. The answer is [`Answer::Secret`]
-    /// or any reply. [`Answer::Yes`] does not answer this question, so the client gets 454.
+    /// Like [`Handler::secret`], but for a handler that needs time or rejects the login. The answer
+    /// is [`Answer::Secret`] or any reply. [`Answer::Yes`] does not answer this question, so the
+    /// client gets 454.
     fn look_up(&mut self, auth: &Auth<'_>) -> Answer {
         Answer::Secret(self.secret(auth))
     }
 
-    /// The proof has come, where the secret was looked up before it (SCRAM-SHA-256): decides whether the proof may be
-    /// checked. The other mechanisms are checked as soon as [`Handler::login`] or [`Handler::look_up`] has answered.
+    /// Decides whether the client's proof may be checked, if the secret was looked up before the
+    /// proof arrived (SCRAM-SHA-256). With other mechanisms, the proof is checked as soon as
+    /// [`Handler::login`] or [`Handler::look_up`] has answered.
     fn proof(&mut self, auth: &Auth<'_>) -> Answer {
         let _ = auth;
         Answer::Yes
     }
 
-    /// AUTH has ended.
+    /// Reports the result of an AUTH exchange.
     fn login_ended(&mut self, outcome: LoginOutcome) {
         let _ = outcome;
     }
 
-    /// XCLIENT, if it is offered: names the real client, and may say that it has logged in. The default refuses: 550.
+    /// Decides about XCLIENT, if the server offers it. XCLIENT names the real client, and may say
+    /// that the client has logged in. The default refuses with 550.
     fn xclient(&mut self, xclient: &Xclient<'_>) -> Answer {
         let _ = xclient;
         Answer::Reply(ReplyReason::XclientNotPermitted.reply().clone())
     }
 
-    /// VRFY.
+    /// Decides about VRFY. `who` is the argument of VRFY.
     fn verify(&mut self, who: &[u8]) -> Answer {
         let _ = who;
         Answer::Yes
     }
 
-    /// RSET; if it is accepted, [`Handler::reset`] follows.
+    /// Decides about RSET. If it is accepted, [`Handler::reset`] follows.
     fn rset(&mut self) -> Answer {
         Answer::Yes
     }
 
-    /// NOOP.
+    /// Decides about NOOP, which has no effect.
     fn noop(&mut self) -> Answer {
         Answer::Yes
     }
 
-    /// QUIT.
+    /// Decides about QUIT. If it is accepted, the session ends.
     fn quit(&mut self) -> Answer {
         Answer::Yes
     }
 
-    /// Asked before each read: the amount to read. A server whose disk or next hop is slow slows its clients down here.
+    /// Returns how much the session may read next. It is called before each read. A server whose
+    /// disk or next hop is slow can slow its clients down here.
     fn read_limit(&mut self) -> ReadLimit {
         ReadLimit::All
     }
 
-    /// The transaction ended without a message: RSET, EHLO, or the message broke a rule and was rejected.
+    /// Reports that the transaction ended without a message, because of RSET or EHLO, or because
+    /// the session rejected the message for this reason.
     fn reset(&mut self, why: Option<ReplyReason>) {
         let _ = why;
     }
 
-    /// The session has given the client up: another protocol, too many errors, too many commands without mail. Only
-    /// [`Handler::disconnect`] is called after this.
+    /// Reports that the session ended because of the client, for example because of another
+    /// protocol, too many errors, or too many commands without mail. Only [`Handler::disconnect`]
+    /// is called after this.
     fn gave_up(&mut self, why: ReplyReason) {
         let _ = why;
     }
 
-    /// The session is over.
+    /// Reports that the session is over, and why.
     fn disconnect(&mut self, reason: CloseReason) {
         let _ = reason;
     }

@@ -20,32 +20,36 @@
 //! # }
 //! ```
 //!
-//! - [`Server::for_messages`] with a closure or a [`MessageHandler`]: whole messages, gathered within a bound of memory.
-//! - [`Server::new`] with a [`Handler`] for each session: a decision at each command, bytes as they come.
-//! - [`Client::builder`]: STARTTLS or implicit TLS, and AUTH; [`AsyncClient`] for use within a handler's answers.
+//! - [`Server::for_messages`] with a closure or a [`MessageHandler`] receives whole messages within
+//!   a memory limit.
+//! - [`Server::new`] with a [`Handler`] for each session decides at each command, and receives a
+//!   message in pieces.
+//! - [`Client::builder`] offers STARTTLS, implicit TLS and AUTH. [`AsyncClient`] can be used in a
+//!   handler's answers.
 //!
-//! The protocol is in `smtp`, the event loop in `eventloop`; this crate joins the two and adds TLS. One event loop per
-//! core, with sessions pinned to it; one read buffer per core, so that an idle session holds none.
+//! The protocol is in `smtp`, and the event loop in `eventloop`. This crate joins the two and adds
+//! TLS. There is one event loop per core, and sessions stay on their core. The sessions of a core
+//! share one read buffer, so an idle session holds no buffer.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `client` | clients for programs that send a message now and then |
-//! | `client_io` | connections of the clients, blocking and not |
-//! | `client_limits` | limits per client address |
-//! | `client_session` | drives a client session for a caller that has many of them |
+//! | `client_io` | connections of the clients, blocking and non-blocking |
+//! | `client_limits` | limits for each client address |
+//! | `client_session` | drives one client session, for a caller with many sessions |
 //! | `handler` | the trait that an embedding program implements |
-//! | `message_handler` | handlers of whole messages, with a bound on memory |
-//! | `nonce` | bytes that nobody can guess |
-//! | `outbox` | output of a turn, message uncopied |
-//! | `proxy_header` | the PROXY header before a session |
-//! | `recent` | tables of bounded size: keys that were used lately, in shards |
-//! | `server` | workers, accepting, stopping |
+//! | `message_handler` | handlers that get whole messages, with a limit of memory |
+//! | `nonce` | random bytes that nobody can guess |
+//! | `outbox` | the output of a turn, in which messages are not copied |
+//! | `proxy_header` | reads the PROXY header before a session |
+//! | `recent` | tables of limited size for keys that were used lately |
+//! | `server` | starts and stops workers, and accepts connections |
 //! | `server_session` | drives a server session for its handler |
-//! | `service` | what makes the handlers of a worker's sessions |
+//! | `service` | makes the handlers of a worker's sessions |
 //! | `stream` | a connection, plain or under TLS |
 //! | `tls` | TLS as a state machine over a connection |
 //! | `tls_files` | certificates and keys in files, read again when they change |
-//! | `tls_setup` | certificates, keys, trusted roots |
+//! | `tls_setup` | certificates, keys and trusted roots |
 //! | `worker` | a thread with its event loop and its buffers |
 mod client;
 mod client_io;

@@ -1,4 +1,5 @@
-//! Handlers of whole messages: an embedding program gets a message when it is complete, with its envelope.
+//! Handlers of whole messages. An embedding program receives a message with its envelope when the
+//! message is complete.
 //!
 //! ```text
 //! MAIL ──▶ sender     RCPT ──▶ recipients     DATA, BDAT ──▶ content     end ──▶ handle_message
@@ -20,35 +21,38 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Default limit of a message, in bytes: 32 MiB, as in aiosmtpd.
+/// Default size limit of a message in bytes: 32 MiB, as in aiosmtpd.
 pub(crate) const DEFAULT_MESSAGE_BYTES: u64 = 32 << 20;
-/// Default limit of all messages together that are being received, in bytes.
+/// Default limit in bytes for all messages that are being received at a time.
 const DEFAULT_BUFFER_BYTES: usize = 512 << 20;
-/// Smallest piece of memory that a message takes from the budget.
+/// Minimum number of bytes that a message takes from the budget at a time.
 const MIN_GROWTH: usize = 4096;
 
-/// A message with its envelope.
+/// A complete message with its envelope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceivedMessage {
-    /// Address of the client that sent it.
+    /// Address of the client that sent the message.
     pub client: SocketAddr,
-    /// Name that the client gave in EHLO or HELO.
+    /// Name that the client gave in EHLO, HELO or LHLO.
     pub hello: String,
-    /// Name of the user whom [`MessageHandler::handle_login`] let in.
+    /// Name of the user, if [`MessageHandler::handle_login`] accepted a login.
     pub user: Option<String>,
-    /// TLS of the connection.
+    /// Parameters of TLS, if the connection uses TLS.
     pub handshake: Option<Handshake>,
-    /// Address of the sender; empty for a notification, which must not be answered by another.
+    /// Address of the sender. It is empty for a notification, which must never cause another
+    /// notification.
     pub sender: String,
-    /// Addresses of the recipients, those that were accepted, in their order.
+    /// Addresses of the accepted recipients, in the order of the RCPT commands.
     pub recipients: Vec<String>,
     /// Kind of content that the client announced.
     pub body: BodyType,
-    /// The message, dot-unstuffed: its lines end in `<CRLF>`, unless it is [binary](BodyType::Binary).
+    /// Content of the message, without dot-stuffing. Its lines end in `<CRLF>`, unless it is
+    /// [binary](BodyType::Binary).
     pub content: Vec<u8>,
 }
 
-/// Decisions about whole messages. A closure `FnMut(ReceivedMessage) -> Answer` is one.
+/// Decisions about whole messages. Every closure `FnMut(ReceivedMessage) -> Answer` implements this
+/// trait.
 ///
 /// ```
 /// use mailrun_net::{Answer, ReceivedMessage, Server};
@@ -63,19 +67,21 @@ pub struct ReceivedMessage {
 /// # }
 /// ```
 pub trait MessageHandler: 'static {
-    /// A message is complete. A positive answer takes responsibility for it (RFC 5321 §6.1): give it once the message is
-    /// where it must not be lost. [`Answer::later`] is for what takes time.
+    /// Decides about a complete message. A positive answer takes responsibility for the message
+    /// (RFC 5321 §6.1), so the handler must first put it where it cannot be lost. If that takes
+    /// time, use [`Answer::later`].
     fn handle_message(&mut self, message: ReceivedMessage) -> Answer;
 
-    /// RCPT: decides about a recipient. `message` has the client, the user, the sender and the recipients so far. The
-    /// default accepts everybody, which suits a server that delivers nothing to others.
+    /// Decides about a recipient (RCPT). `message` has the client, the user, the sender and the
+    /// recipients so far. The default accepts everybody, which is safe only for a server that does
+    /// not deliver to other hosts.
     fn handle_recipient(&mut self, message: &ReceivedMessage, recipient: &Path<'_>) -> Answer {
         let _ = (message, recipient);
         Answer::Yes
     }
 
-    /// AUTH, if it is [offered](crate::Server::auth): decides whether name and password belong together. The default
-    /// lets nobody in.
+    /// Decides whether name and password belong together, if AUTH is
+    /// [offered](crate::Server::auth). The default refuses everybody.
     fn handle_login(&mut self, name: &str, password: &[u8]) -> Answer {
         let _ = (name, password);
         Answer::Reply(ReplyReason::NotAuthenticated.reply().clone())
@@ -88,7 +94,7 @@ impl<F: FnMut(ReceivedMessage) -> Answer + 'static> MessageHandler for F {
     }
 }
 
-/// Service of a [`MessageHandler`]: each session has a clone of it.
+/// Service for a [`MessageHandler`]. Each session gets a clone of the handler.
 #[derive(Clone, Debug)]
 pub struct MessageService<H> {
     handler: H,
@@ -96,7 +102,7 @@ pub struct MessageService<H> {
 }
 
 impl<H: MessageHandler + Clone> MessageService<H> {
-    /// Creates the service. Messages that are being received share the budget.
+    /// Creates the service. All messages that are being received share the budget.
     pub fn new(handler: H, budget: BufferBudget) -> Self {
         Self { handler, budget }
     }
@@ -110,8 +116,8 @@ impl<H: MessageHandler + Clone> Service for MessageService<H> {
     }
 }
 
-/// Memory for messages that are being received, shared by all sessions of a server. A message that finds none is
-/// answered 452: its client tries again later.
+/// Memory for messages that are being received, shared by all sessions of a server. If there is no
+/// memory for a message, the client gets 452 and has to try again later.
 #[derive(Clone, Debug)]
 pub struct BufferBudget {
     used: Arc<AtomicUsize>,
@@ -125,12 +131,12 @@ impl Default for BufferBudget {
 }
 
 impl BufferBudget {
-    /// Creates a budget of that many bytes.
+    /// Creates a budget of this many bytes.
     pub fn new(limit: usize) -> Self {
         Self { used: Arc::default(), limit }
     }
 
-    /// Bytes in use.
+    /// Returns the number of bytes in use.
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
@@ -153,7 +159,7 @@ impl BufferBudget {
 struct ContentBuffer {
     content: Vec<u8>,
     budget: BufferBudget,
-    /// Number of bytes that it has taken from the budget.
+    /// Number of bytes that this buffer has taken from the budget.
     taken: usize,
     is_short: bool,
 }
@@ -163,7 +169,7 @@ impl ContentBuffer {
         Self { content: Vec::new(), budget, taken: 0, is_short: false }
     }
 
-    /// Appends a block, if the budget has memory for it.
+    /// Appends a block, if the budget has enough memory.
     fn append(&mut self, block: &[u8]) {
         if self.is_short {
             return;
@@ -182,8 +188,8 @@ impl ContentBuffer {
         self.content.extend_from_slice(block);
     }
 
-    /// Removes the content. Its share of the budget is kept until the next [`ContentBuffer::clear`], because the
-    /// handler still holds it.
+    /// Removes the content. Its share of the budget is kept until the next
+    /// [`ContentBuffer::clear`], because the handler still holds the content.
     fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.content)
     }
@@ -201,21 +207,21 @@ impl Drop for ContentBuffer {
     }
 }
 
-/// Handler of one session that gathers messages for a [`MessageHandler`].
+/// Handler of one session, which gathers messages for a [`MessageHandler`].
 #[derive(Debug)]
 pub struct BufferingHandler<H> {
     handler: H,
-    /// Client and envelope so far. The content is in `buffer`.
+    /// The client, and the envelope so far. The content is in `buffer`.
     message: ReceivedMessage,
     buffer: ContentBuffer,
-    /// A recipient that was accepted by an answer that took time.
+    /// Recipient that was accepted by an answer that took time.
     late_recipient: Rc<RefCell<Option<String>>>,
-    /// Name of the login that awaits a decision.
+    /// Name in a login that has not been decided yet.
     candidate: Option<String>,
 }
 
 impl<H: MessageHandler> BufferingHandler<H> {
-    /// Creates the handler of a session with that client.
+    /// Creates the handler of a session with this client.
     pub fn new(handler: H, peer: Peer, budget: BufferBudget) -> Self {
         let message = ReceivedMessage {
             client: peer.address,
@@ -239,13 +245,13 @@ impl<H: MessageHandler> BufferingHandler<H> {
         self.buffer.clear();
     }
 
-    /// Adds the recipient that was accepted late.
+    /// Adds the recipient that was accepted late, if there is one.
     fn settle_recipient(&mut self) {
         self.message.recipients.extend(self.late_recipient.take());
     }
 }
 
-/// Reports whether an answer accepts. An answer that takes time has not accepted yet.
+/// Returns true if the answer accepts. An answer that takes time has not accepted yet.
 fn accepts(answer: &Answer) -> bool {
     match answer {
         Answer::Yes => true,
@@ -254,7 +260,7 @@ fn accepts(answer: &Answer) -> bool {
     }
 }
 
-/// Returns the same answer. If it finally accepts, it also records the recipient.
+/// Returns an equivalent answer that records the recipient if it finally accepts.
 fn keeping(answer: Answer, recipient: String, kept: Rc<RefCell<Option<String>>>) -> Answer {
     Answer::eventually(async move {
         let mut answer = answer;
@@ -334,7 +340,7 @@ impl<H: MessageHandler> Handler for BufferingHandler<H> {
 
     fn tls_established(&mut self, handshake: &Handshake) {
         self.message.handshake = Some(handshake.clone());
-        // Nothing that was sent before TLS counts (RFC 3207 §4.2).
+        // Everything that was sent before TLS must be discarded (RFC 3207 §4.2).
         self.message.hello.clear();
         self.message.user = None;
     }
@@ -385,8 +391,8 @@ mod tests {
     }
 
     proptest! {
-        /// A buffer must contain exactly what came since it was cleared, or nothing, and its share of the budget must
-        /// cover its memory.
+        /// A buffer must contain exactly the blocks since it was cleared, or nothing. Its share of
+        /// the budget must cover its memory.
         #[test]
         fn memory_is_charged_before_it_is_taken(
             limit in 0..40_000_usize,

@@ -1,13 +1,12 @@
-//! Output of a turn: bytes, and at most one long message body, which is not copied.
+//! Output of a turn. It consists of bytes and at most one long message body, which is not copied.
 use crate::stream::Stream;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-/// Bytes on their way to a peer.
+/// Bytes that wait to be sent to a peer.
 #[derive(Debug, Default)]
 pub struct Outbox {
     bytes: Vec<u8>,
-    /// A shared body: its offset in `bytes`, and the length to send.
     body: Option<SharedBody>,
     written: usize,
 }
@@ -26,17 +25,17 @@ impl SharedBody {
 }
 
 impl Outbox {
-    /// Buffer for short pieces.
+    /// Returns the buffer for short pieces.
     pub fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// Appends a long body without copying it; a second one in the same turn is copied.
+    /// Appends a long body without copying it. A second body in the same turn is copied.
     pub fn append_shared(&mut self, body: &Arc<[u8]>) {
         self.append_beginning(body, body.len());
     }
 
-    /// Appends only the first `length` bytes of the body. Panics if it has fewer.
+    /// Appends the first `length` bytes of a body. Panics if the body is shorter.
     pub fn append_beginning(&mut self, body: &Arc<[u8]>, length: usize) {
         if self.body.is_none() && length <= body.len() {
             self.body = Some(SharedBody { at: self.bytes.len(), shared: Arc::clone(body), length });
@@ -45,7 +44,7 @@ impl Outbox {
         }
     }
 
-    /// Removes the last `count` bytes; all of them are in the piece that was appended last.
+    /// Removes the last `count` bytes. They must all be in the piece that was appended last.
     pub fn drop_last(&mut self, count: usize) {
         match &mut self.body {
             Some(body) if body.at == self.bytes.len() => body.length -= count.min(body.length),
@@ -53,12 +52,13 @@ impl Outbox {
         }
     }
 
-    /// Length in bytes.
+    /// Returns the number of bytes that wait to be sent.
     pub fn length(&self) -> usize {
         self.bytes.len() + self.body.as_ref().map_or(0, |body| body.length)
     }
 
-    /// Appends the content of another outbox. Its long body is not copied if this outbox has none.
+    /// Appends the content of another outbox. The other's long body is not copied if this outbox
+    /// has none.
     pub fn append(&mut self, other: Self) {
         match other.body {
             None => self.bytes.extend_from_slice(&other.bytes),
@@ -78,22 +78,23 @@ impl Outbox {
         }
     }
 
-    /// Reports whether there is nothing to write.
+    /// Returns true if there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty() && self.body.is_none()
     }
 
-    /// Empties it; the memory is kept.
+    /// Removes the content, but keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.body = None;
         self.written = 0;
     }
 
-    /// Writes as much as the connection takes; true once all is written. Then it is empty again.
+    /// Writes as much as the connection accepts. Returns true when everything is written, and
+    /// empties the outbox then.
     ///
     /// # Errors
-    /// Those of `writev`, except `WouldBlock`.
+    /// Returns the errors of `writev`, except `WouldBlock`.
     pub fn write_to(&mut self, stream: &mut Stream) -> io::Result<bool> {
         let total = self.bytes.len() + self.body.as_ref().map_or(0, |body| body.length);
         while self.written < total {

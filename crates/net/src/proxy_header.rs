@@ -1,26 +1,28 @@
-//! The PROXY header before the first byte of a session: whether there is one, and reading it.
+//! Reads the PROXY header before the first byte of a session.
 use mailrun_eventloop::Socket;
 use mailrun_smtp::proxy::{self, MAX_V1_BYTES, ProxyHeader, ProxyHeaderError};
 use std::future::poll_fn;
 use std::io;
 
-/// Memory is taken in steps of this size for a long header, because a sender may announce 64 KB and send nothing.
+/// Memory for a long header is allocated in steps of this size, because a sender may announce 64 KB
+/// and send nothing.
 const STEP_BYTES: usize = 4096;
 
-/// Use of a proxy that names the real client of each connection.
+/// Tells whether connections come through a proxy that names the real client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Proxied {
-    /// Connections come directly.
+    /// Clients connect directly, so a session has no PROXY header.
     #[default]
     No,
-    /// Connections come through a proxy, and each begins with a PROXY header, of version 1 or 2.
+    /// A proxy passes on the connections, and begins each with a PROXY header of version 1 or 2.
     Yes,
 }
 
-/// Takes the header, and not a byte more: a TLS handshake may follow.
+/// Reads the header, but no byte after it, because a TLS handshake may follow.
 ///
 /// # Errors
-/// Those of the connection; `InvalidData` if it does not begin with a header.
+/// Returns the errors of the connection, and `InvalidData` if the connection does not begin with a
+/// header.
 pub(crate) async fn take_header(socket: &Socket) -> io::Result<ProxyHeader> {
     let length = header_length(socket).await?;
     let mut header = Vec::new();
@@ -40,7 +42,7 @@ pub(crate) async fn take_header(socket: &Socket) -> io::Result<ProxyHeader> {
     }
 }
 
-/// Looks at the first bytes without taking them. They contain the length of the header.
+/// Looks at the first bytes without reading them. They contain the length of the header.
 async fn header_length(socket: &Socket) -> io::Result<usize> {
     let mut first = [0; MAX_V1_BYTES];
     loop {

@@ -1,14 +1,15 @@
-//! Tables of bounded size for state that unknown clients cause. They keep recently used keys, in shards.
+//! Tables of limited size, for state that unknown clients cause. They keep the keys that were used
+//! recently, in shards.
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A map that drops the keys that were not used lately. It holds the latest `capacity / 2` keys at least, and
-/// `capacity` at most.
+/// A map that forgets keys which were not used recently. It holds at least the last `capacity / 2`
+/// keys that were used, and at most `capacity` keys.
 ///
-/// Keys live in two generations. A key that is used moves to the younger one; when that is full the older one is
-/// dropped and the younger one takes its place. So each use costs one or two look-ups, and nothing is ordered or
-/// scanned.
+/// Keys live in two generations. A key that is used moves to the younger generation. When the
+/// younger generation is full, it replaces the older one, whose keys are dropped. So each use costs
+/// one or two look-ups, and nothing has to be sorted or searched.
 #[derive(Debug)]
 pub struct RecentMap<K, V> {
     young: HashMap<K, V>,
@@ -17,12 +18,13 @@ pub struct RecentMap<K, V> {
 }
 
 impl<K: Hash + Eq, V> RecentMap<K, V> {
-    /// Creates an empty map of that capacity, at least two. No memory is taken before it is used.
+    /// Creates an empty map with this capacity, which is at least two. It allocates no memory
+    /// before it is used.
     pub fn new(capacity: usize) -> Self {
         Self { young: HashMap::new(), old: HashMap::new(), generation: (capacity / 2).max(1) }
     }
 
-    /// Returns the value of a key, which counts as used.
+    /// Returns the value of a key. The key counts as used.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         if !self.young.contains_key(key) {
             let (key, value) = self.old.remove_entry(key)?;
@@ -31,7 +33,8 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
         self.young.get_mut(key)
     }
 
-    /// Returns the value of a key, and makes it if there is none. The key counts as used.
+    /// Returns the value of a key. Creates it with `make` if the key is unknown. The key counts as
+    /// used.
     pub fn get_or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
         if !self.young.contains_key(&key) {
             let value = self.old.remove(&key).unwrap_or_else(make);
@@ -42,7 +45,7 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
         self.young.entry(key).or_insert_with(make)
     }
 
-    /// Sets the value of a key.
+    /// Sets the value of a key, which counts as used.
     pub fn insert(&mut self, key: K, value: V) {
         self.old.remove(&key);
         if !self.young.contains_key(&key) {
@@ -56,12 +59,12 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
         self.young.remove(key).or_else(|| self.old.remove(key))
     }
 
-    /// Number of keys.
+    /// Returns the number of keys that the map holds.
     pub fn len(&self) -> usize {
         self.young.len() + self.old.len()
     }
 
-    /// Reports whether it holds no key.
+    /// Returns true if the map holds no key.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -74,10 +77,12 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
     }
 }
 
-/// Number of locks for the keys. It exceeds the number of workers on any known host, so the locks rarely contend.
+/// Number of shards. It exceeds the usual number of workers, so two workers rarely wait for the
+/// same lock.
 const SHARDS: usize = 64;
 
-/// Tables that share keys by hash, each behind a lock of its own. The hash is keyed at random.
+/// Tables that divide keys among themselves by hash, each with its own lock. The hash has a random
+/// key.
 #[derive(Debug)]
 pub struct Shards<T> {
     shards: Box<[Mutex<T>]>,
@@ -85,17 +90,18 @@ pub struct Shards<T> {
 }
 
 impl<T> Shards<T> {
-    /// Creates tables by `make`, which gets the share of a capacity that each has.
+    /// Creates the tables with `make`, which gets each table's share of the capacity.
     pub fn new(capacity: usize, make: impl Fn(usize) -> T) -> Self {
         let share = capacity.div_ceil(SHARDS);
         let shards = (0..SHARDS).map(|_| Mutex::new(make(share))).collect();
         Self { shards, hasher: RandomState::new() }
     }
 
-    /// Locks and returns the table of that key.
+    /// Locks and returns the table that is responsible for the key.
     pub fn lock(&self, key: &impl Hash) -> MutexGuard<'_, T> {
         let number = self.hasher.hash_one(key) as usize % self.shards.len();
-        // The values are only counters. If a thread panicked, at worst one of them is off by one.
+        // The values are only counters. If a thread has panicked, one of them may be off by one at
+        // worst.
         self.shards[number].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -125,14 +131,14 @@ mod tests {
     }
 
     proptest! {
-        /// Compares the table with a list in order of use. The latest half must be there with its values, and the table
-        /// must not exceed its capacity.
+        /// Compares the map with a list in order of use. The latest half of the capacity must be
+        /// there with its values, and the map must not exceed its capacity.
         #[test]
         fn the_latest_keys_are_held(
             capacity in 2..40_usize, steps in prop::collection::vec((0..60_u8, 0..4_u8), 0..400)
         ) {
             let mut map = RecentMap::new(capacity);
-            // A removed key leaves its place empty.
+            // A removed key leaves its place in the list empty.
             let mut used: VecDeque<Option<(u8, usize)>> = VecDeque::new();
             for (number, (key, what)) in steps.into_iter().enumerate() {
                 let at = used.iter().position(|one| one.is_some_and(|(one, _)| one == key));

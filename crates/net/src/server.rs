@@ -1,4 +1,4 @@
-//! The embeddable server: workers that accept and serve.
+//! The embeddable server. Its workers accept and serve connections.
 use crate::client_limits::{ClientLimits, Clients};
 use crate::handler::Peer;
 use crate::message_handler::{BufferBudget, DEFAULT_MESSAGE_BYTES, MessageHandler, MessageService};
@@ -31,19 +31,19 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Interval of [`Service::tick`].
+/// Interval between calls of [`Service::tick`].
 const TICK_INTERVAL: Duration = Duration::from_millis(250);
 /// Time that sessions have to send QUIT after the stop was requested.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
-/// Interval at which the server checks whether they have.
+/// Interval at which the server checks whether all sessions have ended.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Pause after a failed accept, for example because descriptors ran out.
+/// Pause after a failed accept, for example because there are no more file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// Change that a program makes to the server's offer.
+/// Change of the server's offer by the embedding program.
 type OfferChange = Box<dyn FnOnce(&mut Offer)>;
 
-/// A server to be started.
+/// Settings of a server before it is started.
 ///
 /// ```no_run
 /// use mailrun_net::{Answer, Handler, Server};
@@ -76,9 +76,10 @@ pub struct Server<S, M> {
 }
 
 impl Server<(), ()> {
-    /// Creates a server that gives whole messages to `handler`; each session has a clone of it. Its messages have at most
-    /// 32 MiB ([`Server::limits`]), and all that are being received at a time 512 MiB ([`BufferBudget`]). DSN is not
-    /// offered, for the handler does not see what is asked for.
+    /// Creates a server that gives whole messages to `handler`. Each session gets a clone of the
+    /// handler. A message may have at most 32 MiB ([`Server::limits`]), and all messages that are
+    /// being received at a time 512 MiB ([`BufferBudget`]). DSN is not offered, because the handler
+    /// does not see requests for notifications.
     pub fn for_messages<H: MessageHandler + Clone + Send>(
         handler: H,
     ) -> Server<MessageService<H>, impl Fn() -> MessageService<H> + Clone + Send + 'static> {
@@ -90,7 +91,7 @@ impl Server<(), ()> {
 }
 
 impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
-    /// Creates a server. Every worker calls `make` once for its service.
+    /// Creates a server. Each worker calls `make` once for its service.
     pub fn new(make: M) -> Self {
         Self {
             make,
@@ -107,81 +108,82 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         }
     }
 
-    /// Sets the server's own name.
+    /// Sets the server's own name, which its replies contain.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         name.clone_into(&mut self.name);
         self
     }
 
-    /// Sets the limits of a session.
+    /// Sets the limits that apply to each session.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Sets the number of threads that serve.
+    /// Sets the number of threads that serve sessions.
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers.max(1);
         self
     }
 
-    /// Sets the number of sessions at a time, over all workers; more are answered 421. The last quarter is for clients
-    /// that are [exempt](Service::is_exempt).
+    /// Sets the maximum number of sessions at a time, over all workers. Further clients get 421.
+    /// The last quarter is reserved for clients that are [exempt](Service::is_exempt).
     #[must_use]
     pub fn sessions(mut self, sessions: usize) -> Self {
         self.sessions = sessions;
         self
     }
 
-    /// Sets the limits for each client address, except those that are [exempt](Service::is_exempt).
+    /// Sets the limits for each client address. Clients that are [exempt](Service::is_exempt) have
+    /// no limits.
     #[must_use]
     pub fn client_limits(self, limits: ClientLimits) -> Self {
         self.clients(Arc::new(Clients::new(limits)))
     }
 
-    /// Sets limits that are counted together with other servers.
+    /// Sets limits that several servers count together.
     #[must_use]
     pub fn clients(mut self, clients: Arc<Clients>) -> Self {
         self.clients = clients;
         self
     }
 
-    /// Sets the use of TLS; [`ServerSecurity::Offered`] puts STARTTLS into the reply to EHLO.
+    /// Sets the use of TLS. With [`ServerSecurity::Offered`], the reply to EHLO lists STARTTLS.
     #[must_use]
     pub fn security(mut self, security: ServerSecurity) -> Self {
         self.security = security;
         self
     }
 
-    /// Sets whether each connection begins with a PROXY header.
+    /// Sets whether a proxy begins each connection with a PROXY header.
     #[must_use]
     pub fn proxied(mut self, proxied: Proxied) -> Self {
         self.proxied = proxied;
         self
     }
 
-    /// Sets the owner of the workers' tables of descriptors. With [`FdTable::Private`] the listening socket stays open
-    /// until the process ends, and handlers may use no descriptor that another thread made after the server was
-    /// started: for programs that only run a server.
+    /// Sets who owns the workers' tables of file descriptors. [`FdTable::Private`] suits programs
+    /// that only run a server. With it, the listening socket stays open until the process ends, and
+    /// handlers must not use descriptors that another thread opens after the server was started.
     #[must_use]
     pub fn fd_table(mut self, files: FdTable) -> Self {
         self.worker_options.fd_table = files;
         self
     }
 
-    /// Sets how long workers look for events before they sleep. With few sessions this reduces delays, but it occupies
-    /// a processor.
+    /// Sets how long workers look for events before they sleep. This reduces delays if there are
+    /// few sessions, but occupies a processor.
     #[must_use]
     pub fn busy_poll(mut self, busy_poll: BusyPoll) -> Self {
         self.worker_options.busy_poll = busy_poll;
         self
     }
 
-    /// Changes the extensions that are offered and required: AUTH, XCLIENT, LMTP, or fewer than by default. Several changes
-    /// are made one after the other.
+    /// Changes the extensions that are offered and required, such as AUTH, XCLIENT or LMTP. Several
+    /// changes are applied one after the other.
     #[must_use]
     pub fn offer(mut self, change: impl FnOnce(&mut Offer) + 'static) -> Self {
         self.offer_change = Some(match self.offer_change.take() {
@@ -194,8 +196,8 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
-    /// Offers AUTH by those mechanisms, over TLS only: the server needs [security](Server::security), and a handler that
-    /// checks names and secrets.
+    /// Offers AUTH with these mechanisms over TLS. The server also needs [`Server::security`], and
+    /// a handler that checks names and secrets.
     #[must_use]
     pub fn auth(self, mechanisms: Mechanisms) -> Self {
         self.offer(move |offer| {
@@ -204,28 +206,28 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         })
     }
 
-    /// Listens at a TCP address and serves.
+    /// Listens at a TCP address and serves. All workers are listening when this returns.
     ///
     /// # Errors
-    /// Those of listening there and of starting workers: each has its event loop and listens when this returns.
+    /// Returns the errors of listening and of starting workers.
     pub fn start(self, address: SocketAddr) -> io::Result<RunningServer> {
         self.start_at(&address.into())
     }
 
-    /// Listens and serves.
+    /// Listens at a TCP address or a unix-domain socket, and serves.
     ///
     /// # Errors
-    /// As [`Server::start`].
+    /// See [`Server::start`].
     pub fn start_at(self, endpoint: &Endpoint) -> io::Result<RunningServer> {
         let (listener, endpoint) = listener::listen_at(endpoint)?;
         self.serve_on(listener, endpoint, SocketOwner::Server)
     }
 
-    /// Serves on a socket that listens already: one that a service manager has opened, as for systemd's socket activation.
-    /// A path of `endpoint` stays when the server ends.
+    /// Serves on a socket that is already listening, for example from systemd's socket activation.
+    /// If the endpoint is a path, the path stays when the server ends.
     ///
     /// # Errors
-    /// As [`Server::start`]; and if the socket's options cannot be set.
+    /// See [`Server::start`]. Also fails if the socket's options cannot be set.
     pub fn start_on(self, listener: OwnedFd, endpoint: Endpoint) -> io::Result<RunningServer> {
         listener::adopt(&listener, &endpoint)?;
         self.serve_on(listener, endpoint, SocketOwner::Other)
@@ -270,7 +272,8 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
     }
 }
 
-/// Finds out why a worker ended before it listened. Most likely, descriptors have run out.
+/// Returns the reason why a worker ended before it was listening. Most likely, there are no more
+/// file descriptors.
 fn startup_error(worker: WorkerHandle) -> io::Error {
     match worker.join() {
         Ok(Err(error) | Ok(Err(error))) => error,
@@ -278,17 +281,18 @@ fn startup_error(worker: WorkerHandle) -> io::Error {
     }
 }
 
-/// A worker's thread. The outer result is that of its event loop, the inner one that of listening.
+/// A worker's thread. The outer result is that of the event loop, and the inner result that of
+/// listening.
 type WorkerHandle = JoinHandle<io::Result<io::Result<()>>>;
 
-/// Who opened the listening socket. The owner removes its path.
+/// Owner of the listening socket, who removes the socket's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SocketOwner {
     Server,
     Other,
 }
 
-/// A running server. Dropping it stops it.
+/// A running server. It stops when this value is dropped.
 #[derive(Debug)]
 pub struct RunningServer {
     endpoint: Endpoint,
@@ -298,18 +302,19 @@ pub struct RunningServer {
 }
 
 impl RunningServer {
-    /// The endpoint where it listens.
+    /// Returns the endpoint at which the server listens.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// The address where it listens; that of a unix-domain socket is `0.0.0.0:0`.
+    /// Returns the address at which the server listens. For a unix-domain socket, this is
+    /// `0.0.0.0:0`.
     pub fn address(&self) -> SocketAddr {
         self.endpoint.address()
     }
 
-    /// Stops accepting, gives sessions a moment to end by themselves, ends the others with 421, and waits for the
-    /// workers.
+    /// Stops the server. It no longer accepts connections, gives sessions a moment to end by
+    /// themselves, ends the other sessions with 421, and waits for the workers.
     pub fn stop(self) {
         self.stop.send_replace(true);
         self.wait();
@@ -318,7 +323,8 @@ impl RunningServer {
     /// Waits until the workers end by themselves.
     pub fn wait(mut self) {
         for worker in std::mem::take(&mut self.workers) {
-            // A worker that panicked has already reported this on standard error. Continue with the others.
+            // A worker that panicked has already reported this on standard error. Continue with the
+            // other workers.
             let _ = worker.join();
         }
     }
@@ -327,15 +333,15 @@ impl RunningServer {
 impl Drop for RunningServer {
     fn drop(&mut self) {
         if let (Endpoint::Unix(path), SocketOwner::Server) = (&self.endpoint, self.owner) {
-            // The socket may already be gone.
+            // Ignore an error, because the socket may already be gone.
             let _ = std::fs::remove_file(path);
         }
         self.stop.send_replace(true);
     }
 }
 
-/// Sessions of all workers together. The kernel distributes connections as it likes, so a share for each worker would
-/// not be a limit.
+/// Places for sessions of all workers together. The kernel distributes connections as it likes, so
+/// a limit for each worker would not limit the total.
 #[derive(Debug)]
 struct SessionSlots {
     open: AtomicUsize,
@@ -343,8 +349,8 @@ struct SessionSlots {
 }
 
 impl SessionSlots {
-    /// Takes a place for another session. Returns false if there is none. Clients with limits cannot have the last
-    /// quarter.
+    /// Takes a place for a session. Returns false if there is none. Clients that have limits cannot
+    /// use the last quarter of the places.
     fn try_acquire(&self, client: ClientClass) -> bool {
         let most = match client {
             ClientClass::Exempt => self.limit,
@@ -362,14 +368,14 @@ impl SessionSlots {
     }
 }
 
-/// Kinds of clients: with and without limits.
+/// Kind of client: with or without limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClientClass {
     Exempt,
     Limited,
 }
 
-/// Settings that a worker serves with.
+/// Settings that each worker needs.
 struct ServerContext {
     settings: Arc<ServerSettings>,
     security: ServerSecurity,
@@ -388,7 +394,7 @@ async fn serve<S: Service>(
 ) -> io::Result<()> {
     let service = Rc::new(make());
     let acceptor = Acceptor::new(listener)?;
-    // If another worker failed, the starting thread may already be gone.
+    // Ignore an error: if another worker failed, the starting thread may already be gone.
     let _ = begun.send(());
     let open = Rc::new(Cell::new(0));
     tokio::select! {
@@ -432,7 +438,7 @@ async fn accept<S: Service>(
         let client = classify(&**service, address.ip());
         let (client, admission) = match place.proxied {
             Proxied::No => (client, admit(&place.clients, client, address.ip())),
-            // The address is the proxy's. The client's will be known later.
+            // This address is the proxy's. The client is counted when the header has named it.
             Proxied::Yes => (ClientClass::Exempt, Ok(None)),
         };
         let refusal = match &admission {
@@ -441,7 +447,7 @@ async fn accept<S: Service>(
             Ok(_) => None,
         };
         if let Some(reply) = refusal {
-            // Best effort: the client also notices that the connection is closed.
+            // Ignore an error: the client also notices that the connection is closed.
             let _ = send(&descriptor, reply.wire(), SendFlags::NOSIGNAL);
             continue;
         }
@@ -457,7 +463,8 @@ async fn accept<S: Service>(
         let service = service.clone();
         let admission = admission.ok().flatten();
         worker::spawn_local(async move {
-            // Without another descriptor the connection cannot be watched, so it is closed immediately.
+            // Without another descriptor the connection cannot be watched, so it is closed
+            // immediately.
             if let Ok(socket) = Socket::from_accepted(descriptor) {
                 let session =
                     ServerSession::new(socket.into(), handler, settings, security, worker_buffers).admitted(admission);
@@ -469,7 +476,8 @@ async fn accept<S: Service>(
     }
 }
 
-/// The client of a unix-domain socket has no address. The permissions of the socket have admitted it.
+/// Clients of a unix-domain socket have no address. They are exempt, because the permissions of the
+/// socket have admitted them.
 fn classify<S: Service>(service: &S, address: IpAddr) -> ClientClass {
     let is_exempt = address.is_unspecified() || service.is_exempt(address);
     if is_exempt { ClientClass::Exempt } else { ClientClass::Limited }

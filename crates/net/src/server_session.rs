@@ -1,4 +1,5 @@
-//! Drives a server session for its handler: reads, asks, answers, and writes. It makes no decisions.
+//! Drives a server session for its handler. It reads, asks, answers and writes, but decides
+//! nothing.
 use crate::client_limits::{Admission, ClientLimit};
 use crate::handler::{Answer, CloseReason, Handler, LoginOutcome, ReadLimit};
 use crate::nonce::nonce;
@@ -21,18 +22,20 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-/// The limits of a client that may connect, if it has any, or the limit that it has exceeded.
+/// Limits of a client that may connect, if it has any. The error is the limit that the client has
+/// exceeded.
 pub(crate) type ClientAdmission = Result<Option<Admission>, ClientLimit>;
 
-/// Longest wait for the peer's end after our last reply. A peer that reads it closes immediately.
+/// Longest wait for the client to close the connection after the last reply. A client that reads
+/// the reply closes at once.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most bytes that the peer may send during that wait. This covers what is already in the buffers of both ends.
+/// Maximum number of bytes that the client may send during that wait. This covers the buffers of
+/// both ends.
 const MAX_LINGER_BYTES: usize = 16 << 20;
 
-/// An answer that takes time.
 type PendingAnswer = Pin<Box<dyn Future<Output = Answer>>>;
 
-/// A connection, its protocol state, and its handler.
+/// A connection with its server session and its handler.
 pub(crate) struct ServerSession<H: Handler> {
     stream: Stream,
     server: Server,
@@ -40,22 +43,24 @@ pub(crate) struct ServerSession<H: Handler> {
     handler: H,
     worker_buffers: WorkerBuffers,
     timer: Timer,
-    /// If the open question is granted, the transaction ends: RSET, EHLO.
+    /// Set if a positive answer to the open question ends the transaction, which is the case for
+    /// RSET and EHLO.
     resets: bool,
-    /// Input that was read before an answer was known.
+    /// Input that was read while an answer was still pending.
     backlog: Vec<u8>,
     /// Output that the socket has not accepted yet.
     unsent: Vec<u8>,
     close_reason: Option<CloseReason>,
     /// Limits of the client, if it has any.
     admission: Option<Admission>,
-    /// Close without waiting for the peer's end: the handler asked for that, or the peer has sent nothing.
+    /// Set if the connection must be closed without waiting for the client, because the handler
+    /// asked for that or the client has sent nothing.
     is_aborted: bool,
-    /// How long a peer may be silent, or leave its replies unread.
+    /// Time for which a client may be silent, or may leave replies unread.
     idle_timeout: Duration,
-    /// When the server gives up on a peer that does not read its replies.
+    /// Time at which the server gives up on a client that does not read its replies.
     flushed_by: Option<Duration>,
-    /// Time of the last turn, until the task sleeps. Saves reading the clock twice.
+    /// Time of the last turn, until the task sleeps. It saves reading the clock twice.
     now: Option<Duration>,
 }
 
@@ -93,7 +98,7 @@ impl<H: Handler> ServerSession<H> {
         self
     }
 
-    /// Runs the session to its end. Calls `admit` if the client is known only from the proxy's header.
+    /// Runs the session to its end. Calls `admit` if a proxy's header names the client.
     pub(crate) async fn run(mut self, proxied: Proxied, admit: impl FnOnce(IpAddr) -> ClientAdmission) {
         let outcome = match proxied {
             Proxied::No => self.serve().await,
@@ -109,7 +114,8 @@ impl<H: Handler> ServerSession<H> {
         };
         self.notify_disconnect(reason);
         if reason == CloseReason::HungUp && !self.is_aborted {
-            // Boxed, because few sessions end like this, and it must not make every session larger.
+            // Boxed, because few sessions end like this, and the future must not make every session
+            // larger.
             Box::pin(self.linger()).await;
         }
     }
@@ -123,10 +129,11 @@ impl<H: Handler> ServerSession<H> {
         self.handler.disconnect(reason);
     }
 
-    /// Waits until the peer has closed, and drops what it still sends. Closing a socket with unread bytes would reset
-    /// the connection, and the peer could lose our last reply before it has read it (RFC 1122 §4.2.2.13).
+    /// Waits until the client has closed the connection, and drops everything that it still sends.
+    /// If a socket is closed with unread bytes, the kernel resets the connection, and the client
+    /// could lose the last reply before reading it (RFC 1122 §4.2.2.13).
     async fn linger(&mut self) {
-        // If this fails, there is no peer to wait for.
+        // If this fails, there is no client to wait for.
         if self.stream.shutdown_write().is_ok() {
             let latest = clock::now() + LINGER_TIMEOUT;
             let mut left = MAX_LINGER_BYTES;
@@ -171,7 +178,7 @@ impl<H: Handler> ServerSession<H> {
         }
     }
 
-    /// Ends a session that is not allowed to begin.
+    /// Ends a session that a limit does not allow.
     fn refuse_client(&mut self, limit: ClientLimit) -> io::Result<()> {
         self.turn(|session, buffers| {
             session.server.hang_up(Some(limit.reply()), buffers.outbox.bytes());
@@ -182,7 +189,7 @@ impl<H: Handler> ServerSession<H> {
 
     async fn serve(&mut self) -> io::Result<CloseReason> {
         if let ServerSecurity::Implicit(setup) = self.security.clone() {
-            // A reply cannot be sent until TLS has begun.
+            // No reply can be sent before TLS has begun, so the connection is just closed.
             if exceeded(self.admission.as_ref(), ClientLimit::HandshakeRate, clock::now()).is_some() {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
@@ -230,8 +237,8 @@ impl<H: Handler> ServerSession<H> {
             }
             Err(error) => {
                 self.handler.tls_failed(&error);
-                // The handler already knows the reason. It must not count the same time-out again when the session
-                // ends.
+                // The handler already knows the reason. It must not count the same time-out again
+                // when the session ends.
                 Err(io::ErrorKind::ConnectionAborted.into())
             }
         }
@@ -241,7 +248,7 @@ impl<H: Handler> ServerSession<H> {
         !self.unsent.is_empty() || !self.stream.is_flushed()
     }
 
-    /// Runs one turn with the shared buffers: calls `work`, then writes its output.
+    /// Runs one turn with the shared buffers: calls `work`, and then writes its output.
     fn turn(
         &mut self,
         work: impl FnOnce(&mut Self, &mut IoBuffers) -> Option<PendingAnswer>,
@@ -254,7 +261,7 @@ impl<H: Handler> ServerSession<H> {
         })
     }
 
-    /// Waits for bytes, then handles them in a turn.
+    /// Waits for bytes, and handles them in a turn.
     fn poll_turn(&mut self) -> Poll<io::Result<Option<PendingAnswer>>> {
         let worker_buffers = self.worker_buffers.clone();
         worker_buffers.with(|buffers| {
@@ -280,7 +287,7 @@ impl<H: Handler> ServerSession<H> {
         })
     }
 
-    /// Returns how many bytes the handler accepts next; `None` if it accepts nothing more.
+    /// Returns how many bytes the handler accepts next. `None` means that it accepts nothing more.
     fn poll_read_limit(&mut self, out: &mut Vec<u8>) -> Poll<Option<usize>> {
         loop {
             match self.handler.read_limit() {
@@ -329,7 +336,7 @@ impl<H: Handler> ServerSession<H> {
         None
     }
 
-    /// Passes an answer to the session. Returns its future if the answer takes time.
+    /// Passes an answer to the session. Returns the future if the answer takes time.
     fn apply_answer(&mut self, answer: Answer, now: Duration, out: &mut Vec<u8>) -> Option<PendingAnswer> {
         match answer {
             Answer::Yes => {
@@ -384,7 +391,7 @@ impl<H: Handler> ServerSession<H> {
         self.process_input(&backlog, now, out)
     }
 
-    /// Writes what the socket accepts and keeps the rest. `out` is empty afterwards.
+    /// Writes as much as the socket accepts, and keeps the rest. `out` is empty afterwards.
     fn write(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
         let mut written = 0;
         while self.unsent.is_empty() && written < out.len() {
@@ -402,7 +409,8 @@ impl<H: Handler> ServerSession<H> {
         Ok(())
     }
 
-    /// Writes the rest of the output. A peer that does not read its replies is timed out like a silent peer.
+    /// Writes the rest of the output. A client that does not read its replies times out like a
+    /// silent client.
     fn poll_flush(&mut self) -> Poll<io::Result<()>> {
         while self.has_unsent() {
             if self.stream.poll_writable().is_pending() {
@@ -432,25 +440,25 @@ pub(crate) fn handshake_timeout(timeout: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("TLS: no handshake within {timeout:?}"))
 }
 
-/// Returns the limit that an event counts against.
+/// Returns the limit against which an event is counted.
 fn limit_of(event: &Event<'_>) -> Option<ClientLimit> {
     match event {
         Event::Mail(_) => Some(ClientLimit::MessageRate),
         Event::Recipient(_) => Some(ClientLimit::RecipientRate),
         Event::StartTls => Some(ClientLimit::HandshakeRate),
         Event::Nonce => Some(ClientLimit::LoginRate),
-        // Mechanisms that need a nonce were counted when it was asked for.
+        // Mechanisms that need a nonce were already counted when the nonce was asked for.
         Event::Auth(auth) if !auth.mechanism.needs_server_nonce() => Some(ClientLimit::LoginRate),
         _ => None,
     }
 }
 
-/// Counts an event against a limit. Returns the reply if the client has exceeded it.
+/// Counts an event against a limit. Returns the reply if the client has exceeded the limit.
 fn exceeded(admission: Option<&Admission>, limit: ClientLimit, now: Duration) -> Option<&'static Reply> {
     admission?.take(limit, now).err().map(ClientLimit::reply)
 }
 
-/// Calls the handler. If the event asks nothing, the answer is not used.
+/// Calls the handler's method for an event. If the event asks nothing, the answer is not used.
 fn call_handler<H: Handler>(handler: &mut H, event: Event<'_>, now: Duration) -> Answer {
     match event {
         Event::Hello(kind, name) => handler.hello(kind, name),
@@ -489,14 +497,14 @@ fn call_handler<H: Handler>(handler: &mut H, event: Event<'_>, now: Duration) ->
 }
 
 impl<H: Handler> Drop for ServerSession<H> {
-    /// A session that is dropped before its end belongs to a server that is stopping. It sends the reply for that (RFC
-    /// 5321 §3.8).
+    /// Sends the reply for a stopping server (RFC 5321 §3.8), because only a server that stops
+    /// drops a session before its end.
     fn drop(&mut self) {
         if self.close_reason.is_some() {
             return;
         }
         if !self.has_unsent() {
-            // If the peer is gone, nobody would read the reply.
+            // Ignore an error: if the client is gone, nobody would read the reply.
             let _ = self.stream.try_write(ReplyReason::ShuttingDown.reply().wire());
         }
         self.handler.disconnect(CloseReason::ShuttingDown);

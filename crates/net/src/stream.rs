@@ -1,4 +1,5 @@
-//! A connection with or without TLS. Both have one interface, so a session does not have to distinguish them.
+//! A connection with or without TLS. Both have the same interface, so that a session need not
+//! distinguish them.
 use crate::proxy_header::take_header;
 use crate::tls::{Handshake, TlsLayer, with_handshake_fault, with_scratch};
 use crate::tls_setup::{ClientTls, ServerTls};
@@ -15,7 +16,7 @@ use std::time::Duration;
 pub struct Stream {
     socket: Socket,
     tls: Option<Box<TlsLayer>>,
-    /// Most bytes of one write of a long message; `None` for no limit.
+    /// Maximum number of bytes that one write of a long message sends. `None` means no limit.
     write_limit: Option<NonZeroUsize>,
 }
 
@@ -29,8 +30,9 @@ impl Stream {
     /// Begins TLS as the client.
     ///
     /// # Errors
-    /// Those of the connection, and `InvalidData` if the peer is not trusted or does not speak TLS; the connection is
-    /// useless then. A fault that a user can repair is a [`mailrun_trust::HandshakeFault`] within.
+    /// Returns the errors of the connection, and `InvalidData` if the peer is not trusted or does
+    /// not speak TLS. The connection must not be used afterwards. If the user can repair the fault,
+    /// the error contains a [`mailrun_trust::HandshakeFault`].
     pub async fn connect_tls(&mut self, setup: &ClientTls) -> io::Result<Handshake> {
         let outcome = self.handshake(Box::new(TlsLayer::client(setup)?)).await;
         outcome.map_err(|error| with_handshake_fault(error, setup))
@@ -39,7 +41,7 @@ impl Stream {
     /// Begins TLS as the server.
     ///
     /// # Errors
-    /// As [`Stream::connect_tls`].
+    /// See [`Stream::connect_tls`].
     pub async fn accept_tls(&mut self, setup: &ServerTls) -> io::Result<Handshake> {
         self.handshake(Box::new(TlsLayer::server(setup)?)).await
     }
@@ -54,10 +56,11 @@ impl Stream {
         Box::pin(self.tls.insert(tls).complete_handshake(&self.socket)).await
     }
 
-    /// Reads the available bytes; 0 is the peer's end. If there are none, the task is polled again when some come.
+    /// Reads the available bytes. Returns 0 at the end of the connection. If there are no bytes,
+    /// the task is polled again when some arrive.
     ///
     /// # Errors
-    /// Those of `recv`, and of TLS.
+    /// Returns the errors of `recv` and of TLS.
     pub fn poll_read(&mut self, room: &mut [u8]) -> Poll<io::Result<usize>> {
         match &mut self.tls {
             None => self.socket.poll_read(room),
@@ -77,10 +80,12 @@ impl Stream {
         }
     }
 
-    /// Writes what the connection takes. Under TLS the accepted bytes may still wait to be sent: [`Stream::flush`].
+    /// Writes as much as the connection accepts. Under TLS, accepted bytes may still wait to be
+    /// sent by [`Stream::flush`].
     ///
     /// # Errors
-    /// Those of `send`; `WouldBlock` if it takes nothing: [`Stream::poll_writable`] then waits until it does.
+    /// Returns the errors of `send`. `WouldBlock` means that the connection accepts nothing now.
+    /// [`Stream::poll_writable`] waits until it does.
     pub(crate) fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.tls {
             None => self.socket.try_write(bytes),
@@ -88,10 +93,10 @@ impl Stream {
         }
     }
 
-    /// Writes what the connection takes of several pieces.
+    /// Writes as much of several pieces as the connection accepts.
     ///
     /// # Errors
-    /// As [`Stream::try_write`].
+    /// See [`Stream::try_write`].
     pub(crate) fn try_write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let first = || pieces.iter().find(|piece| !piece.is_empty()).map(|piece| &**piece).unwrap_or_default();
         match (&mut self.tls, self.write_limit) {
@@ -102,15 +107,15 @@ impl Stream {
         }
     }
 
-    /// Limits the bytes of one write of a long message.
+    /// Limits the bytes that one write of a long message sends.
     pub(crate) fn limit_writes(&mut self, limit: Option<NonZeroUsize>) {
         self.write_limit = limit;
     }
 
-    /// Sends waiting output; true once all of it has been handed to the kernel.
+    /// Sends waiting output. Returns true when all of it has been handed to the kernel.
     ///
     /// # Errors
-    /// Those of `send`.
+    /// Returns the errors of `send`.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         match &mut self.tls {
             None => Ok(true),
@@ -118,17 +123,17 @@ impl Stream {
         }
     }
 
-    /// Reports whether all output has been handed to the kernel.
+    /// Returns true if all output has been handed to the kernel.
     pub(crate) fn is_flushed(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| tls.is_flushed()) && self.socket.is_flushed()
     }
 
-    /// Time at which the last input had been read, by [`crate::clock::now`].
+    /// Returns the time ([`crate::clock::now`]) at which the last input had been read.
     pub(crate) fn input_at(&self) -> Duration {
         self.socket.input_at()
     }
 
-    /// Reports whether the last output waits for the end of the turn.
+    /// Returns true if the last output waits for the end of the turn.
     pub(crate) fn is_write_batched(&self) -> bool {
         self.socket.is_write_batched()
     }
@@ -138,20 +143,22 @@ impl Stream {
         self.socket.time_writes();
     }
 
-    /// Time at which the output of an earlier turn had been handed to the kernel.
+    /// Returns the time at which the output of an earlier turn had been handed to the kernel.
     pub(crate) fn written_at(&self) -> Duration {
         self.socket.written_at()
     }
 
-    /// Ready when the connection may accept more output than before.
+    /// Returns `Ready` when the connection may accept more output than before.
     pub fn poll_writable(&self) -> Poll<()> {
         self.socket.poll_writable()
     }
 
-    /// Closes the sending direction. What the peer still sends can only be [discarded](Stream::poll_discard).
+    /// Closes the sending direction. Bytes that the peer still sends can only be
+    /// [discarded](Stream::poll_discard).
     ///
     /// # Errors
-    /// Those of `send` and `shutdown`; `WouldBlock` if the connection has not taken all that was written.
+    /// Returns the errors of `send` and `shutdown`. `WouldBlock` means that the connection has not
+    /// accepted all output yet.
     pub(crate) fn shutdown_write(&mut self) -> io::Result<()> {
         if let Some(mut tls) = self.tls.take() {
             tls.send_close_notify(&self.socket);
@@ -159,10 +166,11 @@ impl Stream {
         self.socket.shutdown_write()
     }
 
-    /// Reads the available bytes, under TLS too, and drops them; 0 is the peer's end.
+    /// Reads the available bytes and drops them, without decrypting them. Returns 0 at the end of
+    /// the connection.
     ///
     /// # Errors
-    /// Those of `recv`.
+    /// Returns the errors of `recv`.
     pub(crate) fn poll_discard(&mut self, room: &mut [u8]) -> Poll<io::Result<usize>> {
         self.socket.poll_read(room)
     }
@@ -171,7 +179,7 @@ impl Stream {
         self.socket.reset_on_close();
     }
 
-    /// Reports whether TLS is in use.
+    /// Returns true if the connection uses TLS.
     pub fn is_encrypted(&self) -> bool {
         self.tls.is_some()
     }
@@ -191,7 +199,6 @@ impl Drop for Stream {
     }
 }
 
-/// The beginning of `bytes`.
 fn at_most(bytes: &[u8], limit: NonZeroUsize) -> &[u8] {
     &bytes[..bytes.len().min(limit.get())]
 }

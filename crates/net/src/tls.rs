@@ -1,5 +1,5 @@
-//! TLS as a state machine over a connection: records in and out. It uses rustls' unbuffered interface, so that bytes
-//! are read into the worker's buffers and an idle session holds almost none.
+//! TLS as a state machine over a connection. It uses rustls' unbuffered interface, so that bytes
+//! are read into the worker's buffers and an idle session holds almost no memory.
 use crate::tls_setup::{ClientTls, ServerTls};
 use mailrun_eventloop::Socket;
 use mailrun_eventloop::clock;
@@ -16,22 +16,22 @@ use std::io;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-/// Bytes of plaintext that are encrypted at a time, and then sent by one system call.
+/// Number of bytes of plaintext that are encrypted at a time, and then sent by one system call.
 const CHUNK_BYTES: usize = 64 * 1024;
 const RECORD_BYTES: usize = 16 * 1024;
-/// An emptied buffer keeps at most this much memory.
+/// Maximum capacity in bytes that an emptied buffer keeps.
 const MAX_KEPT_BYTES: usize = 1024;
 
-/// Parameters that a handshake agreed on.
+/// Parameters that a TLS handshake agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handshake {
-    /// Duration of the handshake.
+    /// Time that the TLS handshake took.
     pub took: Duration,
-    /// The version, such as `TLSv1.3`.
+    /// Version of TLS that both sides agreed on, such as `TLSv1.3`.
     pub version: String,
-    /// The cipher suite, such as `TLS13_AES_256_GCM_SHA384`.
+    /// Cipher suite, such as `TLS13_AES_256_GCM_SHA384`.
     pub cipher: String,
-    /// The session was resumed from an earlier one.
+    /// Set if the handshake resumed an earlier session.
     pub resumed: bool,
 }
 
@@ -45,44 +45,45 @@ pub(crate) struct TlsLayer {
     buffers: TlsBuffers,
 }
 
-/// Data in transit.
 #[derive(Default)]
 struct TlsBuffers {
-    /// The beginning of an incomplete record. After the handshake, also bytes that came after its end.
+    /// Beginning of an incomplete record. Right after the handshake, it may also hold bytes that
+    /// followed the handshake.
     incoming: Vec<u8>,
-    /// `incoming` has not changed since the handshake, so it may contain whole records.
+    /// Set if `incoming` has not changed since the handshake, so it may contain whole records.
     is_fresh: bool,
     /// Decrypted bytes for which there was no space yet.
     plain: Vec<u8>,
     outgoing: OutgoingRecords,
-    /// The peer has closed its sending direction.
+    /// Set if the peer has closed its sending direction.
     is_closed: bool,
-    /// The peer violated the protocol, or is not trusted.
+    /// Set if the peer violated the protocol, or is not trusted.
     has_failed: bool,
 }
 
 /// Encrypted bytes that have not all been sent.
 #[derive(Default)]
 struct OutgoingRecords {
-    /// Lent by the worker while it holds something. It keeps its length, because extending it again would write zeros
-    /// where records go.
+    /// Memory that the worker lends while there are unsent bytes. It keeps its length, because
+    /// extending it again would first fill the space for records with zeros.
     memory: Vec<u8>,
     filled: usize,
     sent: usize,
 }
 
 thread_local! {
-    /// The worker's memory for outgoing records. If a session's socket is full, the session keeps it, and the next
-    /// session allocates another.
+    /// Memory of this worker for outgoing records. If a session's socket is full, the session keeps
+    /// the memory, and the next session allocates its own.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-    /// The worker's buffer for reading and decrypting records. It is allocated when the first TLS connection reads.
+    /// Buffer of this worker for reading and decrypting records. It is allocated when the first TLS
+    /// connection reads.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Room for the records of one read, and for a record that began before it.
+/// Room for the records of one read, and for a record that began before.
 const SCRATCH_BYTES: usize = 128 * 1024;
 
-/// Lends the worker's buffer for TLS records.
+/// Lends the worker's buffer for TLS records to `work`.
 pub(crate) fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
     SCRATCH.with_borrow_mut(|scratch| {
         scratch.resize(SCRATCH_BYTES, 0);
@@ -90,22 +91,20 @@ pub(crate) fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
     })
 }
 
-/// Results of one step of the state machine.
+/// Result of one step of the state machine.
 enum TlsStep {
-    /// Call again: another step may be possible.
+    /// Another step may be possible at once.
     Again,
     /// The next step needs more input.
     NeedsInput,
 }
 
 impl TlsLayer {
-    /// The client's side, before the handshake.
     pub(crate) fn client(setup: &ClientTls) -> io::Result<Self> {
         let side = UnbufferedClientConnection::new(setup.config(), setup.name()).map_err(tls_error)?;
         Ok(Self { connection: TlsConnection::Client(side), buffers: TlsBuffers::default() })
     }
 
-    /// The server's side, before the handshake.
     pub(crate) fn server(setup: &ServerTls) -> io::Result<Self> {
         let side = UnbufferedServerConnection::new(setup.config()).map_err(tls_error)?;
         Ok(Self { connection: TlsConnection::Server(side), buffers: TlsBuffers::default() })
@@ -159,8 +158,8 @@ impl TlsLayer {
         }
     }
 
-    /// Decrypts `incoming` into `room`, and keeps what does not fit. Returns the number of bytes used of `incoming`,
-    /// and the number of bytes written to `room`.
+    /// Decrypts `incoming` into `room`, and keeps the bytes that do not fit. Returns the number of
+    /// bytes used of `incoming`, and the number of bytes written to `room`.
     fn process_records(&mut self, socket: &Socket, incoming: &mut [u8], room: &mut [u8]) -> io::Result<(usize, usize)> {
         let mut used = 0;
         let mut filled = 0;
@@ -190,8 +189,8 @@ impl TlsLayer {
         }
     }
 
-    /// After an error, sends the alert that tells the peer the reason, as far as possible without waiting. Nothing else
-    /// may be called on the state machine afterwards, or it panics.
+    /// Sends the alert that tells the peer the reason of an error, as far as possible without
+    /// waiting. Nothing else may be called on the state machine afterwards, because it would panic.
     fn send_alert(&mut self, socket: &Socket, incoming: &mut [u8]) {
         self.buffers.has_failed = true;
         let has_alert = match &self.connection {
@@ -199,13 +198,14 @@ impl TlsLayer {
             TlsConnection::Server(side) => side.wants_write(),
         };
         if has_alert {
-            // A second error changes nothing, and neither does a peer that is gone.
+            // Ignore further errors: the session has failed already, and the peer may be gone.
             let _ = self.step(incoming, &mut [], &mut 0);
             let _ = self.flush(socket);
         }
     }
 
-    /// Reads and decrypts available bytes; 0 is the peer's end. `scratch` is used for the records.
+    /// Reads and decrypts available bytes. Returns 0 at the end of the connection. `scratch` is
+    /// space for the records.
     pub(crate) fn poll_read(
         &mut self,
         socket: &Socket,
@@ -240,7 +240,7 @@ impl TlsLayer {
         }
     }
 
-    /// Decrypts whole records, and keeps the beginning of the next.
+    /// Decrypts whole records, and keeps the beginning of the next record.
     fn decrypt(&mut self, socket: &Socket, records: &mut [u8], room: &mut [u8]) -> io::Result<usize> {
         let (used, filled) = self.process_records(socket, records, room)?;
         let rest = &records[used..];
@@ -248,8 +248,8 @@ impl TlsLayer {
         Ok(filled)
     }
 
-    /// Encrypts and sends what the socket accepts. Encrypted bytes count as written; [`TlsLayer::flush`] reports when
-    /// all have been sent.
+    /// Encrypts and sends as much as the socket accepts. Encrypted bytes count as written.
+    /// [`TlsLayer::flush`] returns true when they have been sent.
     pub(crate) fn try_write(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
         if !self.flush(socket)? {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -260,8 +260,8 @@ impl TlsLayer {
         Ok(chunk.len())
     }
 
-    /// Runs one step of writing. Output of the state machine itself goes first. The step gets the unread input, because
-    /// the state machine may have begun to process it.
+    /// Does one step of writing. Output of the state machine itself goes first. The step gets the
+    /// unread input, because the state machine may have begun to process it.
     fn encrypt(&mut self, chunk: &[u8]) -> io::Result<TlsStep> {
         if self.buffers.has_failed {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -281,7 +281,7 @@ impl TlsLayer {
         self.buffers.outgoing.is_empty()
     }
 
-    /// Sends the encrypted bytes. Returns true when all are sent.
+    /// Sends the encrypted bytes. Returns true when all have been sent.
     pub(crate) fn flush(&mut self, socket: &Socket) -> io::Result<bool> {
         self.buffers.outgoing.send(socket)
     }
@@ -304,7 +304,7 @@ impl TlsLayer {
             TlsConnection::Server(side) => self.buffers.queue_close_notify(side.process_tls_records(&mut incoming)),
         };
         if said {
-            // Best effort: a peer that is gone needs no alert.
+            // Ignore an error: a peer that is gone needs no alert.
             let _ = self.flush(socket);
         }
     }
@@ -360,8 +360,8 @@ impl TlsBuffers {
         (discard, step)
     }
 
-    /// Copies as much of `payload` as there is space for, and returns its length. If other plaintext is waiting, all of
-    /// it waits after that.
+    /// Copies as much of `payload` as there is space for, and returns that length. If other
+    /// plaintext is already waiting, all of `payload` waits behind it.
     fn store_plaintext(&mut self, payload: &[u8], room: &mut [u8]) -> usize {
         let count = if self.plain.is_empty() { payload.len().min(room.len()) } else { 0 };
         room[..count].copy_from_slice(&payload[..count]);
@@ -405,7 +405,8 @@ impl OutgoingRecords {
         self.filled == 0
     }
 
-    /// Appends the output of `write`. If the space is too small, `write` returns how much it needs.
+    /// Appends the output of `write`. If the space is too small, `write` returns the size that it
+    /// needs.
     fn append(&mut self, mut write: impl FnMut(&mut [u8]) -> Result<io::Result<usize>, usize>) -> io::Result<()> {
         if self.is_empty() {
             self.memory = SPARE.try_with(Cell::take).unwrap_or_default();
@@ -424,7 +425,7 @@ impl OutgoingRecords {
         }
     }
 
-    /// Sends the records to the socket. Returns true when all are sent.
+    /// Sends the records to the socket. Returns true when all have been sent.
     fn send(&mut self, socket: &Socket) -> io::Result<bool> {
         while self.sent < self.filled {
             match socket.try_write(&self.memory[self.sent..self.filled]) {
@@ -442,7 +443,7 @@ impl OutgoingRecords {
     fn return_memory(&mut self) {
         (self.filled, self.sent) = (0, 0);
         let memory = std::mem::take(&mut self.memory);
-        // If the thread is ending, it does not need the buffer.
+        // If the thread is ending, the buffer is no longer needed.
         let _ = SPARE.try_with(|spare| {
             let other = spare.take();
             spare.set(if other.len() > memory.len() { other } else { memory });
@@ -450,7 +451,7 @@ impl OutgoingRecords {
     }
 }
 
-/// Moves what fits from the front of `from` into `room`.
+/// Moves as many bytes as fit from the front of `from` into `room`.
 fn take_front(from: &mut Vec<u8>, room: &mut [u8]) -> usize {
     let count = from.len().min(room.len());
     room[..count].copy_from_slice(&from[..count]);
@@ -459,13 +460,13 @@ fn take_front(from: &mut Vec<u8>, room: &mut [u8]) -> usize {
     count
 }
 
-/// Wraps an error of TLS itself. Its kind is always [`io::ErrorKind::InvalidData`], so that callers can tell it from a
-/// broken connection.
+/// Wraps an error of TLS itself. The kind is always [`io::ErrorKind::InvalidData`], so that callers
+/// can distinguish it from a broken connection.
 fn tls_error(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, TlsError(error))
 }
 
-/// Translates an error of rustls' blocking streams into one of this crate.
+/// Converts an error of rustls' blocking streams to an error of this crate.
 pub(crate) fn blocking_tls_error(error: io::Error) -> io::Error {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(fault) => tls_error(fault.clone()),
@@ -473,7 +474,8 @@ pub(crate) fn blocking_tls_error(error: io::Error) -> io::Error {
     }
 }
 
-/// Adds a [`HandshakeFault`] to an error of a handshake with that server, if the error is such a fault.
+/// Adds a [`HandshakeFault`] to an error of a handshake with this server, if the error is such a
+/// fault.
 pub(crate) fn with_handshake_fault(error: io::Error, setup: &ClientTls) -> io::Error {
     let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
     match refusal.and_then(|refusal| HandshakeFault::of(&refusal.0, &setup.name().to_str())) {
@@ -482,7 +484,7 @@ pub(crate) fn with_handshake_fault(error: io::Error, setup: &ClientTls) -> io::E
     }
 }
 
-/// An error reported by rustls or by the peer's TLS.
+/// An error that rustls or the peer's TLS reported.
 #[derive(Debug)]
 struct TlsError(rustls::Error);
 
@@ -502,7 +504,7 @@ impl fmt::Display for TlsError {
     }
 }
 
-/// Reports whether an alert concerns a certificate, or the lack of one (RFC 8446 §6.2).
+/// Returns true if an alert is about a certificate, or about a missing certificate (RFC 8446 §6.2).
 fn is_about_certificate(alert: AlertDescription) -> bool {
     matches!(
         alert,

@@ -1,54 +1,55 @@
-//! A server's certificate in files, read again when they change.
+//! A server's certificate in files, which are read again when they change.
 use crate::tls_setup::{Certificate, ClientTls, ServerTls, SessionResumption, TlsSetupError, Trust, roots_from};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Interval at which the files are checked. A changed file is read only after it has been unchanged for this long,
-/// because certificate and key are not replaced in one step.
+/// Interval at which the files are checked. A changed file is read only after it has been unchanged
+/// for this long, because certificate and key cannot be replaced in a single step.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Files from which a server's side of TLS is made, all in PEM format.
+/// Files for a server's side of TLS, all in PEM format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate chain.
+    /// PEM file with the certificate and the certificates of its issuers.
     pub certificate: PathBuf,
-    /// Its key.
+    /// File with the private key of the certificate.
     pub key: PathBuf,
-    /// Authorities that sign certificates of clients; without them clients need none.
+    /// File with the authorities that sign client certificates. Without it, clients need no
+    /// certificate.
     pub client_roots: Option<PathBuf>,
-    /// Resumption of sessions.
+    /// Tells whether clients may resume earlier sessions.
     pub resumption: SessionResumption,
 }
 
-/// Files that cannot be used.
+/// Error for files that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsFilesError {
-    /// A file that cannot be read.
+    /// The file cannot be read from the disk.
     #[error("cannot read {}: {why}", path.display())]
     Unreadable {
-        /// The file.
+        /// Path of the file that cannot be read.
         path: PathBuf,
-        /// The reason.
+        /// Error that the file system reported.
         why: io::Error,
     },
-    /// A file that does not hold what it should.
+    /// A file does not contain what it should.
     #[error("{}: {why}", path.display())]
     Invalid {
-        /// The file.
+        /// Path of the file with the wrong content.
         path: PathBuf,
-        /// The reason.
+        /// Says what is wrong with the content.
         why: TlsSetupError,
     },
-    /// A certificate and a key that cannot be used together.
+    /// The certificate and the key cannot be used together.
     #[error("{} and {} cannot be used: {why}", certificate.display(), key.display())]
     Unusable {
-        /// The certificate chain.
+        /// File with the certificate chain.
         certificate: PathBuf,
-        /// Its key.
+        /// File with the private key.
         key: PathBuf,
-        /// The reason.
+        /// Says why the certificate and the key cannot be used together.
         why: TlsSetupError,
     },
 }
@@ -57,7 +58,7 @@ impl TlsFiles {
     /// Reads the files.
     ///
     /// # Errors
-    /// [`TlsFilesError`].
+    /// Returns a [`TlsFilesError`] if a file cannot be read or used.
     pub fn load(&self) -> Result<ServerTls, TlsFilesError> {
         let certificate = Certificate::read(&self.certificate, &self.key)?;
         let roots = self.client_roots.as_deref().map(read_roots).transpose()?;
@@ -73,10 +74,10 @@ impl TlsFiles {
 }
 
 impl Certificate {
-    /// Reads the PEM files of a chain and its key.
+    /// Reads the PEM files of a certificate chain and its key.
     ///
     /// # Errors
-    /// [`TlsFilesError`], with the file at fault.
+    /// Returns a [`TlsFilesError`] that names the faulty file.
     pub fn read(chain: &Path, key: &Path) -> Result<Self, TlsFilesError> {
         Self::from_pem(&read(chain)?, &read(key)?).map_err(|why| {
             let path = if matches!(why, TlsSetupError::NoKey) { key } else { chain };
@@ -86,10 +87,10 @@ impl Certificate {
 }
 
 impl Trust {
-    /// Reads the PEM file of [`Trust::Roots`].
+    /// Reads a PEM file of trusted certificates for [`Trust::Roots`].
     ///
     /// # Errors
-    /// [`TlsFilesError`].
+    /// Returns a [`TlsFilesError`] if the file cannot be read or used.
     pub fn read(path: &Path) -> Result<Self, TlsFilesError> {
         let trust = Self::Roots(read(path)?);
         ClientTls::new("localhost", &trust, None, SessionResumption::Off)
@@ -98,10 +99,10 @@ impl Trust {
     }
 }
 
-/// Reads the PEM file of the authorities that sign certificates of clients.
+/// Reads the PEM file of the authorities that sign client certificates.
 ///
 /// # Errors
-/// [`TlsFilesError`].
+/// Returns a [`TlsFilesError`] if the file cannot be read or used.
 pub fn read_roots(path: &Path) -> Result<Vec<u8>, TlsFilesError> {
     let pem = read(path)?;
     roots_from(&pem).map_err(|why| TlsFilesError::Invalid { path: path.to_owned(), why })?;
@@ -112,10 +113,11 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsFilesError> {
     std::fs::read(path).map_err(|why| TlsFilesError::Unreadable { path: path.to_owned(), why })
 }
 
-/// Refuses a FIFO or a device, because a thread might read it forever.
+/// Checks that a path is a regular file. A FIFO or a device is refused, because a thread might read
+/// it forever.
 ///
 /// # Errors
-/// If the path cannot be examined, or is not a regular file.
+/// Fails if the path cannot be examined, or is not a regular file.
 pub fn check_regular(path: &Path) -> io::Result<()> {
     match std::fs::metadata(path)?.is_file() {
         true => Ok(()),
@@ -123,12 +125,12 @@ pub fn check_regular(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A file's identity and times, which reveal a change without reading it.
+/// Identity and times of a file. They reveal a change without reading the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileStamp(Option<[i128; 5]>);
 
 impl FileStamp {
-    /// Returns the stamp of the file behind any symbolic links, as it is now.
+    /// Returns the current stamp of a file. Symbolic links are followed.
     pub fn of(path: &Path) -> Self {
         let nanos = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
         Self(std::fs::metadata(path).ok().map(|data| {
@@ -139,30 +141,32 @@ impl FileStamp {
     }
 }
 
-/// Watches a server's files and renews its side of TLS when they change. Sessions under way keep what they began with.
+/// Watches a server's files, and renews its TLS settings when they change. Existing sessions keep
+/// their settings.
 #[derive(Debug)]
 pub struct TlsWatch {
     files: TlsFiles,
     setup: ServerTls,
-    /// State of the files when they were last read.
+    /// Stamps of the files when they were last read.
     read: [FileStamp; 3],
-    /// State of the files at the last check, if it differs from `read`.
+    /// Stamps of the files at the last check, if they differ from `read`.
     changing: Option<[FileStamp; 3]>,
     next_check: Duration,
-    /// State of the files when they were reported as unreadable. The reason may be temporary, so reading is tried
-    /// again.
+    /// Stamps of the files when they were reported as unreadable. The reason may be temporary, so
+    /// reading is tried again.
     unreadable: Option<[FileStamp; 3]>,
 }
 
 impl TlsWatch {
-    /// Watches files from which `setup` has been made.
+    /// Watches the files from which `setup` was made.
     pub fn new(files: TlsFiles, setup: ServerTls) -> Self {
         let read = files.stamps();
         Self { files, setup, read, changing: None, next_check: Duration::ZERO, unreadable: None }
     }
 
-    /// Looks at the files, at most once a second. If they have changed, and have not changed again since the last look,
-    /// they are read; `Some` has the result. Unusable files change nothing, and are reported once.
+    /// Checks the files, at most once a second. If they have changed, but not since the last check,
+    /// they are read and `Some` has the result. Files that cannot be used change nothing, and are
+    /// reported once.
     pub fn check(&mut self, now: Duration) -> Option<Result<(), TlsFilesError>> {
         if now < self.next_check {
             return None;
@@ -190,9 +194,10 @@ impl TlsWatch {
     /// Reads the files now.
     ///
     /// # Errors
-    /// [`TlsFilesError`]; the server continues as before.
+    /// Returns a [`TlsFilesError`] if a file cannot be read or used. The server then keeps its
+    /// settings.
     pub fn reload(&mut self) -> Result<(), TlsFilesError> {
-        // Taken before reading, so that a change during the read is noticed and read again.
+        // Take the stamps before reading, so that a change during the read is noticed.
         self.read = self.files.stamps();
         self.changing = None;
         let files = &self.files;
@@ -269,7 +274,8 @@ mod tests {
         let mut watch = TlsWatch::new(place.files.clone(), setup.clone());
         let old = in_force(&setup);
         let other = Certificate::self_signed(&["localhost"]).unwrap();
-        // First a key that does not match the certificate, then no key, then no file.
+        // First the key does not match the certificate, then the file has no key, then the file is
+        // missing.
         fs::write(&place.files.key, other.key_to_pem()).unwrap();
         let said = place.seconds(&mut watch);
         assert!(matches!(&said[..], [Err(why)] if why.contains("cannot be used")), "{said:?}");

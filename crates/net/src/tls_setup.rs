@@ -1,4 +1,4 @@
-//! Settings of each end for a TLS handshake: certificates, keys, trusted roots.
+//! Settings of each side for a TLS handshake: certificates, keys and trusted roots.
 use rustls::client::{ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
@@ -9,26 +9,27 @@ use rustls::{ClientConfig, NamedGroup, RootCertStore, ServerConfig, SupportedPro
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// Number of TLS 1.3 tickets that a client keeps. Each is good for one handshake, so with fewer tickets than parallel
-/// sessions some handshakes would be full. rustls' own store keeps eight per server.
+/// Maximum number of TLS 1.3 tickets that a client keeps. Each ticket serves for one handshake, so
+/// with fewer tickets than parallel sessions some handshakes could not be resumed. rustls' own
+/// store keeps eight per server.
 const MAX_TICKETS: usize = 1024;
 
-/// Reasons why input cannot be used for TLS.
+/// Reason why input cannot be used for TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsSetupError {
-    /// PEM text without a certificate.
+    /// The PEM text contains no certificate.
     #[error("no certificate in PEM form")]
     NoCertificate,
-    /// PEM text without a private key.
+    /// The PEM text contains no private key.
     #[error("no private key in PEM form")]
     NoKey,
-    /// Neither a host name nor an address.
+    /// The server's name is neither a host name nor an IP address.
     #[error("{0} is not a valid server name")]
     BadName(String),
     /// The system has no certificates to trust.
     #[error("this system has no trusted certificates")]
     NoSystemRoots,
-    /// rustls refuses it.
+    /// rustls refuses the certificates or the key.
     #[error(transparent)]
     Refused(#[from] rustls::Error),
     /// A self-signed certificate could not be made.
@@ -39,25 +40,25 @@ pub enum TlsSetupError {
     NoVerifier(#[from] rustls::server::VerifierBuilderError),
 }
 
-/// Resumption of earlier sessions.
+/// Tells whether earlier TLS sessions may be resumed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SessionResumption {
-    /// A session may be resumed.
+    /// A handshake may resume an earlier session.
     #[default]
     On,
-    /// Every handshake is a full one.
+    /// Every handshake is a full handshake.
     Off,
 }
 
 /// Versions of TLS that a client offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TlsVersions {
-    /// 1.3 and 1.2.
+    /// The client offers TLS 1.3 and TLS 1.2.
     #[default]
     All,
-    /// 1.2 alone.
+    /// The client offers only TLS 1.2.
     Only12,
-    /// 1.3 alone.
+    /// The client offers only TLS 1.3.
     Only13,
 }
 
@@ -73,7 +74,7 @@ impl TlsVersions {
     }
 }
 
-/// A certificate chain and its key.
+/// A certificate chain and its private key.
 #[derive(Debug)]
 pub struct Certificate {
     chain: Vec<CertificateDer<'static>>,
@@ -81,20 +82,20 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Reads the text of PEM files.
+    /// Parses a certificate chain and a key in PEM format.
     ///
     /// # Errors
-    /// If there is no certificate, or no key.
+    /// Fails if there is no certificate or no key.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, TlsSetupError> {
         let chain = certificates_from(chain)?;
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| TlsSetupError::NoKey)?;
         Ok(Self { chain, key })
     }
 
-    /// Creates a self-signed certificate for those names and addresses.
+    /// Creates a self-signed certificate for these host names and IP addresses.
     ///
     /// # Errors
-    /// If a name is invalid.
+    /// Fails if a name is invalid.
     pub fn self_signed(names: &[&str]) -> Result<Self, TlsSetupError> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let made = rcgen::generate_simple_self_signed(names)?;
@@ -102,12 +103,12 @@ impl Certificate {
         Ok(Self { chain: vec![made.cert.der().clone()], key: key.into() })
     }
 
-    /// The first certificate as PEM, for clients that are to trust it.
+    /// Returns the first certificate in PEM format, for clients that should trust it.
     pub fn to_pem(&self) -> String {
         pem("CERTIFICATE", self.chain.first().map(|first| first.as_ref()).unwrap_or_default())
     }
 
-    /// The key as PEM, for programs that read both from files.
+    /// Returns the private key in PEM format, for programs that read it from a file.
     pub fn key_to_pem(&self) -> String {
         let label = match &self.key {
             PrivateKeyDer::Pkcs1(_) => "RSA PRIVATE KEY",
@@ -118,16 +119,17 @@ impl Certificate {
     }
 }
 
-/// A server's side of TLS. Clones share it: [renewing](ServerTls::renew) one renews all.
+/// A server's TLS settings. All clones share them, so [renewing](ServerTls::renew) one clone renews
+/// all.
 #[derive(Clone, Debug)]
 pub struct ServerTls(Arc<RwLock<Arc<ServerConfig>>>);
 
 impl ServerTls {
-    /// Creates it with that certificate. If `client_roots` (PEM) are given, clients must show a certificate that is
-    /// signed by one of them.
+    /// Creates settings with this certificate. If `client_roots` (PEM) are given, clients must show
+    /// a certificate that is signed by one of them.
     ///
     /// # Errors
-    /// [`TlsSetupError`].
+    /// Returns a [`TlsSetupError`] if rustls refuses the input.
     pub fn new(
         certificate: Certificate,
         client_roots: Option<&[u8]>,
@@ -146,8 +148,8 @@ impl ServerTls {
         match resumption {
             SessionResumption::On => {
                 config.ticketer = rustls::crypto::ring::Ticketer::new()?;
-                // A returning client needs one ticket per handshake, resumed ones included. Each costs both sides a key
-                // derivation, an encryption and a record.
+                // A returning client needs one ticket per handshake, including resumed handshakes.
+                // Each ticket costs both sides a key derivation, an encryption and a record.
                 config.send_tls13_tickets = 1;
             }
             SessionResumption::Off => {
@@ -158,7 +160,7 @@ impl ServerTls {
         Ok(Self(Arc::new(RwLock::new(Arc::new(config)))))
     }
 
-    /// Begins new sessions with the settings of `other`. Sessions under way keep what they began with.
+    /// Uses the settings of `other` for new sessions. Existing sessions keep their settings.
     pub fn renew(&self, other: &Self) {
         let config = other.config();
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
@@ -169,30 +171,30 @@ impl ServerTls {
     }
 }
 
-/// The time at which a server begins TLS.
+/// Time at which a server begins TLS.
 #[derive(Clone, Debug, Default)]
 pub enum ServerSecurity {
-    /// Never.
+    /// The server has no TLS, and does not offer STARTTLS.
     #[default]
     None,
-    /// After a client sends STARTTLS (RFC 3207).
+    /// The server begins TLS after a client has sent STARTTLS (RFC 3207).
     Offered(ServerTls),
-    /// Before the greeting (RFC 8314).
+    /// The server begins TLS before the greeting (RFC 8314).
     Implicit(ServerTls),
 }
 
-/// Certificates that a client trusts.
+/// Certificates that a client trusts when it verifies a server.
 #[derive(Clone, Debug)]
 pub enum Trust {
-    /// The system's certificates.
+    /// The certificates that the system trusts.
     System,
-    /// Those of a PEM file: authorities, and certificates of servers themselves.
+    /// The certificates in this PEM text, which may be authorities or certificates of servers.
     Roots(Vec<u8>),
-    /// Any certificate: nothing is verified.
+    /// Any certificate. Nothing is verified.
     Anybody,
 }
 
-/// A client's side of TLS.
+/// A client's TLS settings for one server.
 #[derive(Clone, Debug)]
 pub struct ClientTls {
     config: Arc<ClientConfig>,
@@ -200,10 +202,11 @@ pub struct ClientTls {
 }
 
 impl ClientTls {
-    /// Creates it for a server of that name (a host name or an address), which also goes into SNI.
+    /// Creates settings for a server with this host name or IP address, which is also sent in SNI
+    /// if it is a host name.
     ///
     /// # Errors
-    /// [`TlsSetupError`].
+    /// Returns a [`TlsSetupError`] if the name or the certificates cannot be used.
     pub fn new(
         name: &str,
         trust: &Trust,
@@ -213,18 +216,19 @@ impl ClientTls {
         Self::with_versions(TlsVersions::All, name, trust, certificate, resumption)
     }
 
-    /// Creates it for a server of that name whose certificate the system trusts.
+    /// Creates settings for a server with this name. The system must trust the server's
+    /// certificate.
     ///
     /// # Errors
-    /// [`TlsSetupError`].
+    /// Returns a [`TlsSetupError`] if the name is invalid or the system has no certificates.
     pub fn verified(name: &str) -> Result<Self, TlsSetupError> {
         Self::new(name, &Trust::System, None, SessionResumption::On)
     }
 
-    /// As [`ClientTls::new`], with only these versions.
+    /// Like [`ClientTls::new`], but offers only these versions of TLS.
     ///
     /// # Errors
-    /// [`TlsSetupError`].
+    /// Returns a [`TlsSetupError`] if the name or the certificates cannot be used.
     pub fn with_versions(
         versions: TlsVersions,
         name: &str,
@@ -264,7 +268,7 @@ impl ClientTls {
     }
 }
 
-/// Sessions that a client remembers. It connects to only one server.
+/// Sessions that a client can resume. A client connects to only one server.
 #[derive(Default)]
 struct SessionStore(Mutex<StoredSessions>);
 
@@ -272,13 +276,13 @@ struct SessionStore(Mutex<StoredSessions>);
 struct StoredSessions {
     group: Option<NamedGroup>,
     session: Option<Tls12ClientSessionValue>,
-    /// The newest ticket is the last.
+    /// Tickets from the oldest to the newest.
     tickets: Vec<Tls13ClientSessionValue>,
 }
 
 impl SessionStore {
     fn lock(&self) -> MutexGuard<'_, StoredSessions> {
-        // No value is changed in more than one step, so they are consistent even after a panic.
+        // Each value is changed in a single step, so they are consistent even after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -313,7 +317,8 @@ impl ClientSessionStore for SessionStore {
 
     fn insert_tls13_ticket(&self, _: ServerName<'static>, ticket: Tls13ClientSessionValue) {
         let tickets = &mut self.lock().tickets;
-        // A full store needs no new tickets: its tickets are younger than the run, and the server sets their lifetime.
+        // A full store needs no new tickets: its tickets are younger than the run, and the server
+        // sets their lifetime.
         if tickets.len() < MAX_TICKETS {
             tickets.push(ticket);
         }
@@ -341,11 +346,12 @@ fn certificates_from(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsSetu
     if found.is_empty() { Err(TlsSetupError::NoCertificate) } else { Ok(found) }
 }
 
-/// The system's certificates, after they have been read.
+/// The certificates that the system trusts, once they have been read.
 static SYSTEM_ROOTS: Mutex<Option<Arc<RootCertStore>>> = Mutex::new(None);
 
-/// Reads the certificates that the system trusts, for all clients with [`Trust::System`] that are created from now on. A
-/// program that creates clients on an event loop calls it before: otherwise the first client reads the files.
+/// Reads the certificates that the system trusts. All clients with [`Trust::System`] that are
+/// created from then on use them. A program that creates clients on an event loop should call this
+/// first, because otherwise the first client blocks the loop while it reads the files.
 pub fn load_system_roots() {
     read_system_roots();
 }
@@ -388,7 +394,7 @@ mod tests {
         ServerTls::new(Certificate::self_signed(&["localhost"]).unwrap(), None, SessionResumption::On).unwrap()
     }
 
-    /// Passes the output of each end to the other until neither has any.
+    /// Passes the output of each side to the other until neither has any.
     fn shake(client: &mut ClientConnection, server: &mut ServerConnection) {
         while client.is_handshaking() || server.is_handshaking() || server.wants_write() {
             let mut wire = Vec::new();
@@ -414,7 +420,7 @@ mod tests {
             let server = server();
             let mut kinds = Vec::new();
             for _ in 0..3 {
-                // All begin before the first has ended, like parallel sessions.
+                // All handshakes begin before the first has ended, like those of parallel sessions.
                 let mut pairs: Vec<_> = (0..40).map(|_| ends(&client, &server)).collect();
                 pairs.iter_mut().for_each(|(client, server)| shake(client, server));
                 kinds

@@ -1,4 +1,5 @@
-//! A worker that serves sessions: a thread of [`mailrun_eventloop`], and the buffers that all its sessions share.
+//! A worker that serves sessions: a thread of [`mailrun_eventloop`], and the buffers that its
+//! sessions share.
 use crate::outbox::Outbox;
 pub use mailrun_eventloop::worker::{
     busy_polled, default_count, failed_tasks as failed_sessions, spawn_local, yield_now,
@@ -10,11 +11,13 @@ use std::io;
 use std::rc::Rc;
 use std::thread::JoinHandle;
 
-/// Most bytes of one read. Large enough that a 10 MB message needs few system calls; small enough for the second-level
-/// cache, where end of data, line endings and checksum are computed next.
+/// Maximum number of bytes of one read. It is large enough that a 10 MB message needs few system
+/// calls, and small enough for the second-level cache, from which the end of data, the line endings
+/// and the checksum are computed next.
 pub(crate) const READ_BYTES: usize = 256 * 1024;
 
-/// Buffers that the sessions of a worker share: a session borrows them for one turn, and never while it waits.
+/// Buffers that the sessions of a worker share. A session borrows them for one turn, and never
+/// while it waits.
 #[derive(Clone, Debug)]
 pub struct WorkerBuffers(Rc<RefCell<IoBuffers>>);
 
@@ -42,10 +45,10 @@ impl WorkerBuffers {
     }
 }
 
-/// Starts a worker thread ([`mailrun_eventloop::worker::spawn`]) and gives its buffers to `work`.
+/// Starts a worker thread ([`mailrun_eventloop::worker::spawn`]), and gives its buffers to `work`.
 ///
 /// # Errors
-/// Those of starting a thread.
+/// Fails if the thread cannot be started.
 pub fn spawn<T, W>(
     name: &str,
     options: WorkerOptions,
@@ -58,10 +61,11 @@ where
     mailrun_eventloop::worker::spawn(name, options, || work(WorkerBuffers::default()))
 }
 
-/// Runs `work` as a worker on this thread ([`mailrun_eventloop::worker::run`]), with buffers for its sessions.
+/// Runs `work` as a worker on this thread ([`mailrun_eventloop::worker::run`]), with buffers for
+/// its sessions.
 ///
 /// # Errors
-/// Those of making an event loop: descriptors have run out.
+/// Fails if the event loop cannot be made because there are no more file descriptors.
 pub fn run<T: 'static, W: Future<Output = T> + 'static>(work: impl FnOnce(WorkerBuffers) -> W) -> io::Result<T> {
     run_with(WorkerOptions::default(), work)
 }
@@ -69,7 +73,7 @@ pub fn run<T: 'static, W: Future<Output = T> + 'static>(work: impl FnOnce(Worker
 /// Runs `work` as a worker with these options on this thread.
 ///
 /// # Errors
-/// Those of making an event loop: descriptors have run out.
+/// Fails if the event loop cannot be made because there are no more file descriptors.
 pub fn run_with<T: 'static, W: Future<Output = T> + 'static>(
     options: WorkerOptions,
     work: impl FnOnce(WorkerBuffers) -> W,

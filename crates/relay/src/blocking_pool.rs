@@ -1,5 +1,6 @@
-//! Threads for work that blocks or takes long, so that event loops need not wait: reading the spool, delivering into
-//! Maildirs, converting long messages.
+//! Threads for work that blocks or takes long: reading the spool, delivering into Maildirs, and
+//! converting long messages. The event loops hand such work over, so that no session has to wait
+//! for it.
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,16 +8,16 @@ use tokio::sync::oneshot;
 
 type BlockingTask = Box<dyn FnOnce() + Send>;
 
-/// Handle of the threads. Clones share them.
+/// Handle of a pool of threads. Clones refer to the same threads.
 #[derive(Clone, Debug)]
 pub(super) struct BlockingPool(Sender<BlockingTask>);
 
 impl BlockingPool {
-    /// Starts the threads, which end with the last handle. Each kind of work has its own pool, so that it never waits
-    /// for another kind.
+    /// Starts the threads. They end when the last clone of the handle is dropped. Each kind of work
+    /// has its own pool, so that one kind never waits for another.
     ///
     /// # Errors
-    /// If a thread cannot be started.
+    /// Fails if the system cannot start a thread.
     pub(super) fn start(name: &str, threads: usize) -> io::Result<Self> {
         let (give, take) = channel();
         let take = Arc::new(Mutex::new(take));
@@ -27,12 +28,13 @@ impl BlockingPool {
         Ok(Self(give))
     }
 
-    /// Runs work on a thread, unless the future is dropped before. Returns `None` if the work panicked.
+    /// Runs `work` on a thread of the pool and returns the result, or `None` if the work panicked.
+    /// Work that no thread has begun is skipped if the future has been dropped.
     pub(super) async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let (sender, receiver) = oneshot::channel();
         let work = Box::new(move || {
             if !sender.is_closed() {
-                // The caller may have gone meanwhile.
+                // The caller may have stopped waiting while the work ran.
                 let _ = sender.send(work());
             }
         });
@@ -45,7 +47,7 @@ fn run_tasks(take: &Mutex<Receiver<BlockingTask>>) {
     loop {
         let work = take.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(work) = work else { return };
-        // The panic is reported on standard error, the caller gets `None`, and the thread goes on.
+        // A panic is reported on standard error, the caller gets `None`, and the thread continues.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
     }
 }

@@ -15,31 +15,32 @@ use mailrun_spool::{Backlog, Spool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes for the envelope, if memory is limited to a single message.
+/// Maximum size of an envelope in bytes if memory is limited to a single message.
 const MAX_ENVELOPE_BYTES: u64 = 1 << 20;
 
 pub(super) struct RelayContext {
     config: Mutex<Arc<Config>>,
-    /// The configuration at the start. Some keys do not change until a restart.
+    /// Configuration at the start. It stays in force for the keys that only a restart changes.
     initial_config: Arc<Config>,
-    /// Incremented by each new configuration.
+    /// Each reload increments the version, so that a worker notices a new configuration cheaply.
     config_version: AtomicU64,
     pub(super) spool: Spool,
-    /// Backlog of a former run, until the workers have queued it.
+    /// Messages that a former run left in the spool, until the workers have queued them all.
     backlog: Mutex<Option<Backlog>>,
     pub(super) resolver: Resolver,
     pub(super) ca_files: Arc<CaFiles>,
     pub(super) spool_pool: BlockingPool,
-    /// Delivers into Maildirs. It is separate so that a hanging file system does not block reads of the spool.
+    /// Threads that deliver into Maildirs. They are separate, so that a hanging file system does
+    /// not block reads of the spool.
     pub(super) maildir_pool: BlockingPool,
     pub(super) converter_pool: BlockingPool,
     pub(super) maildir_names: Arc<maildir::MaildirNames>,
     pub(super) counters: Arc<RelayCounters>,
     pub(super) memory_budget: Arc<MemoryBudget>,
-    /// Clients outside of `networks`, and their recent requests.
+    /// Clients outside of the configured `networks`, with their recent requests.
     pub(super) clients: Arc<Clients>,
     pub(super) login_guard: LoginGuard,
-    /// Faults that can affect many messages or clients.
+    /// Limits log lines about faults that affect many messages or clients.
     pub(super) fault_log: FaultLog,
     pub(super) unreachable: UnreachableDestinations,
     pub(super) delivery_log_writer: DeliveryLogWriter,
@@ -102,7 +103,7 @@ impl RelayContext {
         &self.initial_config
     }
 
-    /// The durability level as written in configuration and records.
+    /// Returns the durability level as the configuration file and records spell it.
     pub(super) fn durability(&self) -> &'static str {
         let durability = self.initial_config.spool.durability;
         DurabilityLevel::ALL.iter().find(|(one, _)| *one == durability).map_or("", |(_, word)| word)
@@ -121,14 +122,15 @@ impl RelayContext {
         lock(&self.backlog).is_none()
     }
 
-    /// Replaces the configuration. Workers notice it within a tick.
+    /// Replaces the configuration. Each worker takes the new configuration at its next tick.
     pub(super) fn reload(&self, config: Config) {
         read_trusted(&config, &self.ca_files);
         *lock(&self.config) = Arc::new(config);
         self.config_version.fetch_add(1, Ordering::Release);
     }
 
-    /// A part of a former run's backlog for a worker to queue, or an empty part when none is left.
+    /// Returns up to `most` messages of the former run for a worker to queue. An empty vector means
+    /// that no message is left.
     pub(super) fn take_backlog(
         &self,
         most: usize,
@@ -141,14 +143,15 @@ impl RelayContext {
         share
     }
 
-    /// Logs the number of faults that were not logged individually, if that is due.
+    /// Logs how many faults were counted instead of logged, at most once a minute for each kind of
+    /// fault.
     pub(super) fn log_fault_summaries(&self) {
         for (fault, count) in self.fault_log.summaries(clock::now()) {
             tracing::warn!(target: LOG_TARGET, "{count} more {}", fault.text());
         }
     }
 
-    /// Reports whether the spool has failed and accepts nothing any more.
+    /// Returns true if the spool has failed. A failed spool accepts nothing until a restart.
     pub(super) fn has_failed(&self) -> bool {
         self.spool.failure().is_some()
     }
@@ -162,7 +165,7 @@ fn read_trusted(config: &Config, ca_files: &CaFiles) {
     }
 }
 
-/// Logs that a client exceeds a limit, at most once a minute per client.
+/// Logs that a client exceeded a limit. The caller does this at most once a minute for each client.
 fn log_refusal(refusal: &ClientRefusal) {
     let ClientRefusal { client, limit, times } = refusal;
     tracing::warn!(target: LOG_TARGET, "client limit reached: client={client} limit={} refused={times}", limit.name());

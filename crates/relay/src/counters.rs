@@ -1,4 +1,5 @@
-//! Counters of a relay since its start. They are incremented where the event happens, and read from any thread.
+//! Counters of a relay since it started. The code that handles an event increments its counter, and
+//! any thread can read all counters.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Debug, Default)]
@@ -20,32 +21,33 @@ pub(super) struct RelayCounters {
     pub(super) accepted: RelayCounter,
     pub(super) accepted_recipients: RelayCounter,
     pub(super) accepted_bytes: RelayCounter,
-    /// Messages rejected because the spool was full.
+    /// Messages answered 452 because the spool was full.
     pub(super) full: RelayCounter,
-    /// Messages and recipients refused for lack of memory.
+    /// Messages and recipients answered 452 because too much mail was in memory.
     pub(super) crowded: RelayCounter,
-    /// Messages refused for other reasons after their data.
+    /// Messages rejected after their data for any other reason.
     pub(super) refused: RelayCounter,
-    /// Sessions ended because of the client's input: another protocol, too many errors, too many commands without mail.
+    /// Sessions that the relay ended because the client spoke another protocol, or sent too many
+    /// errors or too many commands without mail.
     pub(super) hung_up: RelayCounter,
-    /// Recipients that a next hop accepted, or that were delivered locally.
+    /// Recipients that a next hop accepted, and recipients delivered into a Maildir here.
     pub(super) delivered: RelayCounter,
-    /// Attempts that ended with a temporary refusal or without an answer.
+    /// Recipients whose attempt failed temporarily. A recipient counts once for each such attempt.
     pub(super) deferred: RelayCounter,
     pub(super) failed: RelayCounter,
     pub(super) expired: RelayCounter,
     pub(super) notices: RelayCounter,
-    /// Messages that a next hop accepted with their 8-bit parts encoded.
+    /// Messages that a next hop accepted after the relay had encoded their 8-bit parts.
     pub(super) converted: RelayCounter,
     pub(super) connections: RelayCounter,
     pub(super) unreachable: RelayCounter,
     pub(super) recovered: RelayCounter,
     pub(super) logins: RelayCounter,
-    /// Logins with a wrong proof.
+    /// Logins that failed because the password or the proof was wrong.
     pub(super) logins_failed: RelayCounter,
-    /// Logins refused unchecked after too many failures.
+    /// Logins that the relay refused without checking them, because too many had failed before.
     pub(super) logins_refused: RelayCounter,
-    /// Addresses and users locked after too many failures.
+    /// Times that an address or a user was locked out after too many failed logins.
     pub(super) login_locks: RelayCounter,
 }
 

@@ -1,10 +1,12 @@
-//! The delivery log: a line per recipient and attempt, written by a separate thread.
+//! The delivery log has one line for each recipient and attempt. A separate thread writes the
+//! lines.
 //!
 //! ```text
 //! worker ─ record ─▶ its batch (bounded) ─ every 100 ms, or when full ─▶ thread: lines ─▶ LogWriter
 //! ```
-//! A worker only stores references and formats nothing. If the log's level excludes `info`, it only reads one number.
-//! Deliveries never wait for a slow log: entries that do not fit are dropped, and their number is logged.
+//! A worker only stores references and formats nothing. If the level of the log excludes `info`,
+//! the worker only reads one number. Deliveries never wait for a slow log: entries that do not fit
+//! are dropped, and their number is logged.
 use crate::log_target::LOG_TARGET;
 use crate::message::Message;
 use crate::message::envelope::{DeliveryRefusal, MessageEnvelope};
@@ -22,11 +24,13 @@ use tracing::level_filters::LevelFilter;
 
 const BATCH_ENTRIES: usize = 1024;
 const MAX_PENDING_BATCHES: usize = 16;
-/// Maximum time of an entry in a batch that is not full. An idle worker checks this at its next tick.
+/// Maximum time that an entry stays in a batch that is not full. An idle worker checks the time at
+/// its next tick.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
-/// Bytes of lines that are passed to the log at once, unless a single attempt has more.
+/// The thread passes lines to the log in pieces of about this many bytes. A single attempt with
+/// many recipients may exceed the limit.
 const WRITE_BYTES: usize = 32 << 10;
-/// Maximum wait at the end for the last batches.
+/// Maximum time that the relay waits at its end until the last batches are written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 struct LoggedDelivery {
@@ -34,10 +38,10 @@ struct LoggedDelivery {
     destination: Arc<str>,
     envelope: Arc<MessageEnvelope>,
     recipients: RecipientNumbers,
-    /// Since the Unix epoch.
+    /// Time since the Unix epoch.
     received: Duration,
     ended: Duration,
-    /// Attempts, including this one.
+    /// Number of attempts, including the logged one.
     attempts: u32,
     result: DeliveryResult,
     /// Reply with which the next hop accepted the message.
@@ -60,7 +64,8 @@ impl DeliveryLog {
         LevelFilter::current() >= LevelFilter::INFO
     }
 
-    /// Keeps the reply with which the next hop accepted the message whose result follows.
+    /// Keeps the reply with which the next hop accepted a message. The next call of `record` adds
+    /// the reply to the entry of that message.
     pub(super) fn keep_reply(&self, reply: DeliveryRefusal) {
         *self.accept_reply.borrow_mut() = Some(reply);
     }
@@ -74,7 +79,7 @@ impl DeliveryLog {
     ) {
         let reply = self.accept_reply.take();
         if *result == DeliveryResult::Unsent {
-            // This was not an attempt.
+            // `Unsent` means that nothing was attempted, so there is nothing to log.
             return;
         }
         let mut batch = self.batch.borrow_mut();
@@ -107,7 +112,7 @@ impl DeliveryLog {
     }
 }
 
-/// Handle of the writing thread. Clones share it.
+/// Handle of the writing thread. Clones refer to the same thread.
 #[derive(Clone)]
 pub(super) struct DeliveryLogWriter {
     sender: SyncSender<LogWriterCommand>,
@@ -117,7 +122,7 @@ pub(super) struct DeliveryLogWriter {
 #[derive(Default)]
 struct DroppedLines {
     total: AtomicU64,
-    /// Dropped entries that have not been reported.
+    /// Entries that were dropped since the log last reported their number.
     unreported: AtomicU64,
 }
 
@@ -127,10 +132,10 @@ enum LogWriterCommand {
 }
 
 impl DeliveryLogWriter {
-    /// Starts the thread, which passes lines to the log.
+    /// Starts the thread that formats entries and passes the lines to `log`.
     ///
     /// # Errors
-    /// If the thread cannot be started.
+    /// Fails if the system cannot start a thread.
     pub(super) fn start(log: LogWriter) -> io::Result<Self> {
         let (sender, receiver) = sync_channel(MAX_PENDING_BATCHES);
         let dropped = Arc::<DroppedLines>::default();
@@ -153,14 +158,14 @@ impl DeliveryLogWriter {
         self.dropped.total.load(Ordering::Relaxed)
     }
 
-    /// Waits briefly until all entries are written.
+    /// Waits until all entries are written, but at most for `FLUSH_TIMEOUT`.
     pub(super) fn flush(&self) {
         let (done, is_done) = sync_channel(1);
         let latest = Instant::now() + FLUSH_TIMEOUT;
         while self.sender.try_send(LogWriterCommand::Flush(done.clone())).is_err() && Instant::now() < latest {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // If nobody reads the log, the relay ends without its last lines.
+        // If nobody reads the log, the relay ends without the last lines.
         let _ = is_done.recv_timeout(latest.saturating_duration_since(Instant::now()));
     }
 }
@@ -190,7 +195,7 @@ fn write_batches(receiver: &Receiver<LogWriterCommand>, log: &LogWriter, dropped
 }
 
 impl LoggedDelivery {
-    /// Writes a line per recipient, in the format of the rest of the log.
+    /// Appends one line for each recipient to `text`, in the format of the rest of the log.
     fn write(&self, text: &mut String) {
         for (position, number) in self.recipients.iter().enumerate() {
             let (status, refusal) = self.status(position);
@@ -239,7 +244,8 @@ impl LoggedDelivery {
     }
 }
 
-/// An address, which may contain any bytes, made safe for a line.
+/// Formats an address for a log line. Addresses may contain any bytes, so control characters are
+/// escaped.
 struct PrintableAddress<'a>(&'a [u8]);
 
 impl std::fmt::Display for PrintableAddress<'_> {
@@ -306,7 +312,7 @@ mod tests {
         assert!(lines(&entry(DeliveryResult::Unknown, &["c@d"]))[0].contains("status=unanswered delay"));
     }
 
-    /// A log that writes only when the test allows it.
+    /// A log that blocks each write until the test permits it.
     struct BlockedWriter(Receiver<()>, Sender<Vec<u8>>);
 
     impl Write for BlockedWriter {
@@ -325,7 +331,7 @@ mod tests {
     fn batches_beyond_the_limit_are_counted_and_all_others_written() {
         let (open, opened) = channel();
         let (print, printed) = channel();
-        // The log has no buffer of its own.
+        // With a buffer of 0 bytes, a blocked write blocks the log at once.
         let log = LogWriter::start(BlockedWriter(opened, print), 0).unwrap();
         let writer = DeliveryLogWriter::start(log.clone()).unwrap();
         let batches = MAX_PENDING_BATCHES as u64 * 3;
@@ -333,7 +339,7 @@ mod tests {
             writer.submit(vec![entry(DeliveryResult::Delivered, &["c@d", "e@f"])]);
         }
         let lost = writer.dropped_lines();
-        // One entry is being written, one is in the log, and one waits.
+        // One entry is being written, one is in the log, and one waits in between.
         assert!(
             lost >= 2 * (batches - MAX_PENDING_BATCHES as u64 - 3),
             "{lost}: nothing waits for a log that stands still"

@@ -1,27 +1,31 @@
-//! Computes how many descriptors a relay needs, and lowers its limits if it gets fewer.
+//! Computes how many file descriptors a relay needs, and lowers the limits of the configuration if
+//! the system grants fewer.
 //!
-//! Descriptors for the spool, the workers and HTTP are reserved; sessions and connections to next hops share the rest.
-//! A relay that could run out of descriptors reports its lower limits at the start.
+//! Descriptors for the spool, the workers and HTTP are reserved. Sessions and connections to next
+//! hops share the rest. If the rest is too small for the configured limits, the relay reports the
+//! lower limits when it starts.
 use crate::config::{Config, DurabilityLevel};
 use anyhow::{Result, bail};
 use mailrun_party::http_server::CONNECTION_LIMIT;
 use rustix::process::{Resource, getrlimit};
 use std::path::Path;
 
-/// Reserved for everything that is not counted individually: standard streams, signals, DNS, the control socket,
-/// Maildirs, configuration files that are reread.
+/// Descriptors reserved for everything that is not counted individually: standard streams, signals,
+/// DNS, the control socket, Maildirs, and configuration files that are read again.
 const RESERVE: u64 = 128;
-/// An event loop, its timers, its wake-up and its copy of the listening socket, and as many spare ones.
+/// Descriptors reserved for each worker: its event loop, timers, wake-up and copy of the listening
+/// socket, and four more in reserve.
 const PER_WORKER: u64 = 8;
-/// The size of a segment. Smaller spools have segments of an eighth of the spool.
+/// Size of a spool segment in bytes. A small spool has smaller segments, each an eighth of the
+/// spool.
 const SEGMENT_BYTES: u64 = 64 << 20;
-/// Minimum number of sessions and connections for a useful relay.
+/// With fewer descriptors than this for sessions and connections, a relay refuses to start.
 const MIN_CONNECTIONS: u64 = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DescriptorNeed {
     segments: u64,
-    /// Reserved descriptors, including those of the spool.
+    /// Number of reserved descriptors, including those for the segments of the spool.
     reserved: u64,
     listeners: u64,
     sessions: u64,
@@ -50,13 +54,14 @@ impl DescriptorNeed {
         self.reserved + self.listeners * self.sessions + self.deliveries
     }
 
-    /// Sessions per listener and deliveries for which `granted` descriptors suffice, or `None` if these are too few.
+    /// Returns how many sessions per listener and how many deliveries `granted` descriptors permit,
+    /// or `None` if the descriptors are too few for a useful relay.
     fn share_out(&self, granted: u64) -> Option<(u64, u64)> {
         if granted >= self.total() {
             return Some((self.sessions, self.deliveries));
         }
         let rest = granted.checked_sub(self.reserved).filter(|rest| *rest >= MIN_CONNECTIONS)?;
-        // Deliveries get a quarter, and whatever sessions leave.
+        // Deliveries get a quarter of the rest, or more if the sessions cannot use three quarters.
         let left_by_sessions = rest.saturating_sub(self.listeners * self.sessions);
         let deliveries = self.deliveries.min(left_by_sessions.max(rest / 4));
         let sessions = self.sessions.min((rest - deliveries) / self.listeners.max(1));
@@ -64,11 +69,12 @@ impl DescriptorNeed {
     }
 }
 
-/// Raises this process's limit as far as possible, and fits the configuration to it. Returns a warning if the limits
-/// are lower than configured.
+/// Raises the process's limit of open files as far as possible, and lowers the limits of the
+/// configuration if that is not enough. In that case, returns a warning for the log.
 ///
 /// # Errors
-/// If there are too few descriptors, with what to do.
+/// Fails if there are too few descriptors for any useful relay. The error says how to raise the
+/// limit.
 pub(super) fn raise_limit(config: &mut Config) -> Result<Option<String>> {
     let need = DescriptorNeed::of(config, count_segments(&config.spool.directory));
     let granted = mailrun_net::open_files::raise(need.total());
@@ -91,7 +97,7 @@ pub(super) fn raise_limit(config: &mut Config) -> Result<Option<String>> {
     }))
 }
 
-/// Fits a reloaded configuration to the number granted at the start.
+/// Fits a reloaded configuration to the number of descriptors that the process has.
 pub(super) fn fit_config(config: &mut Config) {
     let need = DescriptorNeed::of(config, count_segments(&config.spool.directory));
     let granted = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -105,7 +111,8 @@ fn set_limits(config: &mut Config, sessions: u64, deliveries: u64) {
     config.delivery.overall = u32::try_from(deliveries).unwrap_or(u32::MAX);
 }
 
-/// Number of existing segments. There may be more than now allowed, if the spool was larger before.
+/// Counts the segment files in the spool's directory. There may be more of them than the
+/// configuration now permits, if the spool was larger before.
 fn count_segments(directory: &Path) -> u64 {
     let names = std::fs::read_dir(directory).into_iter().flatten().flatten();
     names.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"segment-")).count() as u64
@@ -133,7 +140,7 @@ mod tests {
         ] {
             assert_eq!(NEED.share_out(granted), shares, "{granted}");
         }
-        // Few sessions leave the rest to deliveries.
+        // With few sessions, deliveries get all the rest.
         assert_eq!(DescriptorNeed { sessions: 50, ..NEED }.share_out(1_000), Some((50, 500)));
     }
 
@@ -160,7 +167,8 @@ mod tests {
     }
 
     proptest! {
-        /// No more is shared out than there is, and each share is usable.
+        /// The shares never add up to more descriptors than were granted, and each share permits at
+        /// least one connection.
         #[test]
         fn shares_never_exceed_what_is_granted(
             set_aside in 0_u64..5_000,

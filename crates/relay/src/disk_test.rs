@@ -1,5 +1,5 @@
-//! Tests a disk before a relay uses it: the spool's own writes and syncs in a directory, and the message rate that
-//! follows.
+//! Tests a disk before a relay uses it: writes and syncs in a directory as the spool does, and
+//! computes the message rate that the disk permits.
 use anyhow::{Context, Result, anyhow, bail};
 use mailrun_journey::record::{HostDisk, Outcome};
 use mailrun_party::interrupt::{Interrupt, StopRequest};
@@ -13,48 +13,50 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Messages per sync.
+/// Numbers of messages that are committed with one sync, in the order of the test.
 const GROUPS: [u32; 3] = [1, 8, 64];
 const SIZES: [u64; 3] = [1 << 10, 4 << 10, 64 << 10];
-/// Size of the file: more than seven of the largest batches of the usual sizes.
+/// Size of the test file in bytes. It holds more than seven of the largest batches of the usual
+/// message sizes.
 const SEGMENT_BYTES: u64 = 32 << 20;
 const MIN_SEGMENT_BYTES: u64 = 8 << 20;
 const IN_MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
-/// Usual disks cannot sync faster than this median, so a cache must be involved.
+/// Median sync time in milliseconds below which a cache must be involved, because usual disks are
+/// slower.
 const FAST_SYNC_MS: f64 = 0.02;
 
 #[derive(Clone, Debug)]
 pub struct DiskTestOptions {
-    /// The directory of the spool, or another one on the same disk.
+    /// Directory of the spool, or another directory on the same disk.
     pub directory: PathBuf,
     pub duration: Duration,
-    /// Message size for which the rate is computed.
+    /// Message size in bytes for which the reachable rate is computed.
     pub message_bytes: u64,
     pub rate_per_s: Option<f64>,
     pub live: LiveMode,
 }
 
-/// Result of a measurement. Its JSON has the same names.
+/// Result of a disk test. The keys of its JSON are the names of these fields.
 #[derive(Clone, Debug, Serialize)]
 pub struct DiskTestResult {
-    /// Format of the result: `mailrun-disk/1`.
+    /// Name of the JSON format: `mailrun-disk/1`.
     pub format: &'static str,
     pub directory: String,
     pub disk: Option<HostDisk>,
-    /// False if the file system is in memory, so that the figures prove nothing.
+    /// False if the file system is in memory, because its syncs then prove nothing about a disk.
     pub durable: bool,
     pub segment_bytes: u64,
     pub interrupted: bool,
     pub rows: Vec<DiskTestRow>,
-    /// The reachable rate, or `None` if no messages of that size were measured.
+    /// Reachable rate, or `None` if no messages of the wanted size were measured.
     pub reachable: Option<ReachableRate>,
     pub required_rate_per_s: Option<f64>,
-    /// `None` if no rate was required, or the measurement was interrupted.
+    /// `None` if the user required no rate or interrupted the test.
     pub outcome: Option<Outcome>,
     pub warnings: Vec<String>,
 }
 
-/// Figures of messages of one size in groups of one size.
+/// Figures for one message size and one number of messages per sync.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct DiskTestRow {
     pub message_bytes: u64,
@@ -63,28 +65,28 @@ pub struct DiskTestRow {
     pub syncs: u64,
     pub syncs_per_s: f64,
     pub messages_per_s: f64,
-    /// Bytes written to the disk, in whole blocks.
+    /// Bytes per second that the disk received, counted in whole blocks.
     pub bytes_per_s: f64,
     pub p50_ms: f64,
-    /// 99th percentile of that time.
+    /// 99th percentile of the time of a write with its sync, in milliseconds.
     pub p99_ms: f64,
-    /// Maximum of that time.
+    /// Longest time of a write with its sync, in milliseconds.
     pub max_ms: f64,
 }
 
-/// The rate that a durable relay can reach.
+/// Message rate that a durable relay can reach on the tested disk.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ReachableRate {
     pub message_bytes: u64,
-    /// Messages per sync.
+    /// Messages per sync at this rate.
     pub group: u32,
     pub rate_per_s: f64,
 }
 
-/// Measures until the time is over or the user stops it, and then removes the file.
+/// Tests until the time is over or the user stops the test, and then removes the test file.
 ///
 /// # Errors
-/// If the directory cannot be written to, has no room, or its disk fails.
+/// Fails if the directory is not writable or has no room, or if the disk reports an error.
 pub fn measure(options: &DiskTestOptions) -> Result<DiskTestResult> {
     let interrupt = Interrupt::watch()?;
     let directory = &options.directory;
@@ -114,7 +116,7 @@ pub fn measure(options: &DiskTestOptions) -> Result<DiskTestResult> {
     Ok(result(options, segment_bytes, rows, interrupt.requested() != StopRequest::Nothing))
 }
 
-/// Sizes and groups in the order in which they are measured.
+/// Returns the pairs of message size and group size in the order of the test.
 fn cells(message_bytes: u64) -> Vec<(u64, u32)> {
     let mut sizes = SIZES.to_vec();
     sizes.push(message_bytes);
@@ -123,12 +125,13 @@ fn cells(message_bytes: u64) -> Vec<(u64, u32)> {
     sizes.into_iter().flat_map(|size| GROUPS.map(|group| (size, group))).collect()
 }
 
-/// Upper bound of the bytes of the largest batch.
+/// Returns an upper bound for the size of the largest batch in bytes.
 fn largest_batch(message_bytes: u64) -> u64 {
     (message_bytes.max(SIZES[SIZES.len() - 1]) + 1024) * u64::from(GROUPS[GROUPS.len() - 1])
 }
 
-/// Size of the file: at most half of the free space, and enough for at least one batch.
+/// Returns the size of the test file in bytes. It takes at most half of the free space, and fails
+/// if that has no room for one batch.
 fn segment_bytes(available: u64, largest_batch: u64) -> Result<u64> {
     let least = MIN_SEGMENT_BYTES.max((largest_batch + (16 << 10)).next_multiple_of(1 << 20));
     let wanted = SEGMENT_BYTES.max(least);
@@ -139,7 +142,8 @@ fn segment_bytes(available: u64, largest_batch: u64) -> Result<u64> {
     Ok(wanted.min(room))
 }
 
-/// Commits batches for this time. Returns `None` if stopped before there was a result.
+/// Commits batches until `time` has passed. Returns `None` if the user stopped the test before the
+/// first result.
 fn measure_cell(
     probe: &mut DiskProbe,
     message_bytes: u64,
@@ -149,7 +153,7 @@ fn measure_cell(
     mut show: impl FnMut(&DiskTestRow),
 ) -> io::Result<Option<DiskTestRow>> {
     let body: Arc<[u8]> = vec![b'm'; message_bytes as usize].into();
-    // Warm up, because the first commit of a kind allocates buffers.
+    // The first commit of a kind allocates buffers, so it is not measured.
     probe.commit(group, &body)?;
     let mut times_ms = Vec::new();
     let mut bytes = 0;
@@ -218,8 +222,8 @@ fn result(options: &DiskTestOptions, segment_bytes: u64, rows: Vec<DiskTestRow>,
     }
 }
 
-/// The best rate for messages of this size. A relay commits together what arrives during a sync, so it uses larger
-/// groups by itself.
+/// Returns the best measured rate for messages of this size. A relay commits all mail that arrives
+/// during a sync together, so it reaches larger groups by itself.
 fn reachable(rows: &[DiskTestRow], message_bytes: u64) -> Option<ReachableRate> {
     let meant = rows.iter().filter(|row| row.message_bytes == message_bytes);
     let best = meant.max_by(|one, other| one.messages_per_s.total_cmp(&other.messages_per_s))?;
@@ -243,7 +247,7 @@ fn warnings(file_system: &str, durable: bool, rows: &[DiskTestRow]) -> Vec<Strin
     found
 }
 
-/// Why a directory cannot be measured, and what to do.
+/// Explains why a directory cannot be tested and what the user can do.
 fn refusal(directory: &Path, error: &io::Error) -> anyhow::Error {
     let place = directory.display();
     match error.kind() {
@@ -309,7 +313,7 @@ mod tests {
 
     #[test]
     fn the_required_rate_decides() {
-        // Ten syncs per second, 64 messages each.
+        // The disk syncs ten times per second, with at most 64 messages per sync.
         for (required, durable, expected) in
             [(None, true, None), (Some(640.0), true, Some(Outcome::Pass)), (Some(641.0), true, Some(Outcome::Fail))]
         {

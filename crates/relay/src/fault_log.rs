@@ -1,13 +1,14 @@
-//! Limits the log of faults that affect many messages, clients or connections: the first is logged, the others are
-//! counted.
+//! Limits the log lines about faults that affect many messages, clients or connections. The first
+//! fault is logged, and the following faults are only counted.
 use mailrun_net::recent::RecentMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Interval at which the number of faults is logged.
+/// Interval after which the number of counted faults is logged.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum number of unreachable destinations in memory. Forgotten ones are logged again.
+/// Maximum number of unreachable destinations in memory. A destination that was forgotten is logged
+/// again.
 const MAX_UNREACHABLE: usize = 65_536;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub(crate) enum CommonFault {
 impl CommonFault {
     const ALL: [Self; 5] = [Self::Store, Self::StoreForAlias, Self::Accept, Self::Handshake, Self::ProxyHeader];
 
-    /// The sentence that follows the number of faults.
+    /// Returns the words that follow the number of faults in a log line.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Store => "messages could not be stored",
@@ -34,19 +35,20 @@ impl CommonFault {
     }
 }
 
-/// The faults since they were last logged.
+/// Counts the faults of each kind since the last log line about that kind.
 #[derive(Debug, Default)]
 pub(crate) struct FaultLog([Mutex<FaultCount>; CommonFault::ALL.len()]);
 
 #[derive(Debug, Default)]
 struct FaultCount {
-    /// Time of the last log line, or `None` if there has been no fault for a while.
+    /// Time of the last log line. `None` if there was no fault for a minute, so that the next fault
+    /// is logged at once.
     logged: Option<Duration>,
     others: u64,
 }
 
 impl FaultLog {
-    /// Counts a fault. Returns whether the caller should log it.
+    /// Counts a fault. Returns true if the caller must log it.
     pub(crate) fn is_first(&self, fault: CommonFault, now: Duration) -> bool {
         let mut count = lock(&self.0[fault as usize]);
         let is_first = count.logged.is_none();
@@ -58,7 +60,8 @@ impl FaultLog {
         is_first
     }
 
-    /// The number of faults that were not logged, once a minute for each kind.
+    /// Returns the number of counted faults for each kind that was last logged a minute ago or
+    /// earlier.
     pub(crate) fn summaries(&self, now: Duration) -> Vec<(CommonFault, u64)> {
         let due = |fault: CommonFault| {
             let mut count = lock(&self.0[fault as usize]);
@@ -73,7 +76,8 @@ impl FaultLog {
     }
 }
 
-/// Destinations that could not be reached at the last attempt, and the number of failed attempts since.
+/// Destinations that could not be reached at the last attempt, with the number of failed attempts
+/// in a row.
 pub(crate) struct UnreachableDestinations {
     attempts: Mutex<RecentMap<Arc<str>, u64>>,
     is_any: AtomicBool,
@@ -86,7 +90,7 @@ impl Default for UnreachableDestinations {
 }
 
 impl UnreachableDestinations {
-    /// Counts a failed attempt. Returns whether it was the first.
+    /// Counts a failed attempt. Returns true if the destination was reachable before.
     pub(crate) fn add(&self, destination: &Arc<str>) -> bool {
         let mut all = lock(&self.attempts);
         self.is_any.store(true, Ordering::Relaxed);
@@ -95,7 +99,8 @@ impl UnreachableDestinations {
         *attempts == 1
     }
 
-    /// Records that a destination was reached. Returns the number of failed attempts before.
+    /// Notes that a destination was reached. Returns the number of failed attempts before, or
+    /// `None` if there was none.
     pub(crate) fn remove(&self, destination: impl FnOnce() -> Arc<str>) -> Option<u64> {
         if !self.is_any.load(Ordering::Relaxed) {
             return None;
@@ -128,7 +133,7 @@ mod tests {
         assert!(log.summaries(SECOND * 61).is_empty());
         assert_eq!(faults(SECOND * 70), 0);
         assert_eq!(log.summaries(SECOND * 121), [(CommonFault::Store, 1000)]);
-        // After a minute without faults, the next one is logged at once.
+        // After a minute without faults, the next fault is logged at once.
         assert!(log.summaries(SECOND * 181).is_empty());
         assert_eq!(faults(SECOND * 182), 1);
     }

@@ -1,8 +1,10 @@
-//! Listening sockets that a service manager has opened, as in systemd's socket activation (sd_listen_fds(3)).
+//! Uses listening sockets that a service manager has opened, as in systemd's socket activation
+//! (sd_listen_fds(3)).
 //!
-//! The configuration defines what each address is for, and a socket is used by the listener with its address. A relay
-//! started by hand therefore listens at the same addresses, and a relay without the right to ports below 1024 gets them
-//! from the manager.
+//! The configuration alone decides which protocol each address has. A listener whose address
+//! matches an inherited socket uses that socket instead of opening its own. A relay started by hand
+//! therefore listens on the same addresses, and a relay without the right to open ports below 1024
+//! gets these ports from the manager.
 use anyhow::{Context, Result, bail};
 use listenfd::ListenFd;
 use mailrun_net::Endpoint;
@@ -10,17 +12,19 @@ use rustix::fd::OwnedFd;
 use rustix::process::{Resource, getrlimit};
 use std::os::unix::net::UnixListener;
 
-/// Sockets from the manager that no listener uses yet.
+/// Sockets from the service manager that no listener has taken yet.
 #[derive(Default)]
 pub(super) struct InheritedSockets(Vec<(Endpoint, OwnedFd)>);
 
 impl InheritedSockets {
-    /// Takes the sockets that the environment names (`LISTEN_FDS`, `LISTEN_PID`). There are none without a manager.
+    /// Takes the sockets that the variables `LISTEN_FDS` and `LISTEN_PID` announce. Without a
+    /// service manager there are none.
     ///
     /// # Errors
-    /// If one of them does not listen, or has no address.
+    /// Fails if one of the sockets does not listen, or has no address.
     pub(super) fn from_environment() -> Result<Self> {
-        // Limit the number, because a larger one than there can be descriptors would only use up memory.
+        // A number above the limit of open files cannot be right, and the library would allocate
+        // memory for it.
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         if let Ok(count) = std::env::var("LISTEN_FDS")
             && count.parse::<u64>().is_ok_and(|count| count > limit)
@@ -38,10 +42,11 @@ impl InheritedSockets {
         Some(self.0.swap_remove(place).1)
     }
 
-    /// Refuses sockets that no listener uses, because mail to them would wait forever.
+    /// Refuses to start if a socket is left that no listener has taken, because clients of that
+    /// socket would wait forever.
     ///
     /// # Errors
-    /// If there is one.
+    /// Fails if a socket is left.
     pub(super) fn refuse_unused(&self) -> Result<()> {
         let Some((endpoint, _)) = self.0.first() else { return Ok(()) };
         bail!(

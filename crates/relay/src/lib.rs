@@ -1,32 +1,33 @@
-//! Store and forward: accepts mail, keeps it, and tries each message until it is delivered or its sender notified.
+//! A mail relay. It accepts mail, stores it, and tries to deliver each message until the message is
+//! delivered or its sender has been notified.
 //!
 //! | module | what it does | Postfix |
 //! |---|---|---|
 //! | `smtpd` | receives mail: sessions, logins, limits | smtpd(8), anvil(8) |
-//! | `routing` | decides who may send to whom, and each recipient's next hop | trivial-rewrite(8), aliases(5), transport(5) |
-//! | `message` | a message, its envelope, its `Received:` fields | cleanup(8) |
-//! | `qmgr` | decides which message is delivered next; retries, holds, expires | qmgr(8) |
-//! | `delivery` | delivers: by SMTP, by LMTP, into Maildirs | smtp(8), lmtp(8), local(8), discard(8) |
+//! | `routing` | decides who may send to whom, and a recipient's next hop | trivial-rewrite(8), aliases(5), transport(5) |
+//! | `message` | a message, its envelope and its `Received:` fields | cleanup(8) |
+//! | `qmgr` | decides which message is delivered next: retries, holds, expiry | qmgr(8) |
+//! | `delivery` | delivers by SMTP, by LMTP and into Maildirs | smtp(8), lmtp(8), local(8), discard(8) |
 //! | `dsn` | notifies senders of failures, delays and successes | bounce(8) |
-//! | `worker` | carries out what `qmgr` decides: one on each thread | master(8) |
-//! | `worker_share` | each worker's share of the limits | |
-//! | `worker_calls` | calls from other threads to the workers | |
+//! | `worker` | executes what `qmgr` decides, with one worker on each thread | master(8) |
+//! | `worker_share` | computes the share of the limits that a worker has | |
+//! | `worker_calls` | lets other threads call the workers | |
 //! | `recovery` | queues what a former run has left in the spool | qmgr(8) at its start |
-//! | `control` | `mailrun queue`; metrics and health over HTTP | postqueue(1), postsuper(1) |
+//! | `control` | serves `mailrun queue`, and metrics and health over HTTP | postqueue(1), postsuper(1) |
 //! | `offline` | checks, salvages and exports the spool of a stopped relay | postcat(1), postsuper(1) |
-//! | `config` | relay.toml | main.cf, postconf(1) |
+//! | `config` | reads relay.toml | main.cf, postconf(1) |
 //! | `reload` | reads relay.toml again on SIGHUP | postfix(1) reload |
 //! | `context` | state that all workers share | |
-//! | `delivery_log` | the line of each delivery, off the workers' way | maillog |
-//! | `counters` | counters since the relay began | |
+//! | `delivery_log` | logs each delivery without delaying the workers | maillog |
+//! | `counters` | counters since the relay started | |
 //! | `record` | the record of a run | |
 //! | `blocking_pool` | threads for work that blocks | |
-//! | `descriptors` | the number of descriptors needed, and the limits if fewer are granted | |
-//! | `service_manager` | tells systemd that the relay is ready, reloads, stops, lives | |
-//! | `inherited_sockets` | sockets that systemd has opened | |
-//! | `disk_test` | what a disk can do for a relay, before it is blamed | |
-//! | `spool_directory` | owner and permissions of the spool's directory | |
-//! | `log_target` | the target of the log's lines | |
+//! | `descriptors` | computes the descriptors that the relay needs, and lowers limits if it gets fewer | |
+//! | `service_manager` | tells systemd that the relay is ready, reloads, stops or is alive | |
+//! | `inherited_sockets` | uses sockets that systemd has opened | |
+//! | `disk_test` | measures the message rate that a disk permits | |
+//! | `spool_directory` | checks the owner and the permissions of the spool's directory | |
+//! | `log_target` | the target of all log lines | |
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 
 mod blocking_pool;
@@ -95,7 +96,8 @@ use worker::{Agents, RelayWorker};
 use worker_calls::{RunningRelay, WorkerCalls};
 
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Time limit for finishing deliveries at shutdown. The rest stays in the spool.
+/// Time limit for deliveries in progress when the relay stops. Messages that are not delivered by
+/// then stay in the spool.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct RelayOptions {
     pub reread: Option<ConfigLoader>,
@@ -110,7 +112,7 @@ pub struct RelayOutcome {
 }
 
 impl RelayOutcome {
-    /// The counters: name, description, value.
+    /// Returns the counters. Each row has a name, a description and a value.
     pub fn rows(&self) -> Vec<(&'static str, &'static str, u64)> {
         let usage = self.context.spool.stats();
         let mut rows: Vec<_> = self.context.counters.rows().into();
@@ -120,10 +122,10 @@ impl RelayOutcome {
     }
 }
 
-/// Runs until SIGINT or SIGTERM, or until the spool fails.
+/// Runs the relay until SIGINT or SIGTERM arrives, or until the spool fails.
 ///
 /// # Errors
-/// If it could not run, or the spool failed.
+/// Fails if the relay could not start, or if the spool failed.
 pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
     let interrupt = Interrupt::watch()?;
     let outputs = Outputs { json: options.json, live: options.live, ..Outputs::default() };
@@ -132,7 +134,7 @@ pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
         tracing::warn!(target: LOG_TARGET, "{warning}");
     }
     config.warnings().iter().for_each(|warning| tracing::warn!(target: LOG_TARGET, "{warning}"));
-    // Before the workers start, because it changes the environment.
+    // The call changes the environment, so it must come before any worker thread starts.
     let mut inherited = InheritedSockets::from_environment()?;
     service_manager::notify_status("opening the spool");
     let context = Arc::new(build_context(config, &options.log)?);
@@ -162,7 +164,7 @@ pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
         }
     }
     drop(line);
-    // Read it before the spool is closed, because a closed spool reports no earlier failure.
+    // The failure is read before the spool is closed, because a closed spool no longer reports it.
     let failed = context.spool.failure();
     service_manager::notify_stopping();
     shut_down(&context, running, control);
@@ -186,7 +188,8 @@ fn announce(log: &LogWriter, output: &ProgressOutput, smtp: Vec<String>, http: O
     output.event(&LiveEvent::Listening { smtp, http });
 }
 
-/// Stops accepting, finishes deliveries in progress, and writes the results.
+/// Stops accepting mail, finishes deliveries in progress, and closes the delivery log and the
+/// spool.
 fn shut_down(context: &RelayContext, running: Vec<RunningServer>, control: ControlSocket) {
     drop(control);
     running.into_iter().for_each(RunningServer::stop);
@@ -219,14 +222,16 @@ fn build_context(config: Config, log: &LogWriter) -> Result<RelayContext> {
     let resolver = Resolver::start(&config.dns, &config.hostname, own, config.delivery_scope);
     let resolver = resolver.context("cannot start a thread")?;
     let pool = |name, threads| BlockingPool::start(name, threads).context("cannot start a thread");
-    // A conversion needs twice the memory of the message, and a processor.
+    // Two threads suffice, because a conversion needs a processor and twice the memory of the
+    // message.
     let pools = (pool("reader", 4)?, pool("maildir", 4)?, pool("converter", 2)?);
     let delivery_log = DeliveryLogWriter::start(log.clone()).context("cannot start a thread")?;
     let seed = mailrun_net::clock::wall().as_nanos() as u64;
     Ok(RelayContext::new(config, opened, resolver, pools, (delivery_log, log.clone()), seed))
 }
 
-/// Explains why the spool is not opened, and what to do about refused damage, one line each.
+/// Explains why the spool was not opened. For refused damage, lists each damage on its own line and
+/// says what the operator can do.
 fn explain_damage(error: mailrun_spool::Error, directory: &std::path::Path) -> String {
     let mailrun_spool::Error::DamageRefused(damage) = &error else { return error.to_string() };
     let lines: String = damage.iter().map(|one| format!("\n  {one}")).collect();
@@ -238,7 +243,7 @@ fn explain_damage(error: mailrun_spool::Error, directory: &std::path::Path) -> S
     )
 }
 
-/// Starts a server for each address, each with its workers.
+/// Starts one server for each listening address. Each server has its own workers.
 fn listen(relay: &Arc<RunningRelay>, inherited: &mut InheritedSockets) -> Result<Vec<RunningServer>> {
     let config = relay.context.config();
     let tls = config.tls.as_ref().map(|tls| tls.setup.clone());
@@ -272,7 +277,8 @@ fn server(
     };
     let has_users = config.users.is_some();
     let xclient = if config.xclient.0.is_empty() { Attributes::NONE } else { Attributes::ALL };
-    // A cleartext password must not leave this host.
+    // Logins without TLS are permitted only on the loopback interface, because a cleartext password
+    // must not leave this host.
     let is_inside = endpoint.ip().is_none_or(|ip| ip.is_loopback());
     Server::new(make)
         .name(&config.hostname)
@@ -286,7 +292,8 @@ fn server(
         .offer(move |offer| {
             offer.protocol = protocol;
             offer.extensions.xclient = xclient;
-            // A next hop may not support it, and the content cannot be converted into lines.
+            // BINARYMIME is not offered, because a next hop may lack it, and binary content cannot
+            // be converted into lines.
             offer.extensions.binary_mime = false;
             offer.extensions.auth = if has_users { Mechanisms::ALL } else { Mechanisms::NONE };
             offer.requires.tls_for_auth = has_users && !is_inside;

@@ -1,4 +1,5 @@
-//! The addresses on which this relay listens. Mail sent to them would come back.
+//! The addresses on which this relay listens. The relay must not deliver to them, because the mail
+//! would come back.
 use mailrun_net::Endpoint;
 use mailrun_party::local_address::is_of_this_host;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,7 +8,7 @@ use std::sync::OnceLock;
 #[derive(Debug, Default)]
 pub(crate) struct OwnAddresses {
     configured: Vec<Endpoint>,
-    /// With the ports that the kernel chose.
+    /// Addresses of the started listeners, with the ports that the kernel chose for port 0.
     bound: OnceLock<Vec<Endpoint>>,
 }
 
@@ -16,12 +17,12 @@ impl OwnAddresses {
         Self { configured: listeners.cloned().collect(), bound: OnceLock::new() }
     }
 
-    /// Sets the addresses of the started listeners.
+    /// Sets the addresses of the listeners once they are started.
     pub(crate) fn set_bound(&self, listeners: Vec<Endpoint>) {
         let _ = self.bound.set(listeners);
     }
 
-    /// Reports whether a connection to this endpoint reaches this relay.
+    /// Returns true if a connection to this endpoint would reach this relay.
     pub(crate) fn contains(&self, endpoint: &Endpoint) -> bool {
         self.configured.iter().chain(self.bound.get().into_iter().flatten()).any(|listener| {
             match (listener, endpoint) {
@@ -33,7 +34,8 @@ impl OwnAddresses {
         })
     }
 
-    /// Reports whether a host is certainly this relay, without asking DNS: an address of it, or `localhost`.
+    /// Returns true if the host is certainly this relay. Only `localhost` and IP addresses are
+    /// recognised, because the check does not ask DNS.
     pub(crate) fn contains_host(&self, name: &str, port: u16) -> bool {
         let is_localhost = name == "localhost" || name.ends_with(".localhost");
         let ips = match name.parse::<IpAddr>() {
@@ -47,13 +49,13 @@ impl OwnAddresses {
 
 fn is_same_host(listener: SocketAddr, to: SocketAddr) -> bool {
     let to = match to.ip().to_canonical() {
-        // A connection to 0.0.0.0 or :: reaches this host.
+        // A connection to 0.0.0.0 or :: reaches the own host.
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
     match listener.ip().to_canonical() {
-        // A socket on `::` accepts IPv4 too.
+        // A socket bound to `::` also accepts IPv4.
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => is_of_this_host(to),
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => to.is_ipv4() && is_of_this_host(to),
         ip => ip == to,

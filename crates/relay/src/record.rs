@@ -1,5 +1,5 @@
-//! A relay's record of its run (`mailrun-run/1`) and its progress for the bench. They use only numbers that workers
-//! count anyway, so they cost nothing.
+//! The record of a relay's run (`mailrun-run/1`), and the progress that the relay reports to the
+//! bench. Both use only numbers that the workers count anyway, so they cost nothing.
 use crate::context::RelayContext;
 use mailrun_journey::record::{Record, Role, StageRow, Workload};
 use mailrun_journey::seconds::{SecondTally, second_of};
@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
-/// Maximum number of seconds for which the queue's length is kept. Beyond it, only every other second is kept.
+/// Maximum number of seconds for which the length of the queue is recorded. A longer run keeps only
+/// every other second.
 const MAX_SECONDS: usize = 36_000;
 
 pub(super) struct RunRecorder {
@@ -23,17 +24,17 @@ pub(super) struct RunRecorder {
     host_sampler: HostSampler,
     usage_sampler: UsageSampler,
     series: Series,
-    /// Accepted, delivered and errors at the last tick, and its time.
+    /// Accepted messages, delivered recipients and errors at the last tick.
     counted: [u64; 3],
     last_tick: Duration,
-    /// Messages in the spool at the end of each second.
+    /// Number of messages in the spool at the end of each second.
     queued: BTreeMap<u64, u64>,
     accepted: ActivePeriod,
     delivered: ActivePeriod,
     next_tick: Duration,
 }
 
-/// Period in which a number grew, with the precision of the samples.
+/// Period in which a counter grew, as precise as the samples.
 #[derive(Default)]
 struct ActivePeriod {
     value: u64,
@@ -69,7 +70,7 @@ impl RunRecorder {
         }
     }
 
-    /// Samples the numbers. Returns the progress when a report is due.
+    /// Samples the counters. Returns the progress if a progress report is due.
     pub(super) fn sample(&mut self, context: &RelayContext) -> Option<LiveProgress> {
         let now = clock::now();
         let counters = &context.counters;
@@ -99,8 +100,8 @@ impl RunRecorder {
         })
     }
 
-    /// Adds the increase since the last tick to the second in the middle of that interval, because workers only keep
-    /// totals.
+    /// Adds the growth since the last tick to one second of the series: the second in the middle
+    /// between the ticks. The workers only keep totals, so the exact seconds are unknown.
     fn add_counts(&mut self, counted: [u64; 3], now: Duration) {
         let middle = now - (now - self.last_tick) / 2;
         let mut second = SecondTally::new(second_of(middle, self.began));
@@ -140,7 +141,7 @@ impl RunRecorder {
         for row in &mut record.series {
             row.queued = self.queued.range(..=row.second).next_back().map_or(0, |(_, messages)| *messages);
         }
-        // The last sample may be in a second without its own row.
+        // The last sample may lie in a second that has no row.
         if let (Some(row), Some((_, messages))) = (record.series.last_mut(), self.queued.last_key_value()) {
             row.queued = *messages;
         }
@@ -186,7 +187,8 @@ impl RunRecorder {
     }
 }
 
-/// Describes the run. A relay counts accepted mail by message, and delivered mail by recipient.
+/// Describes the run in one sentence. A relay counts accepted mail in messages and delivered mail
+/// in recipients.
 fn summary(context: &RelayContext) -> String {
     let counters = &context.counters;
     let converted = match counters.converted.value() {

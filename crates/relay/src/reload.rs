@@ -1,5 +1,5 @@
-//! On SIGHUP, reads the configuration again. If it has errors, they are logged, and the old configuration stays in
-//! force.
+//! Reads the configuration again when the relay receives SIGHUP. If the new configuration has
+//! errors, the relay logs them and keeps the old configuration.
 use crate::config::Config;
 use crate::context::RelayContext;
 use crate::descriptors;
@@ -11,10 +11,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub type ConfigLoader = Box<dyn Fn() -> Result<Config> + Send>;
 
-/// Watches for SIGHUP until the process ends.
+/// Starts a thread that waits for SIGHUP until the process ends.
 ///
 /// # Errors
-/// If signals cannot be watched.
+/// Fails if the process cannot watch for signals.
 pub(super) fn watch(context: &Arc<RelayContext>, reread: Option<ConfigLoader>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
     let runtime = runtime.context("cannot watch for signals")?;
@@ -42,11 +42,11 @@ async fn reload_on_hangup(mut hangups: Signal, context: &RelayContext, reread: O
     }
 }
 
-/// Activates a valid configuration. Returns a short description of the result.
+/// Activates the configuration if it is valid. Returns a status text for the service manager.
 fn apply_reload(context: &RelayContext, read: Result<Config>) -> &'static str {
     match read {
         Err(error) => {
-            // One line per complaint, with line and column.
+            // Each complaint gets a log line of its own, with its line and column.
             format!("{error:#}").lines().for_each(|complaint| tracing::error!(target: LOG_TARGET, "{complaint}"));
             tracing::error!(target: LOG_TARGET, "the configuration is unchanged");
             "takes mail; the last reload failed, and the configuration is unchanged"
@@ -54,7 +54,8 @@ fn apply_reload(context: &RelayContext, read: Result<Config>) -> &'static str {
         Ok(mut config) => {
             descriptors::fit_config(&mut config);
             let later = context.initial_config().needs_restart(&config);
-            // The durability that a 250 promises is read from here, so it must not change.
+            // Replies to clients read the promised durability from this configuration, so a reload
+            // must not change it.
             config.spool = context.initial_config().spool.clone();
             if let (Some(first), Some(new)) = (&context.initial_config().tls, &config.tls) {
                 first.setup.renew(&new.setup);

@@ -1,5 +1,6 @@
-//! Notifies the service manager by sd_notify(3): ready, reloading, stopping, and keep-alives for its watchdog. Without
-//! a manager (`NOTIFY_SOCKET` is not set), nothing is sent.
+//! Notifies the service manager by sd_notify(3) when the relay is ready, reloads or stops, and
+//! sends keep-alives to the manager's watchdog. Without a manager (`NOTIFY_SOCKET` is not set), the
+//! relay sends nothing.
 use crate::log_target::LOG_TARGET;
 use crate::worker_calls::{RunningRelay, WorkerUnavailable};
 use anyhow::{Context, Result};
@@ -8,14 +9,15 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-/// Keep-alives per watchdog period (sd_watchdog_enabled(3) recommends two).
+/// Number of keep-alives per watchdog timeout. sd_watchdog_enabled(3) recommends two.
 const SIGNS_PER_TIMEOUT: u32 = 2;
-/// Maximum time for which a caller waits until a message is sent.
+/// Maximum time that a caller waits until its message is sent.
 const SEND_WAIT: Duration = Duration::from_millis(500);
-/// Messages queued for a manager that does not read. Further ones are dropped.
+/// Maximum number of messages that wait for a manager that does not read. Further messages are
+/// dropped.
 const MAX_PENDING: usize = 64;
 
-/// Reports that all listeners accept mail.
+/// Tells the manager that all listeners accept mail.
 pub(super) fn notify_ready(status: &str) {
     send(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
@@ -24,7 +26,8 @@ pub(super) fn notify_status(status: &str) {
     send(&[NotifyState::Status(status)]);
 }
 
-/// Reports that the configuration is being reread. [`notify_reloaded`] ends this.
+/// Tells the manager that the relay reads its configuration again. [`notify_reloaded`] ends this
+/// state.
 pub(super) fn notify_reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send(&[NotifyState::Reloading, now]),
@@ -40,11 +43,12 @@ pub(super) fn notify_stopping() {
     send(&[NotifyState::Stopping, NotifyState::Status("finishing deliveries under way")]);
 }
 
-/// Starts the thread that sends keep-alives while every worker answers, if the manager has a watchdog. If a worker
-/// hangs, the keep-alives stop and the manager restarts the relay.
+/// Starts the watchdog thread if the manager has a watchdog. The thread sends keep-alives while
+/// every worker answers. If a worker hangs, the keep-alives stop, and the manager restarts the
+/// relay.
 ///
 /// # Errors
-/// If the thread cannot be started.
+/// Fails if the system cannot start a thread.
 pub(super) fn start_watchdog(relay: &Arc<RunningRelay>) -> Result<()> {
     let Some(timeout) = sd_notify::watchdog_enabled() else { return Ok(()) };
     let relay = Arc::clone(relay);
@@ -72,20 +76,22 @@ fn send(states: &[NotifyState<'_>]) {
     let text = states.iter().map(|state| format!("{state}\n")).collect();
     let (sent, answer) = sync_channel(1);
     let _ = outbox.try_send((text, sent));
-    // The relay may end right after this message. A manager that does not read in time gets it later, or not at all.
+    // The caller waits because the relay may end right after this message. If the manager does not
+    // read in time, it gets the message later or not at all.
     let _ = answer.recv_timeout(SEND_WAIT);
 }
 
-/// A message, and the channel that confirms its sending.
+/// A message, and the channel that confirms that it was sent.
 type Message = (String, SyncSender<()>);
 
-/// A thread sends the messages, because a manager that does not read blocks the sender. `None` without a manager.
+/// Channel to the thread that sends the messages, because a manager that does not read blocks the
+/// sender. `None` if there is no manager.
 static OUTBOX: LazyLock<Option<SyncSender<Message>>> = LazyLock::new(|| {
     std::env::var_os("NOTIFY_SOCKET")?;
     let (outbox, messages) = sync_channel::<Message>(MAX_PENDING);
     let send_all = move || {
         for (text, sent) in messages {
-            // Only warn: the relay must keep running even if the service manager cannot be notified.
+            // A manager that cannot be notified must not stop the relay, so this is only a warning.
             if let Err(error) = sd_notify::notify(&[NotifyState::Custom(text.trim_end())]) {
                 tracing::warn!(target: LOG_TARGET, %error, "the service manager could not be notified");
             }

@@ -1,31 +1,34 @@
-//! Checks that the spool's directory belongs to the relay alone, and refuses one in which others could change files.
+//! Checks that the directory of the spool belongs to the relay's user alone, and refuses a
+//! directory in which other users could change files.
 //!
-//! The files themselves are readable only by their owner. A user who may write to the directory could still remove or
-//! replace them, and a user who may read it learns how many there are.
+//! Only their owner can read the files of the spool. Still, a user with write permission for the
+//! directory could remove or replace them, and a user with read permission could count them.
 use mailrun_party::reason::reason;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Access, AtFlags, Mode, OFlags, Stat};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Permissions with which group or others could change a directory.
+/// Permission bits that let the group or other users change a directory.
 const WRITABLE: u32 = 0o022;
-/// Permissions with which group or others could read or enter it.
+/// Permission bits that let the group or other users read or enter a directory.
 const READABLE: u32 = 0o055;
-/// Mode bit of a directory in which users cannot rename each other's files.
+/// Mode bit of a directory in which users cannot rename the files of other users.
 const STICKY: u32 = 0o1000;
-/// File systems in which no directory can be created: proc and sysfs (statfs(2)).
+/// Magic numbers of proc and sysfs (statfs(2)), in which nobody can create a directory.
 const KERNEL_FILE_SYSTEMS: [u64; 2] = [0x9fa0, 0x6265_6572];
-/// A file that every spool has.
+/// Name of a file that every spool contains.
 const LOCK_FILE: &str = "lock";
 
-/// Checks the directory's owner and permissions. If others may read it, and it is empty or a spool, removes their
-/// permissions; if it is something else, returns `Ok(Some(warning))`.
+/// Checks the owner and the permissions of the directory. If other users can read it and it is a
+/// spool or empty, removes these permissions. If other users can read it and it has other contents,
+/// only returns a warning.
 ///
 /// # Errors
-/// The reason why it cannot be a spool, and what to do.
+/// Explains why the directory cannot be used as a spool, and what the operator can do.
 pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
-    // Without a trailing slash, because a symbolic link before one would be followed.
+    // The path loses its trailing slash here, because a symbolic link before a slash would be
+    // followed.
     let directory: PathBuf = directory.components().collect();
     let shown = directory.display();
     let opened = open(&directory).map_err(|error| match is_link(&directory) {
@@ -49,11 +52,11 @@ pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
     Ok(Some(format!("other users could read {shown} (mode {mode:04o}); the mode was changed to 0700")))
 }
 
-/// Checks whether a spool can be there, as far as possible without changes: the directory is our own, or can be
-/// created.
+/// Checks as far as possible without changes that a spool can be at this path: either the directory
+/// exists and belongs to this user, or it can be created.
 ///
 /// # Errors
-/// The reason if not.
+/// Explains why the path cannot have a spool.
 pub fn can_create(directory: &Path) -> Result<(), String> {
     let directory: PathBuf = directory.components().collect();
     let shown = directory.display();
@@ -77,7 +80,8 @@ pub fn can_create(directory: &Path) -> Result<(), String> {
     }
 }
 
-/// The same for an existing directory. Root may check the directory of another user, who will run the relay.
+/// Checks an existing directory like `can_create`. Root may also check the directory of another
+/// user, who will run the relay.
 fn check_existing(directory: &Path) -> Result<(), String> {
     let shown = directory.display();
     if is_link(directory) {
@@ -104,7 +108,7 @@ fn mode_of(status: &Stat) -> u32 {
     status.st_mode & 0o7777
 }
 
-/// Checks that no other user owns it or may change it.
+/// Checks that no other user owns the directory or can change it.
 fn check_owner(directory: &Path, status: &Stat) -> Result<(), String> {
     let shown = directory.display();
     let owner = status.st_uid;
@@ -119,7 +123,7 @@ fn check_owner(directory: &Path, status: &Stat) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that no other user may rename it and replace it by another.
+/// Checks that no other user can rename the directory and put another one in its place.
 fn check_parent(directory: &Path, opened: &OwnedFd) -> Result<(), String> {
     let above = rustix::fs::statat(opened, "..", AtFlags::SYMLINK_NOFOLLOW);
     let mode = mode_of(&above.map_err(|error| format!("{}: {}", directory.display(), reason(&error.into())))?);
@@ -133,7 +137,8 @@ fn check_parent(directory: &Path, opened: &OwnedFd) -> Result<(), String> {
     Ok(())
 }
 
-/// Recognises a spool by its files, any of which may have been deleted.
+/// Recognises a spool by its files. A single known file suffices, because any of the others may
+/// have been deleted.
 fn is_spool_or_empty(directory: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(directory) else { return false };
     let mut names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).peekable();
@@ -176,7 +181,7 @@ mod tests {
         fs::create_dir(&spool).unwrap();
         is(0o700);
         assert_eq!(check(&spool), Ok(None));
-        // The directory is still empty.
+        // The directory is still empty here.
         is(0o750);
         assert!(check(&spool).unwrap().unwrap().contains("(mode 0750); the mode was changed"));
         assert_eq!(check(&spool), Ok(None));

@@ -1,10 +1,12 @@
-//! A worker executes what its queue decides. It passes requests to delivery agents and DSN tasks, takes them back, and
-//! writes the queue's facts into the spool. Everything runs on one thread.
+//! A worker executes the decisions of its queue on one thread. It hands messages to delivery agents
+//! and DSN tasks, returns their results to the queue, and writes the facts of the queue into the
+//! spool.
 //!
-//! If a task panics, the work that it holds goes back to the queue. Otherwise a message would stay in flight until a
-//! restart, and a connection would count against the limits forever. A panic may come from anywhere, including the
-//! queue, so nothing is done during unwinding: a separate task returns the work. When a worker ends, tasks are dropped
-//! without a panic, and their messages stay in the spool.
+//! If a task panics, the work that the task holds goes back to the queue. Otherwise the message
+//! would stay in flight until a restart, and the connection would count against the limits forever.
+//! The panic may have come from the queue itself, so nothing is done during unwinding: a separate
+//! task returns the work. When a worker ends, its tasks are dropped without a panic, and their
+//! messages stay in the spool.
 //!
 //! ```text
 //! smtpd ─ enqueue ─▶ queue ─ connections ─▶ delivery agents ─ results ─▶ queue ─ actions ─▶ spool: notes, DSNs, done
@@ -36,10 +38,11 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-/// Text for operators and senders if a delivery panics.
+/// Text that operators and senders read if a delivery panics.
 const DELIVERY_PANIC_TEXT: &str = "the delivery failed because of a bug in mailrun";
 
-/// A worker: the queue of one thread, and what its sessions and delivery agents share.
+/// The queue of one thread, with everything that the sessions and delivery agents of that thread
+/// share.
 pub(crate) struct RelayWorker {
     pub(crate) context: Arc<RelayContext>,
     config: RefCell<Arc<Config>>,
@@ -51,7 +54,8 @@ pub(crate) struct RelayWorker {
     waiting_slots: WaitingSlots,
     open_connections: Cell<u32>,
     pub(crate) dsn_tasks: DsnTasks,
-    /// More was due than fits into one turn, and a task is doing the rest.
+    /// Set while a task finishes due work, because one tick had more due work than fits into one
+    /// turn.
     is_behind: Cell<bool>,
     is_closing: Cell<bool>,
     /// Unix time at which [`clock::now`] is zero.
@@ -60,7 +64,8 @@ pub(crate) struct RelayWorker {
     seed_counter: Cell<u64>,
 }
 
-/// The tasks that a worker starts. They are function pointers because they use the worker themselves.
+/// Functions that start a worker's tasks. They are function pointers because the tasks use the
+/// worker in turn.
 pub(crate) struct Agents {
     pub(crate) deliver: fn(Rc<RelayWorker>, SlotGuard),
     pub(crate) send_dsn: fn(&Rc<RelayWorker>, MessageId, DsnEvent, Option<Message>),
@@ -115,7 +120,8 @@ impl RelayWorker {
         &self.resources.destinations
     }
 
-    /// The next hop's number. A new one gets its own connection limit, if its route has one.
+    /// Returns the number of a next hop. A next hop without a number gets a new one, and the
+    /// connection limit of its route if there is one.
     pub(crate) fn destination_id(&self, next_hop: &NextHop) -> DestinationId {
         let (id, is_new) = self.destinations().borrow_mut().id(next_hop);
         if is_new {
@@ -140,7 +146,7 @@ impl RelayWorker {
         fetch::fetch(&self.context.spool, &self.context.spool_pool, Id(id.0)).await
     }
 
-    /// Queues a message that is in the spool, as the receipt proves.
+    /// Queues a message. The receipt `stored` proves that the message is in the spool.
     pub(crate) fn enqueue(self: &Rc<Self>, stored: &Stored, message: &Message, groups: Vec<RecipientGroup>) {
         let now = clock::now();
         let message_bytes = message.memory_bytes();
@@ -160,10 +166,10 @@ impl RelayWorker {
         self.drive();
     }
 
-    /// Executes the queue's connection actions, and reads the messages that it wants. Called after each event of the
-    /// queue.
+    /// Executes the connection actions of the queue, and starts to read the messages that the queue
+    /// wants in memory. The caller does this after each event of the queue.
     pub(crate) fn drive(self: &Rc<Self>) {
-        // Entries left when the relay stops stay in the spool.
+        // When the relay stops, the remaining entries stay in the spool.
         while !self.is_closing.get() {
             let action = self.queue.borrow_mut().next_connection_action(clock::now());
             match action {
@@ -197,7 +203,7 @@ impl RelayWorker {
         if self.do_due() == DueWork::More && !self.is_behind.replace(true) {
             let worker = Rc::clone(self);
             mailrun_net::worker::spawn_local(async move {
-                // Sessions get their turns in between.
+                // Sessions get a turn after each part of the due work.
                 while worker.do_due() == DueWork::More {
                     mailrun_net::worker::yield_now().await;
                 }
@@ -216,7 +222,7 @@ impl RelayWorker {
         if deadline.is_some_and(|deadline| deadline <= now) { DueWork::More } else { DueWork::Done }
     }
 
-    /// Forgets idle next hops. Their numbers are reused.
+    /// Forgets next hops without mail, so that their numbers can be reused.
     fn forget_destinations(&self) {
         let mut queue = self.queue.borrow_mut();
         let now = clock::now();
@@ -227,7 +233,8 @@ impl RelayWorker {
         }
     }
 
-    /// Executes actions: writes notes, sends DSNs, finishes messages.
+    /// Executes the actions that the queue returned: writes notes, starts DSNs, and removes
+    /// finished messages from the spool.
     pub(crate) fn apply_actions(self: &Rc<Self>, actions: Actions, message: Option<Message>) {
         let Actions { id, facts, dsn, done } = actions;
         self.count_facts(&facts);
@@ -287,7 +294,7 @@ impl RelayWorker {
         }
     }
 
-    /// Stops: connections accept nothing new.
+    /// Makes the delivery connections take no more messages, because the relay stops.
     pub(crate) fn close(&self) {
         self.is_closing.set(true);
         self.waiting_slots.close_all();
@@ -301,7 +308,8 @@ impl RelayWorker {
         self.open_connections.get()
     }
 
-    /// Returns the next message for a connection. Without one, the connection waits to be woken.
+    /// Returns the next message for a connection. If there is none, `waker` is called when the
+    /// connection should try again.
     pub(crate) fn next_message(
         self: &Rc<Self>,
         slot: &mut ConnectionSlot,
@@ -325,7 +333,7 @@ impl RelayWorker {
         self.queue.borrow().next_is_loaded(destination)
     }
 
-    /// Takes a message back with the result of this attempt.
+    /// Gives a message back to the queue with the result of its delivery attempt.
     pub(crate) fn finish_delivery(self: &Rc<Self>, request: DeliveryGuard, result: DeliveryResult) {
         if DeliveryLog::is_enabled() {
             let name = self.destinations().borrow().name(request.destination);
@@ -343,7 +351,7 @@ impl RelayWorker {
         self.drive();
     }
 
-    /// Marks a connection as one that takes no more messages, because it is about to send QUIT.
+    /// Marks a connection that is about to send QUIT, so that the queue gives it no more messages.
     pub(crate) fn begin_quit(&self, slot: &mut ConnectionSlot) {
         self.queue.borrow_mut().begin_quit(slot);
     }
@@ -361,7 +369,7 @@ impl RelayWorker {
         self.drive();
     }
 
-    /// Sets the number of messages that a destination's connections take at a time.
+    /// Sets how many messages a connection to this destination takes at a time.
     pub(crate) fn set_batch_size(&self, destination: DestinationId, messages: u32) {
         self.queue.borrow_mut().set_batch_size(destination, messages);
     }
@@ -374,7 +382,7 @@ impl RelayWorker {
         self.config.borrow().hostname.as_str().into()
     }
 
-    /// A new number each time, for use as a seed.
+    /// Returns a different number each time, for use as a seed of random numbers.
     pub(crate) fn next_seed(&self) -> u64 {
         self.seed_counter.set(self.seed_counter.get() + 1);
         self.context.seed.wrapping_add(self.seed_counter.get())
@@ -384,14 +392,14 @@ impl RelayWorker {
         !self.queue.borrow().show(id, clock::now()).is_empty()
     }
 
-    /// Takes a message back whose sender has been notified.
+    /// Gives a message back to the queue after the DSN for its sender was stored.
     pub(crate) fn dsn_stored(self: &Rc<Self>, pending: PendingDsn) {
         let actions = self.queue.borrow_mut().dsn_stored(pending);
         self.apply_actions(actions, None);
         self.drive();
     }
 
-    /// Takes a message back whose sender cannot be notified.
+    /// Gives a message back to the queue after the DSN for its sender could not be written.
     pub(crate) fn dsn_failed(self: &Rc<Self>, pending: PendingDsn, fates: &[(u16, RecipientFate)]) {
         let actions = self.queue.borrow_mut().dsn_failed(pending, fates);
         self.apply_actions(actions, None);
@@ -399,7 +407,7 @@ impl RelayWorker {
     }
 }
 
-/// Runs `work` in a separate task if this task is panicking.
+/// If this task is panicking, runs `work` in a separate task.
 pub(crate) fn after_panic(worker: &Rc<RelayWorker>, work: impl FnOnce(&Rc<RelayWorker>) + 'static) {
     if std::thread::panicking() {
         let worker = Rc::clone(worker);
@@ -409,13 +417,14 @@ pub(crate) fn after_panic(worker: &Rc<RelayWorker>, work: impl FnOnce(&Rc<RelayW
 
 pub(crate) enum NextMessage {
     Deliver(DeliveryGuard),
-    /// No message now. The connection is woken when there is one.
+    /// There is no message now. The connection is woken when there is one.
     Wait,
-    /// Another destination waits for a connection.
+    /// The connection must close, because another destination waits for a connection.
     Quit,
 }
 
-/// A request held by a task.
+/// A delivery request that a task holds. If the task drops the guard in a panic, the request goes
+/// back to the queue.
 pub(crate) struct DeliveryGuard {
     worker: Rc<RelayWorker>,
     request: Option<DeliveryRequest<Message>>,
@@ -426,7 +435,7 @@ impl DeliveryGuard {
         Self { worker: Rc::clone(worker), request: Some(request) }
     }
 
-    /// Returns the request because its delivery panicked.
+    /// Gives the request back to the queue because its delivery panicked.
     pub(crate) fn panicked(self) {
         tracing::error!(target: LOG_TARGET, id = %self.id, "{DELIVERY_PANIC_TEXT}: the message goes back to the queue");
         let worker = Rc::clone(&self.worker);
@@ -434,7 +443,8 @@ impl DeliveryGuard {
         worker.finish_delivery(self, result);
     }
 
-    /// Passes the request on. The new owner must return it.
+    /// Takes the request out of the guard. The caller must then return the request to the queue
+    /// itself.
     pub(crate) fn release(mut self) -> DeliveryRequest<Message> {
         self.request.take().expect("it is released once, and by value")
     }
@@ -455,7 +465,8 @@ impl Drop for DeliveryGuard {
     }
 }
 
-/// A connection held by a task.
+/// A connection slot that a task holds. If the task drops the guard in a panic, the queue gets the
+/// slot back.
 pub(crate) struct SlotGuard {
     worker: Rc<RelayWorker>,
     slot: Option<ConnectionSlot>,
@@ -489,7 +500,8 @@ impl Drop for SlotGuard {
     fn drop(&mut self) {
         let Some(slot) = self.slot.take() else { return };
         after_panic(&self.worker, move |worker| {
-            // Back off from the next hop, so that its behaviour does not cause one panic after another.
+            // The next hop counts as unreachable for a while, so that its behaviour does not cause
+            // one panic after another.
             let reason = DisconnectReason::Unreachable(DeliveryRefusal::new(0, None, DELIVERY_PANIC_TEXT, ""));
             worker.connection_closed(Self::new(worker, slot), reason);
         });

@@ -1,7 +1,9 @@
-//! Calls to workers. A queue lives on its worker's thread, so other threads send a closure to it.
+//! Lets other threads call a worker. The queue of a worker lives on the worker's thread, so a
+//! caller sends a closure to that thread.
 //!
-//! The worker's event loop answers a call after its current batch: at most 64 sessions and deliveries, and the tasks
-//! that were woken before the call. Sessions wait meanwhile, so calls must be short and read lists page by page.
+//! The worker's event loop answers a call after its current batch, which is at most 64 sessions and
+//! deliveries and the tasks that were woken before the call. Sessions have to wait during a call.
+//! Calls must therefore be short, and must read lists page by page.
 use crate::context::RelayContext;
 use crate::worker::RelayWorker;
 use std::fmt;
@@ -11,8 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// Maximum wait for a worker's answer. Workers answer within milliseconds, because each task that is polled first reads
-/// at most half a megabyte. After this time, the worker or the host is stuck.
+/// Maximum time that a caller waits for a worker. A worker normally answers within milliseconds,
+/// because no task that runs before the call reads more than half a megabyte. If the time passes,
+/// the worker or the host is stuck.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_PENDING_CALLS: usize = 64;
 
@@ -28,9 +31,9 @@ pub(crate) struct WorkerCalls(Mutex<Vec<Sender<WorkerCall>>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkerUnavailable {
-    /// The worker has ended, or is about to.
+    /// The worker has ended, or is about to end.
     Stopped,
-    /// The worker has too many calls, or is stuck.
+    /// The worker already has too many calls, or is stuck.
     Busy,
 }
 
@@ -44,7 +47,8 @@ impl fmt::Display for WorkerUnavailable {
 }
 
 impl WorkerCalls {
-    /// Adds a worker. Returns the receiving end, for [`serve_calls`].
+    /// Adds a worker. Returns the receiver of its calls, which the worker passes to
+    /// [`serve_calls`].
     pub(crate) fn register(&self) -> Receiver<WorkerCall> {
         let (give, take) = channel(MAX_PENDING_CALLS);
         self.senders().push(give);
@@ -55,7 +59,7 @@ impl WorkerCalls {
         self.senders().len()
     }
 
-    /// Calls a worker, and blocks until it answers.
+    /// Calls a worker and blocks until the worker has answered.
     pub(crate) fn call<T: Send + 'static>(
         &self,
         worker: usize,
@@ -65,7 +69,8 @@ impl WorkerCalls {
         receive_answer(&answers, Instant::now() + CALL_TIMEOUT)
     }
 
-    /// Calls all workers concurrently, and blocks until all have answered. The answers are in the workers' order.
+    /// Calls all workers at the same time and blocks until all have answered. The answers are in
+    /// the order of the workers.
     pub(crate) fn call_all<T: Send + 'static>(
         &self,
         call: impl Fn(&Rc<RelayWorker>) -> T + Clone + Send + 'static,
@@ -83,7 +88,7 @@ impl WorkerCalls {
         let (sender, receiver) = sync_channel(1);
         let worker_sender = self.senders().get(worker).cloned().ok_or(WorkerUnavailable::Stopped)?;
         let call = Box::new(move |to: &Rc<RelayWorker>| {
-            // The caller may have given up.
+            // The caller may no longer be waiting for the answer.
             let _ = sender.try_send(call(to));
         });
         match worker_sender.try_send(call) {
@@ -105,7 +110,7 @@ fn receive_answer<T>(answers: &Answers<T>, latest: Instant) -> Result<T, WorkerU
     })
 }
 
-/// Answers the calls to this worker as long as it lives.
+/// Answers the calls to this worker for as long as the worker lives.
 pub(crate) async fn serve_calls(worker: Rc<RelayWorker>, mut calls: Receiver<WorkerCall>) {
     while let Some(call) = calls.recv().await {
         call(&worker);

@@ -1,4 +1,5 @@
-//! Divides the limits between workers, because a worker's queue knows nothing of the others.
+//! Divides the limits of the configuration between the workers, because the queue of a worker knows
+//! nothing of the other queues.
 use crate::config::Config;
 use crate::qmgr::Options;
 use std::time::Duration;
@@ -8,13 +9,13 @@ impl Config {
         self.workers.unwrap_or_else(mailrun_net::worker::default_count).max(1)
     }
 
-    /// Number of workers that share the limits. Each listener has its own.
+    /// Number of workers that share the limits: each listener has its own workers.
     fn worker_count(&self) -> u32 {
         let listeners = self.listeners().count().max(1);
         u32::try_from(self.workers_per_listener() * listeners).unwrap_or(u32::MAX)
     }
 
-    /// One worker's share of a limit, rounded up, and at least one.
+    /// Returns one worker's share of a limit, rounded up to at least one.
     pub(crate) fn worker_share(&self, limit: u32) -> u32 {
         limit.div_ceil(self.worker_count()).max(1)
     }

@@ -1,4 +1,5 @@
-//! Renders the page of an hour's run, and reports its time, its memory and its size; fails above 1 s, 100 MB or 300 KB.
+//! Renders the page of a run of one hour, and prints the time, the memory and the size. Fails above
+//! 1 s, 100 MB or 300 KB.
 #![allow(clippy::print_stdout)]
 use mailrun_report::{page, sample_runs};
 use std::process::ExitCode;
@@ -20,7 +21,8 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(!held))
 }
 
-/// Peak resident memory of this process, including the record. Linux only, like all of mailrun's measurements.
+/// Returns the peak resident memory of this process in kilobytes, including the memory of the
+/// record. It reads /proc, so it needs Linux.
 fn peak_kilobytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux has /proc");
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("the kernel counts it");

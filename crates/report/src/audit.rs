@@ -1,4 +1,5 @@
-//! An audit of a server: the fate of its mail under each kind of fault, and the missing messages.
+//! The report of an audit of a server: the fate of the mail under each kind of fault, and the
+//! missing messages.
 use super::numbers::{count, seconds};
 use super::section::{Section, SectionBody};
 use super::table::{Align, Table, plain, right};
@@ -10,7 +11,7 @@ pub(crate) fn faults(record: &Record) -> Option<Section> {
     Section::figures("Audit", Some(format!("{version}seed {}", audit.seed)), table(audit))
 }
 
-/// The table of faults for the short report.
+/// Returns the table of faults for the short report.
 pub(crate) fn in_short(record: &Record, width: usize) -> Vec<String> {
     let table = record.audit.as_ref().map(table);
     table.map_or_else(Vec::new, |table| table.terminal(width).lines().map(str::to_owned).collect())
@@ -39,7 +40,7 @@ fn table(audit: &Audit) -> Table {
     table.hide_zero(&["not delivered", "corrupt", "never back", "not supported"])
 }
 
-/// The messages that got a 250 but did not arrive.
+/// Returns the messages that the server answered with 250 but that did not arrive.
 pub(crate) fn losses(record: &Record) -> Option<Section> {
     losses_in(&record.audit.as_ref()?.losses)
 }

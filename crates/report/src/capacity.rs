@@ -1,4 +1,5 @@
-//! The report of a capacity search as text and as JSON: goals with their bounds, compliance, knee, planning.
+//! The report of a capacity search as text and as JSON. It has the goals with their bounds, the
+//! confirmed loads, the knee, and the plan.
 use crate::TextStyle;
 use crate::ending::outcome_word;
 use crate::numbers::{counted, latency, memory, rate, seconds};
@@ -17,18 +18,19 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// From this share of all processors on, the host is the bottleneck.
+/// From this busy share of all processors on, the report says that the processors are the limit.
 const FULL: f64 = 0.9;
-/// Processes below this number of processors are not named.
+/// Minimum number of busy processors for a process to be named in the report.
 const MIN_NAMED: f64 = 0.05;
 
 #[derive(Clone, Debug)]
 pub struct JudgedTrial {
-    /// The outcome as passed to the search.
+    /// The outcome as the search received it.
     pub outcome: TrialOutcome,
-    /// Latency to the stage of the first goal that has one, or else to the last stage that was observed.
+    /// Latency to the stage of the first goal that names a stage. Without such a goal, latency to
+    /// the last observed stage.
     pub latency_ms: Option<LatencyMs>,
-    /// Messages per second that reached that stage, over the time in which load was offered.
+    /// Messages per second that reached the same stage, over the time in which load was offered.
     pub delivered_per_s: f64,
     pub why: String,
 }
@@ -50,16 +52,17 @@ pub struct ConfirmedLoad {
 #[derive(Clone, Debug)]
 pub struct CapacityRun {
     pub command: Vec<String>,
-    /// Server, load and host, by name.
+    /// Facts about the server, the load and the host. Each has a name and a value.
     pub facts: Vec<(&'static str, String)>,
-    /// The goals, in the order of the result's goals.
+    /// The goals, in the order of the goals in `result`.
     pub goals: Vec<LossGoal>,
     pub min_rate_per_s: f64,
-    /// Demand to plan for. The capacity comes from the result.
+    /// The demand for which capacity is planned. Its own capacity is ignored; `result` has the
+    /// capacity.
     pub planning: PlanningInputs,
     pub result: SearchResult,
     pub trials: Vec<CapacityTrial>,
-    /// Trials of the confirmation, sorted by load.
+    /// Trials that confirm the capacity, in ascending order of load.
     pub confirmation: Vec<ConfirmedLoad>,
     pub remarks: Vec<String>,
     /// Verdict of the trial that ended the search because mail was lost, changed or not delivered.
@@ -79,7 +82,8 @@ struct KneeRow {
 }
 
 impl CapacityRun {
-    /// The rate that meets every goal. `None` if longer trials did not confirm it.
+    /// Returns the rate that meets every goal. `None` if there is no such rate, if longer trials
+    /// disproved the rate, or if mail was lost.
     pub fn capacity_per_s(&self) -> Option<f64> {
         self.result.capacity_per_s().filter(|_| self.lost.is_none() && self.is_confirmed() != Some(false))
     }
@@ -91,7 +95,8 @@ impl CapacityRun {
         Some(PlanningInputs { capacity_per_s, ..planning }.plan().map_err(|error| error.to_string()))
     }
 
-    /// The plan in one line, or `None` without a demand or a capacity.
+    /// Returns the plan in one line, or `None` if the user asked for no plan or the search found no
+    /// capacity.
     pub(crate) fn plan_line(&self) -> Option<String> {
         let planning = self.planning;
         let plan = match self.plan()? {
@@ -129,7 +134,8 @@ impl CapacityRun {
         table
     }
 
-    /// The stage at which the times of the tables end: that of the first goal that has one.
+    /// Returns the stage at which the times of the tables end: the stage of the first goal that
+    /// names one.
     pub(crate) fn timed_stage(&self) -> Option<&'static str> {
         self.goals.iter().find_map(LossGoal::stage).map(MetricSource::name)
     }
@@ -146,7 +152,8 @@ impl CapacityRun {
         table
     }
 
-    /// The confirmation: requested and actual loads, and whether each complies.
+    /// Returns the table of the confirmed loads. Each row compares the requested load with the
+    /// actual figures, and says whether the load complies with the goals.
     pub(crate) fn compliance_table(&self) -> Table {
         let mut table = Table::new([
             right("load"),
@@ -174,12 +181,12 @@ impl CapacityRun {
         table
     }
 
-    /// Rate of a trial, or `None` for flat out.
+    /// Returns the offered rate of a trial. `None` if the trial had no fixed rate.
     pub(crate) fn offered_per_s(trial: &CapacityTrial) -> Option<f64> {
         rate_of(trial)
     }
 
-    /// The loads of the search, lowest first.
+    /// Returns one row for each offered rate, in ascending order.
     fn knee(&self) -> Vec<KneeRow> {
         let mut rates: Vec<f64> = self.trials.iter().filter_map(rate_of).collect();
         rates.sort_by(f64::total_cmp);
@@ -201,7 +208,8 @@ impl CapacityRun {
         }
     }
 
-    /// Reports whether a trial met every goal. `None` if it does not count, or had no rate.
+    /// Returns true if a trial met every goal without a growing backlog. `None` if the trial does
+    /// not count or had no fixed rate.
     pub(crate) fn is_good(&self, trial: &CapacityTrial) -> Option<bool> {
         let rate_per_s = rate_of(trial)?;
         let TrialOutcome::Measured(figures) = &trial.judged.outcome else { return None };
@@ -210,14 +218,16 @@ impl CapacityRun {
         Some(are_met && !figures.is_backlogged(rate_per_s))
     }
 
-    /// Reports whether 80 % and 100 % held. `None` if they were not both tried. A void trial confirms nothing.
+    /// Returns true if the trials at 80 % and 100 % of the capacity were good, and false if one of
+    /// them was not good. A void trial is not good. `None` if the trials so far were good, but one
+    /// is still missing.
     fn is_confirmed(&self) -> Option<bool> {
         let mut counting = self.confirmation.iter().filter(|load| load.share < 1.1);
         let has_held = counting.clone().all(|load| self.is_good(&load.trial) == Some(true));
         (!has_held || counting.nth(1).is_some()).then_some(has_held)
     }
 
-    /// Reports whether more than the capacity held as well.
+    /// Returns true if a load above the capacity was good too.
     fn is_exceeded(&self) -> bool {
         self.confirmation.iter().any(|load| load.share > 1.1 && self.is_good(&load.trial) == Some(true))
     }
@@ -309,11 +319,12 @@ fn push_compliance(text: &mut String, run: &CapacityRun) {
     text.push('\n');
 }
 
-/// Share of the due messages that met the hardest goal: `99.98 %`.
+/// Returns the share of the due messages that met the goal with the most late messages, for example
+/// `99.98 %`.
 fn in_time(outcome: &TrialOutcome) -> String {
     let TrialOutcome::Measured(TrialFigures { loss_ratios, .. }) = outcome else { return "–".to_owned() };
     let worst = loss_ratios.iter().copied().fold(0.0, f64::max);
-    // Round down: with a single late message, the share is not 100 %.
+    // The share is rounded down, so that a single late message already prevents 100 %.
     match worst {
         0.0 => "100 %".to_owned(),
         worst => format!("{:.2} %", ((1.0 - worst) * 1e4).floor() / 1e2),
@@ -356,7 +367,8 @@ fn push_knee(text: &mut String, run: &CapacityRun) {
     text.push('\n');
 }
 
-/// Names the stage at which the times end, above their columns. `width` is the end of the last column.
+/// Writes the stage at which the times end into a line above the columns of times. `width` is the
+/// position of the end of the last column.
 fn push_stage(text: &mut String, run: &CapacityRun, width: usize) {
     if let Some(stage) = run.timed_stage() {
         let _ = writeln!(text, "{:>width$}", format!("to {stage}"));
@@ -411,14 +423,15 @@ pub fn capacity_verdict(run: &CapacityRun) -> String {
     }
 }
 
-/// The shares of the capacity that longer trials confirmed: `, confirmed at 80 and 100 %`.
+/// Returns the shares of the capacity that longer trials confirmed, for example `, confirmed at 80
+/// and 100 %`.
 fn confirmed(run: &CapacityRun) -> String {
     let held = run.confirmation.iter().filter(|load| run.is_good(&load.trial) == Some(true));
     let held: Vec<String> = held.map(|load| format!("{:.0}", load.share * 100.0)).collect();
     if held.is_empty() { ", not confirmed".to_owned() } else { format!(", confirmed at {} %", listed(&held)) }
 }
 
-/// The report as JSON in the format mailrun-capacity/1.
+/// Returns the report as JSON in the format `mailrun-capacity/1`.
 pub fn capacity_json(run: &CapacityRun) -> Value {
     let result = &run.result;
     let goals = run.goals.iter().zip(&result.goals).map(|(goal, found)| {
@@ -489,8 +502,9 @@ fn trial_json(run: &CapacityRun, trial: &CapacityTrial) -> Value {
     })
 }
 
-/// Says whose processor time a run used, and whether the host had any left. Busy polling does not count, because it
-/// stops when there is work.
+/// Says which processes used processor time during a run, and whether the processors were the
+/// limit. Busy polling does not count, because a polling process gives way as soon as there is
+/// work.
 pub fn resources_used(record: &Record) -> String {
     let around = record.surroundings.as_ref();
     let cores = f64::from(record.host.cores.max(1));
@@ -526,7 +540,7 @@ pub fn resources_used(record: &Record) -> String {
     format!("{what} {all:.2} of {cores:.0} cores ({}){written}", named.join(", "))
 }
 
-/// Reports whether a target is on this host: a loopback address, or a socket in the file system.
+/// Returns true if a target is on this host: a loopback address, or a socket in the file system.
 pub(crate) fn is_local(target: &str) -> bool {
     let host = target.rsplit_once("://").map_or(target, |(_, rest)| rest);
     let host = host.rsplit_once('@').map_or(host, |(_, rest)| rest);
@@ -584,7 +598,7 @@ mod tests {
         }
     }
 
-    /// A run of 10 s on two processors, of which source and sink used as much each.
+    /// A run of 10 s on two processors. The source and the sink each used `each_s` seconds.
     fn run_on_two_cores(each_s: f64, used_share: Option<f64>) -> Record {
         let mut record = crate::sample::held();
         record.host.cores = 2;

@@ -1,4 +1,5 @@
-//! The data of a comparison's page and table, for stored runs and for rounds of programs that run in turn.
+//! The data for the page and the table of a comparison. The comparison is between stored runs, or
+//! between programs that ran in turn, round by round.
 use crate::figures::final_stage;
 use crate::numbers::{count, counted};
 use crate::seconds::step;
@@ -6,17 +7,17 @@ use crate::table::{Align, Cell, Table, right};
 use mailrun_journey::Latencies;
 use mailrun_journey::record::{Outcome, Record, SeriesRow};
 
-/// Larger estimates of further runs are too rough to be shown.
+/// Larger estimates of further runs are not shown, because they are too rough.
 const MAX_MORE: usize = 1_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FigureVerdict {
     Better,
     Worse,
-    /// The same within the margin.
+    /// The difference is within the margin.
     Same,
     Undecided {
-        /// Estimated number of further runs or rounds for a decision.
+        /// Estimated number of further runs or rounds until the figure can be decided.
         more: usize,
     },
     TooFew,
@@ -25,58 +26,59 @@ pub enum FigureVerdict {
 #[derive(Clone, Debug, Default)]
 pub struct ComparisonPage {
     pub title: String,
-    /// Outcome with its reason, if the comparison was asked to judge.
+    /// Outcome and reason, if the user asked for a judgement.
     pub outcome: Option<(Outcome, String)>,
-    /// Set if the runs were made in rounds, with each side once per round.
+    /// Set if the runs were made in rounds, in each of which every side ran once.
     pub is_paired: bool,
     /// Ratio up to which two figures count as the same.
     pub margin: f64,
-    /// The sides. The first is the reference.
+    /// The compared sides. The first side is the reference.
     pub sides: Vec<ComparedSide>,
-    /// The figures of all sides except the first.
+    /// Figures of every side except the first.
     pub figures: Vec<ComparedFigure>,
-    /// Runs that could not be read or compared, one line each.
+    /// Runs that could not be read or compared, with one line for each.
     pub refused: Vec<String>,
-    /// Remarks that a reader must know, such as runs that do not count.
+    /// Remarks that a reader must know, for example about runs that do not count.
     pub remarks: Vec<String>,
-    /// The method, one sentence each.
+    /// Sentences that describe the statistical method.
     pub method: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct ComparedSide {
     pub name: String,
-    /// Facts by name: the command, the version, the host.
+    /// Facts about the side, each with a name and a value: the command, the version, the host.
     pub facts: Vec<(&'static str, String)>,
     pub runs: Vec<RunCurves>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct RunCurves {
-    /// Latencies to the last stage, if known.
+    /// Latencies to the last stage, if they are known.
     pub latencies: Option<Latencies>,
-    /// Messages per second that reached the last stage, by second. Empty if unknown.
+    /// Messages per second that reached the last stage, by second. Empty if the record has no
+    /// series.
     pub rates: Vec<(u64, f64)>,
 }
 
-/// A figure of a side, compared with the first side's.
+/// A figure of one side, compared with the same figure of the first side.
 #[derive(Clone, Debug)]
 pub struct ComparedFigure {
-    /// Name with the unit.
+    /// Name of the figure, with the unit.
     pub name: String,
     pub side: usize,
     pub higher_is_better: bool,
-    /// Values of the first side, one per run or round.
+    /// Values of the first side, one for each run or round.
     pub reference_values: Vec<f64>,
     pub values: Vec<f64>,
     pub reference_median: f64,
     pub median: f64,
-    /// This side divided by the first.
+    /// Median of this side divided by the median of the first side.
     pub ratio: f64,
-    /// Interval of the ratio, or `None` with too few runs.
+    /// Confidence interval of the ratio, or `None` if there are too few runs.
     pub interval: Option<(f64, f64)>,
     pub verdict: FigureVerdict,
-    /// Set if the whole interval is beyond the margin.
+    /// Set if the whole interval is outside of the margin.
     pub is_beyond_margin: bool,
 }
 
@@ -119,14 +121,14 @@ impl ComparisonPage {
         }
     }
 
-    /// Reports whether there are figures and each has a verdict.
+    /// Returns true if there are figures and each of them has a decided verdict.
     pub fn is_decided(&self) -> bool {
         let is_open =
             |figure: &ComparedFigure| matches!(figure.verdict, FigureVerdict::Undecided { .. } | FigureVerdict::TooFew);
         !self.figures.is_empty() && !self.figures.iter().any(is_open)
     }
 
-    /// The number of figures per verdict, in a sentence.
+    /// Returns a sentence with the number of figures for each verdict.
     pub fn summary(&self) -> String {
         let kinds = ["worse", "better", "the same", "undecided", "with too few runs"];
         let number = |name: &str| self.figures.iter().filter(|figure| kind(figure.verdict) == name).count();
@@ -138,7 +140,8 @@ impl ComparisonPage {
         }
     }
 
-    /// The figures as a table. With several sides, it has the side's name.
+    /// Returns the figures as a table. The column of side names only appears if there are several
+    /// sides to name.
     pub fn table(&self) -> Table {
         let columns = [
             ("side", Align::Left),

@@ -1,4 +1,5 @@
-//! Capacities of a server on different numbers of processors, as a table and as the key `by_cores`.
+//! Reports the capacities of a server on different numbers of processors, as a table and as the
+//! JSON key `by_cores`.
 use crate::capacity::CapacityRun;
 use crate::numbers::rate;
 use serde_json::{Value, json};

@@ -2,7 +2,8 @@ use super::numbers::count;
 use super::table::plain;
 use mailrun_journey::record::{Record, Resource, Surroundings};
 
-/// Other activity on the host in one line, or `None` if there was none or it was not observed.
+/// Returns a line about other activity on the host, or `None` if there was none or nobody observed
+/// it.
 pub(crate) fn line(record: &Record) -> Option<String> {
     let around = record.surroundings.as_ref()?;
     let shares =
@@ -12,7 +13,7 @@ pub(crate) fn line(record: &Record) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(" · "))
 }
 
-/// A share as `1.2 %`, or `None` if it rounds to zero.
+/// Formats a share, for example `1.2 %`. Returns `None` if it rounds to zero.
 fn percent(share: f64) -> Option<String> {
     (share >= 0.000_5).then(|| format!("{:.1} %", share * 100.0))
 }

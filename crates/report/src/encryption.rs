@@ -2,7 +2,8 @@ use super::section::Section;
 use super::table::{Align, Cell, Table, right};
 use mailrun_journey::record::Record;
 
-/// Handshakes by party, version and cipher suite, or `None` without TLS.
+/// Returns the number of TLS handshakes by party, version and cipher suite. `None` if there were
+/// none.
 pub(crate) fn handshakes(record: &Record) -> Option<Section> {
     let mut table = Table::new([
         ("party", Align::Left),

@@ -1,4 +1,5 @@
-//! The end of a report, next to the prompt: notes, the path of the details, and the verdict.
+//! The end of a report, which appears next to the prompt: the notes, the path of the details, and
+//! the verdict.
 use super::headline::{self, Headline};
 use super::table::plain;
 use super::text_style::{TextStyle, styled};
@@ -7,7 +8,8 @@ use mailrun_journey::record::{Outcome, Record};
 
 const MAX_VERDICT_LINES: usize = 2;
 
-/// The end of a full report: notes, figures, details and verdict.
+/// Returns the end of a full report: the notes, the figures, the path of the details, and the
+/// verdict.
 pub(super) fn all(record: &Record, width: usize, ink: TextStyle, details: Option<&str>) -> Vec<String> {
     let mut lines: Vec<String> = notes(record).iter().flat_map(|text| note(text, width)).collect();
     lines.extend(wrapped(&plain(&headline::figures(record)), "", "", width));
@@ -16,7 +18,7 @@ pub(super) fn all(record: &Record, width: usize, ink: TextStyle, details: Option
     lines
 }
 
-/// The notes, beginning with the verdict's advice.
+/// Returns the notes. The first note is the advice that belongs to the verdict.
 pub(crate) fn notes(record: &Record) -> Vec<String> {
     let why = headline::why(record);
     let (_, advice) = first_sentence(&why);
@@ -24,7 +26,7 @@ pub(crate) fn notes(record: &Record) -> Vec<String> {
     advice.into_iter().chain(headline::reasons(record).cloned()).collect()
 }
 
-/// The notes that ask for an action.
+/// Returns the notes that ask the reader to do something.
 pub(super) fn notes_to_act_on(record: &Record) -> Vec<String> {
     notes(record).into_iter().filter(|text| text != mailrun_journey::judge::NO_SERVER).collect()
 }
@@ -33,7 +35,7 @@ pub(super) fn note(text: &str, width: usize) -> Vec<String> {
     wrapped(&plain(text), "! ", "  ", width)
 }
 
-/// The verdict in lines: the word, and the reason.
+/// Returns the verdict in lines: its word, and then its reason.
 pub(super) fn verdict(record: &Record, width: usize, ink: TextStyle) -> Vec<String> {
     let (word, code) = word(record);
     let why = plain(&headline::why(record));
@@ -45,12 +47,13 @@ pub(super) fn verdict(record: &Record, width: usize, ink: TextStyle) -> Vec<Stri
         let last = lines.pop().unwrap_or_default();
         lines.push(clipped_words(&format!("{last} …"), width));
     }
-    // Colour it after wrapping, because escape sequences have no width.
+    // Colour is added after wrapping, because the wrapping would count the escape sequences as
+    // columns.
     lines[0] = lines[0].replacen(word, &styled(word, code, ink), 1);
     lines
 }
 
-/// The verdict in one line, with the rate and latency.
+/// Returns the verdict in one line, with the rate and the latency.
 pub(super) fn verdict_alone(record: &Record, ink: TextStyle) -> String {
     let (word, code) = word(record);
     let why = plain(&headline::why(record));
@@ -78,7 +81,8 @@ pub fn outcome_word(outcome: Outcome, ink: TextStyle) -> String {
     styled(headline.name(), colour(headline), ink)
 }
 
-/// Splits off the first sentence. Text in brackets may come from a peer and contain full stops.
+/// Splits off the first sentence. A full stop in brackets does not end it, because text in brackets
+/// may come from a peer.
 pub(crate) fn first_sentence(text: &str) -> (&str, &str) {
     let mut depth = 0_usize;
     for (at, character) in text.char_indices() {

@@ -1,4 +1,5 @@
-//! Fates of all (message, recipient) pairs, errors, and thresholds.
+//! Tables of the fates of all units, which are pairs of message and recipient, and tables of the
+//! errors and the thresholds.
 use super::numbers::{count, share};
 use super::seconds::seconds_of_errors;
 use super::section::{Section, SectionBody};
@@ -6,7 +7,7 @@ use super::table::{Align, Cell, Table, plain, right};
 use mailrun_journey::record::{ErrorRow, LedgerRow, MadesTrouble, Record, ThresholdRow};
 use mailrun_journey::threshold;
 
-/// The ledger: the fates, their sum, and the additional counts.
+/// Returns the ledger: the fates, their sum, and the counts beside the fates.
 pub(crate) fn ledger(record: &Record) -> Option<Section> {
     let ledger = &record.ledger;
     let mut table = Table::new([("fate", Align::Left), right("units"), right("share")]).leave_out(&["share"]);
@@ -42,7 +43,8 @@ pub(crate) fn ledger(record: &Record) -> Option<Section> {
     })
 }
 
-/// The units of the ledger by their names in the record: created, accepted, the fates, the additional counts.
+/// Returns the units of the ledger by their names in the record: created, accepted, the fates, and
+/// the counts beside the fates.
 pub(crate) fn units(record: &Record) -> Vec<(&'static str, Option<u64>)> {
     let ledger = &record.ledger;
     let first = [("created", ledger.created), ("accepted", ledger.accepted)];
@@ -75,7 +77,7 @@ fn units_beside(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 7] {
 }
 
 pub(crate) fn fates(record: &Record) -> Vec<(&'static str, u64)> {
-    // If no receiver was observed, nothing is known about messages after acceptance.
+    // Without an observed receiver, nothing is known about a message after its acceptance.
     let on_the_way = if record.ledger.delivered.is_none() { "accepted" } else { "in flight" };
     some(&units_by_fate(&record.ledger), |name| match name {
         "in_flight" => on_the_way,
@@ -84,7 +86,7 @@ pub(crate) fn fates(record: &Record) -> Vec<(&'static str, u64)> {
     })
 }
 
-/// The additional counts that are not zero.
+/// Returns the counts beside the fates that are not zero.
 fn beside(record: &Record) -> Vec<(&'static str, u64)> {
     some(&units_beside(&record.ledger), |name| match name {
         "overflow" => "not recorded",
@@ -93,7 +95,7 @@ fn beside(record: &Record) -> Vec<(&'static str, u64)> {
     })
 }
 
-/// The rows that are not zero, by the names that `shown` gives them.
+/// Returns the rows that are not zero, under the names that `shown` gives them.
 fn some(
     rows: &[(&'static str, Option<u64>)],
     shown: impl Fn(&'static str) -> &'static str,
@@ -102,7 +104,8 @@ fn some(
     occurred.map(|(name, number)| (shown(name), number)).collect()
 }
 
-/// `created 15,145 · delivered 14,154 · failed 991`. `None` if all messages have the same fate and no error occurred.
+/// Returns a line such as `created 15,145 · delivered 14,154 · failed 991`. `None` if all messages
+/// have the same fate and no other count is above zero.
 pub(crate) fn ledger_in_short(record: &Record) -> Option<String> {
     let fates = fates(record);
     let beside = beside(record);
@@ -125,7 +128,8 @@ fn sum(ledger: &LedgerRow, unit: &str) -> String {
     format!("a unit is a {unit}; rows add up to {}, which is NOT what was created", count(total))
 }
 
-/// 4xx and 5xx replies, cut connections and time-outs, or `None` without any.
+/// Returns the table of 4xx and 5xx replies, cut connections and time-outs. `None` if there was no
+/// error.
 pub(crate) fn errors(record: &Record) -> Option<Section> {
     let mut table = Table::new([("phase", Align::Left), right("code"), right("count"), ("first text", Align::Wrapped)]);
     for row in &record.errors {
@@ -135,7 +139,7 @@ pub(crate) fn errors(record: &Record) -> Option<Section> {
     Section::figures("Errors", when(record), table)
 }
 
-/// `in seconds 1 to 4`
+/// Returns the seconds in which errors occurred, for example `in seconds 1 to 4`.
 pub(super) fn when(record: &Record) -> Option<String> {
     seconds_of_errors(record).map(|(first, last)| match first == last {
         true => format!("in second {}", count(first)),
@@ -143,7 +147,8 @@ pub(super) fn when(record: &Record) -> Option<String> {
     })
 }
 
-/// One line for each of the `most` most frequent errors, and the number of other kinds.
+/// Returns one line for each of the `most` most frequent errors, and the number of further kinds of
+/// error.
 pub(crate) fn errors_in_short(record: &Record, most: usize) -> (Vec<String>, usize) {
     let said = |place: &str, what: &str, number: u64, text: &str| {
         let place = if what.is_empty() { format!("at {place}") } else { format!("{what} at {place}") };
@@ -166,14 +171,15 @@ pub(crate) fn errors_in_short(record: &Record, most: usize) -> (Vec<String>, usi
     (lines.into_iter().take(most).map(|(_, line)| line).collect(), more)
 }
 
-/// Reports whether the row is the sink's count of ordered faults that the source counted as well.
+/// Returns true for faults that the sink was told to make and has counted, if the source has
+/// counted them too.
 fn is_reported_by_both(record: &Record, row: &ErrorRow) -> bool {
     let is_ordered = |row: &ErrorRow| row.text.starts_with("on purpose: ");
     let is_same = |other: &ErrorRow| (other.phase, other.code) == (row.phase, row.code) && !is_ordered(other);
     is_ordered(row) && record.errors.iter().any(is_same)
 }
 
-/// Shortens a reply to a few lines, because a server may answer with kilobytes. `run.json` has the rest.
+/// Shortens a reply, because a server may answer with kilobytes. `run.json` has the whole reply.
 fn clipped(text: &str) -> String {
     const MAX_REPLY_CHARS: usize = 200;
     match text.char_indices().nth(MAX_REPLY_CHARS) {
@@ -182,7 +188,7 @@ fn clipped(text: &str) -> String {
     }
 }
 
-/// The errors, each counted by one party only.
+/// Returns the errors without those that a second party has counted again.
 pub(crate) fn errors_once(record: &Record) -> impl Iterator<Item = &ErrorRow> {
     record.errors.iter().filter(|row| !is_reported_by_both(record, row))
 }
@@ -196,7 +202,8 @@ pub(crate) fn thresholds_by_result(record: &Record, passed: bool) -> Option<Sect
     Section::figures("Thresholds", None, table_of(rows))
 }
 
-/// At most `most` thresholds, missed ones first, and the number of the others.
+/// Returns a table of at most `most` thresholds, the missed ones first, and the number of
+/// thresholds left out.
 pub(crate) fn threshold_table(record: &Record, most: usize) -> (Table, usize) {
     let mut rows: Vec<&ThresholdRow> = record.thresholds.iter().collect();
     if rows.len() > most {

@@ -1,4 +1,4 @@
-//! Stages and errors of a record in one form, for SMTP and for MADES.
+//! Stages and errors of a record in one form, which SMTP and MADES share.
 use mailrun_journey::record::{ErrorRow, LatencyMs, MadesStage, MadesTrouble, Record, StageRow};
 use mailrun_journey::stage::Stage;
 
@@ -6,17 +6,17 @@ use mailrun_journey::stage::Stage;
 pub struct StageFigures<'a> {
     pub name: &'a str,
     pub party: &'a str,
-    /// The stage from which latency counts. Empty if unknown.
+    /// Stage from which latency counts. Empty if unknown.
     pub since: &'a str,
     pub count: u64,
     pub failed: u64,
-    /// Message bytes, if they were counted.
+    /// Bytes of the messages, if somebody counted them.
     pub bytes: Option<u64>,
-    /// Time from the first to the last of them.
+    /// Seconds from the first message to the last message that reached this stage.
     pub duration_s: f64,
-    /// Rate over `duration_s`.
+    /// Messages per second over `duration_s`.
     pub rate_per_s: f64,
-    /// Rate over the time in which load was offered.
+    /// Messages per second over the time in which load was offered.
     pub offered_rate_per_s: Option<f64>,
     pub latency: Option<LatencyMs>,
     pub histogram: Option<&'a str>,
@@ -24,13 +24,14 @@ pub struct StageFigures<'a> {
 }
 
 impl StageFigures<'_> {
-    /// The rate over the time of the load or, if that is unknown, of the stage.
+    /// Returns the rate over the time of the load. If that time is unknown, returns the rate over
+    /// the time of the stage.
     pub fn rate(&self) -> f64 {
         self.offered_rate_per_s.unwrap_or(self.rate_per_s)
     }
 }
 
-/// The stages in order. A MADES run has its own.
+/// Returns the stages in order. A MADES run has stages of its own.
 pub(crate) fn stages(record: &Record) -> Vec<StageFigures<'_>> {
     match &record.mades {
         Some(own) if !own.stages.is_empty() => own.stages.iter().map(of_mades).collect(),
@@ -38,7 +39,7 @@ pub(crate) fn stages(record: &Record) -> Vec<StageFigures<'_>> {
     }
 }
 
-/// The last stage that messages reached, whose figures stand for the run.
+/// Returns the last stage that messages reached. Its figures stand for the whole run.
 pub fn final_stage(record: &Record) -> Option<StageFigures<'_>> {
     if record.mades.is_some() {
         return stages(record).into_iter().rev().find(|stage| stage.count > 0);
@@ -82,15 +83,15 @@ fn of_mades(row: &MadesStage) -> StageFigures<'_> {
 
 #[derive(Clone, Debug)]
 pub(crate) struct ErrorFigures<'a> {
-    /// Phase of the dialogue or, for MADES, the kind of trouble.
+    /// Phase of the dialogue in which the error occurred. For MADES, the kind of trouble.
     pub(crate) phase: &'a str,
-    /// Reply code, or empty without a reply.
+    /// Reply code. Empty if there was no reply.
     pub(crate) code: String,
     pub(crate) text: &'a str,
     pub(crate) count: u64,
     pub(crate) first_s: Option<f64>,
     pub(crate) last_s: Option<f64>,
-    /// Recipient of the first.
+    /// Recipient of the first message with this error.
     pub(crate) sample: Option<&'a str>,
 }
 

@@ -1,4 +1,5 @@
-//! Windows of freshness thresholds, one row each. If there are many, the worst are shown.
+//! The windows of freshness thresholds as a table with one row for each window. If there are many
+//! windows, only the worst are shown.
 use super::section::Section;
 use super::table::{Align, Cell, Table, plain, right};
 use mailrun_journey::record::{FreshWindow, Record, ThresholdRow};
@@ -29,7 +30,7 @@ pub(crate) fn windows(record: &Record) -> Option<Section> {
     Section::figures("Freshness by window", Some(note), table)
 }
 
-/// The windows with the least freshness, in the order of time.
+/// Returns the windows with the least freshness, in order of time.
 fn worst(windows: &[FreshWindow]) -> Vec<&FreshWindow> {
     let mut worst: Vec<&FreshWindow> = windows.iter().collect();
     worst.sort_by(|one, other| one.fresh_percent.total_cmp(&other.fresh_percent));

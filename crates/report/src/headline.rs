@@ -1,4 +1,5 @@
-//! The facts that a reader must see first: the outcome of the run, the number of delivered messages, the rate.
+//! The facts that a reader must see first: the outcome of the run, the number of delivered
+//! messages, and the rate.
 use super::numbers::{counted, known, latency, memory, rate, seconds};
 use super::table::plain;
 use mailrun_journey::judge;
@@ -8,9 +9,10 @@ use mailrun_journey::stage::Stage;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Headline {
     Judged(Outcome),
-    /// A sink's own record, which has received messages but not the number of sent ones.
+    /// The record of a sink alone. It knows the received messages, but not the number of sent
+    /// messages.
     Received,
-    /// A part of a load, which is not judged by itself.
+    /// The record of one part of a divided load, which is not judged alone.
     Sent,
 }
 
@@ -32,12 +34,13 @@ impl Headline {
     }
 }
 
-/// The reason for the outcome in a sentence. Empty for a sink's own record.
+/// Returns the reason for the outcome in a sentence. Empty if nothing was judged and the record
+/// gives no reason.
 pub(crate) fn why(record: &Record) -> String {
     let verdict = &record.verdict;
     match Headline::of(record) {
         Headline::Received | Headline::Sent => verdict.why.clone(),
-        // Records of earlier versions have no such sentence.
+        // Records of earlier versions have no sentence for a run that passed.
         Headline::Judged(_) if verdict.why.is_empty() => mailrun_journey::judge::pass_text(record),
         Headline::Judged(_) => verdict.why.clone(),
     }
@@ -47,7 +50,7 @@ pub(crate) fn reasons(record: &Record) -> impl Iterator<Item = &String> {
     record.verdict.reasons.iter().filter(|reason| **reason != record.verdict.why)
 }
 
-/// The counts: `199,800 of 200,000 messages delivered · 200 lost`.
+/// Returns the counts, for example `199,800 of 200,000 messages delivered · 200 lost`.
 pub(crate) fn counts(record: &Record) -> String {
     let ledger = &record.ledger;
     let several = record.workload.recipients > 1;
@@ -90,7 +93,7 @@ fn failure_counts(ledger: &LedgerRow) -> Vec<String> {
     some.map(|(number, name)| format!("{} {name}", super::numbers::count(number))).collect()
 }
 
-/// Rate, bytes, median and 99th percentile of the last stage that was observed.
+/// Returns the rate, the bytes, the median and the 99th percentile of the last observed stage.
 pub(crate) fn figures(record: &Record) -> String {
     if let Some(mades) = &record.mades {
         return super::mades::figures(record, mades);
@@ -114,7 +117,8 @@ pub(crate) fn final_stage(record: &Record) -> Option<&StageRow> {
     [Stage::Delivered, Stage::Accepted, Stage::Sent].into_iter().find_map(on_the_path)
 }
 
-/// Rate and 99th percentile: `5,343 msg/s, p99 44.20 ms`. `None` if no stage was observed.
+/// Returns the rate and the 99th percentile, for example `5,343 msg/s, p99 44.20 ms`. `None` if no
+/// stage was observed.
 pub(crate) fn rate_and_p99(record: &Record) -> Option<String> {
     let (per_s, times) = match &record.mades {
         // Without a delivered message, there is no rate.
@@ -132,7 +136,8 @@ pub(crate) fn rate_and_p99(record: &Record) -> Option<String> {
     Some(format!("{} msg/s{p99}", rate(per_s)))
 }
 
-/// Reports whether the verdict repeats a missed threshold, so that only one of the two should be shown.
+/// Returns true if the verdict repeats a missed threshold, so that the report should show only one
+/// of the two.
 pub(crate) fn is_of_threshold(record: &Record) -> bool {
     judge::threshold_reasons(record).iter().any(|reason| reason.text == record.verdict.why)
 }

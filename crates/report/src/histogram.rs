@@ -1,4 +1,4 @@
-//! The distributions of a run's latencies as bars of text on a logarithmic scale.
+//! Draws the distributions of a run's latencies as bars of text on a logarithmic scale.
 use super::figures::{StageFigures, stages};
 use super::numbers::{count, counted, latency, share};
 use super::table::plain;
@@ -6,22 +6,22 @@ use super::wrap::{display_width, wrapped};
 use mailrun_journey::Latencies;
 use mailrun_journey::record::Record;
 
-/// Ends of the bins within a decade, from coarse to fine.
+/// Ends of the bins within a decade. The three choices go from coarse to fine.
 const ENDS: [&[u64]; 3] = [&[10, 20, 50], &[10, 15, 20, 30, 50, 70], &[10, 12, 15, 18, 22, 27, 33, 39, 47, 56, 68, 82]];
 const WANTED_BINS: usize = 10;
 const MIN_BAR: usize = 10;
-/// The first decade begins at a tenth of a microsecond.
+/// The first decade begins at 100 ns.
 const FIRST_DECADE_NS: u64 = 100;
-/// Decades of the scale, up to more than an hour.
+/// Number of decades on the scale, which reaches beyond an hour.
 const DECADES: u32 = 11;
 
-/// A bin: its end, and the number of messages between the previous end and this one.
+/// A bin of the histogram. It counts the messages from the end of the previous bin up to `end_ns`.
 struct Bin {
     end_ns: u64,
     messages: u64,
 }
 
-/// The histograms of the stages from the server's acceptance on, in at most `width` columns.
+/// Draws the histograms of all stages from the server's acceptance on, in at most `width` columns.
 pub fn histograms(record: &Record, width: usize) -> String {
     let drawn: Vec<String> = stages(record)
         .iter()
@@ -58,7 +58,8 @@ fn histogram(stage: &StageFigures<'_>, times: &Latencies, width: usize) -> Strin
     text
 }
 
-/// The bins from the first to the last with messages, as coarse as possible.
+/// Returns the bins from the first to the last bin with messages. The bins are as coarse as
+/// possible, but there are at least ten of them if the finest choice permits that.
 fn bins(times: &Latencies) -> Vec<Bin> {
     let choices = ENDS.map(|ends| bins_of(times, ends));
     let finest = choices.len() - 1;
@@ -83,7 +84,7 @@ fn bins_of(times: &Latencies, ends: &[u64]) -> Vec<Bin> {
     bins.split_off(first)
 }
 
-/// `700 µs`, `1.5 ms`, `20 s`
+/// Formats the end of a bin, for example `700 µs`, `1.5 ms` or `20 s`.
 fn end_text(end_ns: u64) -> String {
     match end_ns {
         u64::MAX => "any".to_owned(),
@@ -137,7 +138,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each time is in one bin, and no line is too long.
+        /// Each latency falls into exactly one bin, and no line is too long.
         #[test]
         fn no_time_is_lost(times in prop::collection::vec(0_u64..4_000_000_000, 1..200), width in 50_usize..200) {
             let times = recorded(&times);

@@ -1,4 +1,4 @@
-//! Run records in, text out: the report of a run for people.
+//! Turns run records into text: the reports of a run that people read.
 //!
 //! ```text
 //! Record ─→ headline   outcome, counts, rate                   ┐
@@ -9,8 +9,8 @@
 //!        └→ exports    formats of other programs: CSV, JUnit, Prometheus, …
 //! ```
 //!
-//! `headline` and the sections decide the content once; `terminal` and `markdown` only lay it out. A record may be one
-//! party's own (a sink's or a source's), and then has fewer sections.
+//! `headline` and the sections decide the content, and `terminal` and `markdown` only lay it out.
+//! The record of a single party, which is a sink or a source, has fewer sections.
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 
 mod audit;
@@ -75,15 +75,14 @@ use mailrun_journey::record::Record;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportLength {
-    /// The verdict in one line.
     Verdict,
     /// A report that fits a terminal of 80×24.
     Short,
-    /// All tables.
     Full,
 }
 
-/// The report for a stream of `width` columns. `details` is the file with the complete report.
+/// Returns the report for a terminal or file of `width` columns. `details` is the path of the
+/// complete report.
 pub fn render(record: &Record, extent: ReportLength, width: usize, ink: TextStyle, details: Option<&str>) -> String {
     match extent {
         ReportLength::Verdict => ending::verdict_alone(record, ink),

@@ -1,5 +1,5 @@
-//! A run over the Business Application API of MADES: its stages, the times between them, and errors with the endpoint's
-//! codes.
+//! Reports a run over the Business Application API of MADES: its stages, the times between the
+//! stages, and the errors with the codes of the endpoint.
 use super::fates::when;
 use super::numbers::{count, counted, figure, latency, octets, rate, seconds};
 use super::section::{Section, SectionBody};
@@ -41,8 +41,9 @@ pub(crate) fn offered(record: &Record, mades: &Mades) -> Option<Section> {
     Some(Section { title: "Workload", note: None, body: SectionBody::Facts(facts) })
 }
 
-/// `by a document to mailrun-endpoint-a, type TEST-MESSAGE, through ecp.endpoint.outbox; 300 sent`, or `by a document
-/// of ecp-endpoint; 2 rejecting, 1 for unknown documents`
+/// Says how the bench received acknowledgements, for example `by a document to mailrun-endpoint-a,
+/// type TEST-MESSAGE, through ecp.endpoint.outbox; 300 sent`, or `by a document of ecp-endpoint; 2
+/// rejecting, 1 for unknown documents`.
 fn acknowledged(back: &MadesAcknowledgements) -> String {
     let mut text = match back.sender {
         AcknowledgementSender::Bench => format!(
@@ -63,7 +64,8 @@ fn acknowledged(back: &MadesAcknowledgements) -> String {
     text
 }
 
-/// `apache-activemq-artemis 2.40.0`, or both if they differ.
+/// Returns product and version of the brokers, for example `apache-activemq-artemis 2.40.0`. If the
+/// brokers differ, both are named.
 fn products(mades: &Mades) -> Option<String> {
     let mut products: Vec<String> = Vec::new();
     for broker in mades.brokers.iter().filter(|broker| !broker.product.is_empty()) {
@@ -101,7 +103,8 @@ fn arrival_of(record: &Record) -> String {
     }
 }
 
-/// `open loop, at the times of a market: quarter-hour, every 10s; times in Europe/Oslo; 60 times as fast`
+/// Describes the schedule of a market, for example `open loop, at the times of a market:
+/// quarter-hour, every 10s; times in Europe/Oslo; 60 times as fast`.
 fn market(record: &Record) -> String {
     let Some(market) = record.mades.as_ref().and_then(|mades| mades.market.as_ref()) else {
         return arrival(&record.workload);
@@ -148,7 +151,7 @@ pub(crate) fn shapes(mades: &Mades) -> Option<Section> {
 
 const MAX_WINDOWS: usize = 48;
 
-/// The quarter-hours of a market by shape. If there are many, the worst are shown.
+/// Returns the quarter-hours of a market by shape. If there are many, only the worst are shown.
 pub(crate) fn windows(mades: &Mades) -> Option<Section> {
     let windows = &mades.market.as_ref()?.windows;
     let mut table = Table::new([
@@ -269,7 +272,7 @@ pub(crate) fn waterfall(mades: &Mades) -> Option<Section> {
     Section::figures("Waterfall", note, table)
 }
 
-/// `·····████··············`: begins at the end of the previous step.
+/// Draws a bar that begins at the end of the previous step, for example `·····████··············`.
 fn bar(before: f64, share: f64) -> String {
     let columns = |share: f64| ((share.clamp(0.0, 1.0) * WATERFALL_WIDTH as f64).round() as usize).min(WATERFALL_WIDTH);
     let begins = columns(before).min(WATERFALL_WIDTH - 1);
@@ -287,7 +290,7 @@ pub(crate) fn troubles(record: &Record, mades: &Mades) -> Option<Section> {
     Section::figures("Errors", when(record), table)
 }
 
-/// The simulator's own counts, beside those of the run.
+/// Returns the counts of the simulator beside the counts of the run.
 pub(crate) fn truth_counts(mades: &Mades) -> Option<Section> {
     let truth = mades.truth.as_ref()?;
     let mut table = Table::new([("messages", Align::Left), right("stand-in"), right("bench"), right("difference")]);
@@ -305,7 +308,7 @@ pub(crate) fn truth_counts(mades: &Mades) -> Option<Section> {
     Section::figures("Truth", note, table)
 }
 
-/// Latencies as measured by the run and by the simulator.
+/// Returns the latencies that the simulator measured beside the latencies that the run measured.
 pub(crate) fn truth_times(mades: &Mades) -> Option<Section> {
     let truth = mades.truth.as_ref()?;
     let mut table = Table::new([
@@ -343,8 +346,8 @@ pub(crate) fn outages(mades: &Mades) -> Option<Section> {
     Section::figures("Outages", note, table)
 }
 
-/// Rate, bytes, median and 99th percentile of the last stage that any message reached. Without a delivered message,
-/// there is no rate.
+/// Returns the rate, the bytes, the median and the 99th percentile of the last stage that any
+/// message reached. Without a delivered message, returns the duration, because there is no rate.
 pub(crate) fn figures(record: &Record, mades: &Mades) -> String {
     let is_received = record.ledger.delivered != Some(0);
     let last = mades.stages.iter().rev().find(|row| is_received && row.count > 0);

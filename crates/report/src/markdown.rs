@@ -1,4 +1,4 @@
-//! The report as Markdown, `report.md`, with the same text as on a terminal.
+//! The report as Markdown, `report.md`. It has the same text as the report on a terminal.
 use super::headline::{self, Headline};
 use super::section::{Section, SectionBody};
 use super::sections::sections;

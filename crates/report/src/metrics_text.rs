@@ -1,5 +1,5 @@
-//! Metrics in the text formats of Prometheus (0.0.4) and OpenMetrics (1.0), for stored runs, running parties and the
-//! relay.
+//! Writes metrics in the text formats of Prometheus (0.0.4) and OpenMetrics (1.0). Stored runs,
+//! running parties and the relay use it.
 use crate::printable::printable;
 use std::fmt::{Display, Write};
 
@@ -16,30 +16,30 @@ pub struct MetricsText {
 }
 
 impl MetricsText {
-    /// Starts a text in which all names begin with `prefix`.
+    /// Starts a text in which every name begins with `prefix`.
     pub fn new(prefix: &'static str, exposition: Exposition) -> Self {
         Self { text: String::with_capacity(8192), prefix, exposition }
     }
 
     pub fn family(&mut self, name: &str, kind: &str, meaning: &str) {
-        // OpenMetrics names a counter's family without the suffix of its samples.
+        // In OpenMetrics, the name of a counter's family lacks the suffix of its samples.
         let family = match self.exposition {
             Exposition::OpenMetrics if kind == "counter" => name.trim_end_matches("_total"),
             _ => name,
         };
         let prefix = self.prefix;
-        // Writing to a String cannot fail, here and below.
+        // Writing to a `String` cannot fail, here and in the other functions.
         let _ = writeln!(self.text, "# HELP {prefix}{family} {meaning}\n# TYPE {prefix}{family} {kind}");
     }
 
-    /// Adds a sample. Label values may come from peers.
+    /// Adds a sample. The label values may come from peers.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         let _ = write!(self.text, "{}{name}", self.prefix);
         for (number, (label, text)) in labels.iter().enumerate() {
             let _ = write!(self.text, "{}{label}=\"{}\"", if number == 0 { '{' } else { ',' }, label_text(text));
         }
         let value = value.to_string();
-        // Rust formats infinities differently.
+        // Both formats write infinities in another way than Rust.
         let value = match value.as_str() {
             "inf" => "+Inf",
             "-inf" => "-Inf",
@@ -48,7 +48,7 @@ impl MetricsText {
         let _ = writeln!(self.text, "{} {value}", if labels.is_empty() { "" } else { "}" });
     }
 
-    /// Adds a counter without labels. `name` excludes the final `_total`.
+    /// Adds a counter without labels. The function appends `_total` to `name`.
     pub fn counter(&mut self, name: &str, meaning: &str, value: u64) {
         let name = format!("{name}_total");
         self.family(&name, "counter", meaning);
@@ -69,7 +69,7 @@ impl MetricsText {
     }
 }
 
-/// Escapes a label value for both formats. Hidden characters are written out.
+/// Escapes a label value for both formats. Hidden characters become visible escapes.
 pub(crate) fn label_text(text: &str) -> String {
     let lines = text.split('\n').map(|line| printable(line).replace('\\', "\\\\").replace('"', "\\\""));
     lines.collect::<Vec<_>>().join("\\n")

@@ -1,52 +1,56 @@
-//! Numbers in readable form: units, rounding, thousands.
+//! Formats numbers for readers: units, rounding and thousands separators.
 //!
-//! Figures have about four significant digits, so that a column can be compared at a glance. Rounding never makes a
-//! false claim: 199,999 of 200,000 is not 100 %.
+//! Figures have about four significant digits, so that a reader can compare the numbers of a column
+//! at a glance. Rounding never makes a false claim: 199,999 of 200,000 is not 100 %.
 //!
-//! Units are the same in every report. Bytes have binary units (B, KiB = 1,024 B, MiB, GiB), as in options (`4k` is
-//! 4,096 bytes). Rates are per second. Latencies in tables are in ms, with the same number of decimals in a column;
-//! times in sentences have a suitable unit (µs, ms, s). Shares are in per cent. Only the tables of the published
-//! contests use MB/s of 1,000,000 bytes, like the publications.
+//! Units are the same in every report. Bytes have binary units (B, KiB = 1,024 B, MiB, GiB), as in
+//! options (`4k` is 4,096 bytes). Rates are per second. Latencies in tables are in ms, with the
+//! same number of decimals in a column. Times in sentences have a suitable unit (µs, ms, s). Shares
+//! are in per cent. Only the tables of the published contests use MB/s of 1,000,000 bytes, as the
+//! publications do.
 
 pub use mailrun_journey::words::{counted, grouped as count};
 
 pub(crate) const UNKNOWN: &str = "unknown";
 
-/// Text for a figure without meaning, such as a rate over a time of zero.
+/// Text for a figure that has no value, such as a rate over a time of zero.
 const NONE: &str = "–";
 
-/// A count, or `unknown` if it was not observed.
+/// Formats a count. Returns `unknown` if nobody observed it.
 pub(crate) fn known(number: Option<u64>) -> String {
     number.map_or_else(|| UNKNOWN.to_owned(), count)
 }
 
-/// About four significant digits: `0.012`, `1.423`, `54.32`, `543.2`, `54,321`.
+/// Formats a figure with about four significant digits, for example `0.012`, `1.423`, `54.32`,
+/// `543.2` or `54,321`.
 pub fn figure(value: f64) -> String {
     if !value.is_finite() || value < 0.0 {
         return NONE.to_owned();
     }
-    // The limits are at the rounding points: 9.9996 is 10.00, not 10.000.
+    // The limits are the points at which rounding adds a digit: 9.9996 becomes 10.00, not 10.000.
     match value {
         v if v < 0.000_5 => "0".to_owned(),
         v if v < 9.999_5 => format!("{v:.3}"),
         v if v < 99.995 => format!("{v:.2}"),
         v if v < 999.95 => format!("{v:.1}"),
-        // Nothing measured here comes near 2^64, and `as` would saturate.
+        // A larger number than 2^64 would saturate, but no measured number comes near that.
         v => count(v.round() as u64),
     }
 }
 
-/// A rate per second: `54,321`, `543.2`, `5.432`.
+/// Formats a rate per second, for example `54,321`, `543.2` or `5.432`.
 pub fn rate(per_second: f64) -> String {
     figure(per_second)
 }
 
-/// Bytes per second in units of 1,000,000, for tables with published figures in this unit.
+/// Formats bytes per second in units of 1,000,000 bytes, for tables that also show published
+/// figures.
 pub fn megabytes(bytes_per_second: f64) -> String {
     figure(bytes_per_second / 1e6)
 }
 
-/// Number of decimals for a column of milliseconds with this maximum. The resolution is 1 µs if all are below 100 ms.
+/// Returns the number of decimals for a column of milliseconds. The resolution is 1 µs if the
+/// largest value is below 100 ms.
 pub(crate) fn decimals_of_millis(largest: f64) -> usize {
     match largest {
         v if v < 99.999_5 => 3,
@@ -56,7 +60,8 @@ pub(crate) fn decimals_of_millis(largest: f64) -> usize {
     }
 }
 
-/// Number of decimals for a column of figures with this maximum: about four significant digits of it.
+/// Returns the number of decimals for a column of figures, so that the largest figure has about
+/// four significant digits.
 pub(crate) fn decimals_of_figures(largest: f64) -> usize {
     match largest {
         v if v < 9.999_5 => 3,
@@ -66,20 +71,21 @@ pub(crate) fn decimals_of_figures(largest: f64) -> usize {
     }
 }
 
-/// A value with so many decimals and with thousands separators: `12,345.60`.
+/// Formats a value with this number of decimals and with thousands separators, for example
+/// `12,345.60`.
 pub(crate) fn fixed(value: f64, decimals: usize) -> String {
     if !value.is_finite() {
         return NONE.to_owned();
     }
     let text = format!("{:.decimals$}", value.abs());
     let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
-    // Nothing measured here comes near 2^64.
+    // The parser fails from 2^64 on, but no measured number comes near that.
     let whole = whole.parse::<u64>().map_or_else(|_| whole.to_owned(), count);
     let sign = if value < 0.0 && text.bytes().any(|digit| (b'1'..=b'9').contains(&digit)) { "-" } else { "" };
     if part.is_empty() { format!("{sign}{whole}") } else { format!("{sign}{whole}.{part}") }
 }
 
-/// A latency with its unit: `850 µs`, `1.42 ms`, `2.31 s`.
+/// Formats a latency with its unit, for example `850 µs`, `1.42 ms` or `2.31 s`.
 pub fn latency(milliseconds: f64) -> String {
     match milliseconds {
         ms if !ms.is_finite() || ms < 0.0 => NONE.to_owned(),
@@ -90,7 +96,7 @@ pub fn latency(milliseconds: f64) -> String {
     }
 }
 
-/// A duration: `3.68 s`, `2 min 03 s`, `17 h 46 min`.
+/// Formats a duration, for example `3.68 s`, `2 min 03 s` or `17 h 46 min`.
 pub fn seconds(value: f64) -> String {
     match value {
         v if !v.is_finite() || v < 0.0 => NONE.to_owned(),
@@ -106,7 +112,7 @@ pub fn seconds(value: f64) -> String {
     }
 }
 
-/// Memory, disk and transfers: `13.4 MiB`.
+/// Formats an amount of memory, disk space or transferred data, for example `13.4 MiB`.
 pub fn memory(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -122,7 +128,8 @@ pub fn memory(bytes: u64) -> String {
     }
 }
 
-/// The size of a message: `400 B`; `64 KiB` if exact; in bytes below 10,000; otherwise `97.7 KiB`.
+/// Formats the size of a message. Whole KiB and MiB are exact (`64 KiB`), other sizes below 10,000
+/// bytes are in bytes (`400 B`), and the rest is rounded (`97.7 KiB`).
 pub fn octets(bytes: u64) -> String {
     let whole = |unit: u64| bytes >= unit && bytes.is_multiple_of(unit);
     match bytes {
@@ -133,7 +140,8 @@ pub fn octets(bytes: u64) -> String {
     }
 }
 
-/// `part` of `whole` in per cent: `99.90 %`. `100 %` means all, and `0 %` means none.
+/// Formats `part` of `whole` in per cent, for example `99.90 %`. Only all is `100 %`, and only none
+/// is `0 %`.
 pub(crate) fn share(part: u64, whole: u64) -> String {
     match (part, whole) {
         (_, 0) => NONE.to_owned(),

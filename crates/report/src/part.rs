@@ -1,21 +1,22 @@
 //! Chooses the parts of a screen report that fit into the available lines.
 
-/// Lines that are kept or left out together.
+/// Lines that a report keeps or leaves out together.
 pub struct ReportPart<Rank> {
-    /// Priority of the part. The lowest is left out first.
+    /// Parts with the lowest priority are left out first.
     pub priority: Rank,
-    /// Set if an empty line precedes it, as long as there is room.
+    /// Set if an empty line comes before the part as long as there is room for it.
     pub has_gap: bool,
     pub lines: Vec<String>,
 }
 
-/// Number of lines of all parts, including empty ones.
+/// Returns the number of lines of all parts, including the empty lines between them.
 pub fn lines_in<Rank>(parts: &[ReportPart<Rank>]) -> usize {
     parts.iter().map(|part| part.lines.len() + usize::from(part.has_gap)).sum()
 }
 
-/// Leaves out empty lines, and then the parts of the lowest priority, until the rest fits. Parts of priority `always`
-/// stay. Returns whether more than empty lines was left out.
+/// Leaves out empty lines, and then the parts with the lowest priority, until the rest fits into
+/// `room` lines. Parts with the priority `always` stay. Returns true if more than empty lines was
+/// left out.
 pub fn fit<Rank: Copy + Ord>(parts: &mut Vec<ReportPart<Rank>>, room: usize, always: Rank) -> bool {
     let mut is_cut = false;
     while lines_in(parts) > room {

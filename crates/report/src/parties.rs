@@ -1,4 +1,4 @@
-//! Costs of each process of a run: processor time and memory.
+//! The costs of each process of a run: processor time and memory.
 use super::numbers::{fixed, memory};
 use super::section::Section;
 use super::table::{Align, Cell, Table, plain, right};
@@ -35,7 +35,8 @@ pub(crate) fn costs(record: &Record) -> Option<Section> {
     Section::figures("Processes", note, table)
 }
 
-/// `source 0.41 cores, 8.0 MiB; sink 0.03 cores, 7.0 MiB`, or `None` if nothing was observed.
+/// Returns the costs in short, for example `source 0.41 cores, 8.0 MiB; sink 0.03 cores, 7.0 MiB`.
+/// `None` if nothing was observed.
 pub(crate) fn costs_in_short(record: &Record) -> Option<String> {
     let said = record.parties.iter().filter_map(|party| {
         let cores = cores(record, party).map(|cores| format!("{} cores", fixed(cores, 2)));
@@ -46,8 +47,9 @@ pub(crate) fn costs_in_short(record: &Record) -> Option<String> {
     (!said.is_empty()).then(|| said.join("; "))
 }
 
-/// Number of processors that a party kept busy. `None` if that is more than the host has. In that case the messages
-/// took less time than the process ran, so the share is unknown.
+/// Returns the number of processors that a party kept busy. `None` if the result exceeds the
+/// processors of the host: the process then ran for longer than the messages took, so the share is
+/// unknown.
 fn cores(record: &Record, party: &Party) -> Option<f64> {
     let most = f64::from(record.host.cores.max(1)) * 1.05;
     let cores = party.work_s().map(|cpu| cpu / record.duration_s);
@@ -62,7 +64,7 @@ fn note(record: &Record) -> String {
     std::iter::once(always).chain(placement(record)).chain(looks).chain(faults).collect::<Vec<_>>().join("; ")
 }
 
-/// Processors to which parties were bound: `processors: source 0, sink 1`.
+/// Names the processors to which parties were bound, for example `processors: source 0, sink 1`.
 fn placement(record: &Record) -> Option<String> {
     let one = |party: &Party| Some(format!("{} {}", plain(&party.name), plain(party.cpus.as_ref()?)));
     let placed: Vec<String> = record.parties.iter().filter_map(one).collect();
@@ -79,11 +81,12 @@ fn busy_poll(party: &Party) -> Option<String> {
     ))
 }
 
-/// The number of messages that a party processed: sent by a source, received by a sink, accepted by a relay.
+/// Returns the number of messages that a party processed: sent by a source, received by a sink, or
+/// accepted by a relay.
 fn messages(record: &Record, party: &Party) -> Option<u64> {
     let stage = match party.role {
         Role::Source => Stage::Sent,
-        // The source counted these.
+        // The source has counted the messages that the relay accepted.
         Role::Relay => return record.stages.iter().find(|row| row.name == Stage::Accepted).map(|row| row.count),
         Role::Sink => Stage::Delivered,
     };
@@ -136,7 +139,7 @@ mod tests {
 
     #[test]
     fn cpu_is_shared_out_over_messages() {
-        // 1.0 s user + 2.0 s system over 200,000 messages is 15 µs each.
+        // 1.0 s user and 2.0 s system over 200,000 messages is 15 µs for each message.
         let (_, text) = text(&sample::held());
         assert!(text.contains("15.00"), "{text}");
         assert!(text.contains("12.0 MiB"), "{text}");

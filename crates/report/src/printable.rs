@@ -1,10 +1,11 @@
-//! Makes text of peers safe to print: characters that move a cursor, break a line or change the writing direction are
-//! escaped.
+//! Makes texts of peers safe to print. It escapes characters that move a cursor, break a line or
+//! change the writing direction.
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Reports whether a character is invisible and affects other text: controls (ECMA-48), line and paragraph separators,
-/// direction marks and overrides (Unicode TR 9; CVE-2021-42574), and the byte order mark.
+/// Returns true if a character is invisible and affects other text: control characters (ECMA-48),
+/// line and paragraph separators, direction marks and overrides (Unicode TR 9; CVE-2021-42574), and
+/// the byte order mark.
 pub fn is_hidden(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}')
@@ -12,7 +13,8 @@ pub fn is_hidden(character: char) -> bool {
         || matches!(character, '\u{e0000}'..='\u{e007f}')
 }
 
-/// `text` on one line, with hidden characters escaped as in Rust: `\n`, `\u{1b}`.
+/// Returns `text` on one line. Hidden characters are escaped as in Rust, for example `\n` or
+/// `\u{1b}`.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_hidden) {
         return Cow::Borrowed(text);
@@ -20,7 +22,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     let mut shown = String::with_capacity(text.len() + 16);
     for character in text.chars() {
         if is_hidden(character) {
-            // Writing to a String cannot fail.
+            // Writing to a `String` cannot fail.
             let _ = write!(shown, "{}", character.escape_default());
         } else {
             shown.push(character);

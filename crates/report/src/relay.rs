@@ -1,4 +1,4 @@
-//! The relay between source and sink: its rates, its queue, and its cost.
+//! Reports the relay between source and sink: its rates, its queue, and its cost.
 use super::numbers::{count, figure, memory, seconds};
 use super::section::{Section, SectionBody};
 use super::table::plain;
@@ -8,29 +8,28 @@ use mailrun_journey::record::{LatencyMs, Party, Record, Role, StageRow};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RelayFigures {
     pub accepted: u64,
-    /// Messages delivered, if they are counted.
     pub(crate) delivered: u64,
-    /// Time from the first created message to the last accepted one.
+    /// Seconds from the first created message to the last accepted message.
     pub accept_s: f64,
-    /// Time from the first created message to the last delivered one.
+    /// Seconds from the first created message to the last delivered message.
     pub deliver_s: f64,
     pub accepted_per_s: f64,
     pub delivered_per_s: f64,
     pub delivered_bytes_per_s: f64,
-    /// Latency from created (or due) to delivered.
+    /// Latency from the time when a message was created or due to its delivery.
     pub(crate) delivery_latency: Option<LatencyMs>,
-    /// Maximum number of messages accepted but not delivered at the end of a second, and that second. `None` for an
-    /// empty series.
+    /// Maximum number of messages that were accepted but not delivered at the end of a second, and
+    /// the number of that second. `None` if the series is empty.
     pub deepest: Option<(u64, u64)>,
 }
 
 impl RelayFigures {
-    /// `None` if source or sink was not observed.
+    /// Returns `None` if the record has no accepted stage or no delivered stage.
     pub fn of(record: &Record) -> Option<Self> {
         let stage = |name: Stage| record.stages.iter().find(|row: &&StageRow| row.name == name);
         let accepted = stage(Stage::Accepted)?;
         let delivered = stage(Stage::Delivered)?;
-        // If several seconds are equal, use the first.
+        // If several seconds have the maximum, the first of them counts.
         let deepest = record.series.iter().rev().max_by_key(|row| row.queued);
         Some(Self {
             accepted: accepted.count,
@@ -45,7 +44,7 @@ impl RelayFigures {
         })
     }
 
-    /// Time from the last accepted message to the last delivered one.
+    /// Returns the seconds from the last accepted message to the last delivered message.
     pub fn drain_s(&self) -> f64 {
         (self.deliver_s - self.accept_s).max(0.0)
     }
@@ -55,7 +54,7 @@ pub fn party(record: &Record) -> Option<&Party> {
     record.parties.iter().find(|party| party.role == Role::Relay)
 }
 
-/// Milliseconds of processor time, user and system, per thousand messages.
+/// Returns the milliseconds of processor time, user and system, for a thousand messages.
 pub fn cpu_ms_per_1000(party: &Party, messages: u64) -> Option<f64> {
     (messages > 0).then_some(party.work_s()? * 1e6 / messages as f64)
 }
@@ -100,7 +99,8 @@ fn costs(relay: &Party, passage: &RelayFigures) -> String {
     format!("{} ms per 1,000 messages", figure(cpu_ms))
 }
 
-/// `291 MiB written, 23.4 KiB per message`, or `None` if the device has no counter.
+/// Returns the bytes written to disk, for example `291 MiB written, 23.4 KiB per message`. `None`
+/// if the device does not count them.
 fn disk(record: &Record, passage: &RelayFigures) -> Option<String> {
     let written = record.surroundings.as_ref()?.disk_written_bytes?;
     let each = written.checked_div(passage.accepted);
@@ -128,7 +128,7 @@ mod tests {
             "durability sync: a message is on disk before it is answered 250",
             "at most 12,000, in second 1",
             "drained 1.50 s after the last was accepted",
-            // 2 s user + 3 s system over 200,000 messages.
+            // 2 s user and 3 s system over 200,000 messages.
             "25.00 ms per 1,000 messages",
             "200 MiB written, 1.0 KiB per message",
         ] {

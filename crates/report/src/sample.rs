@@ -1,4 +1,4 @@
-//! Sample records for the tests of reports, one for each outcome.
+//! Sample records for the tests of reports, with one record for each outcome.
 use mailrun_journey::record::{
     Host, LatencyMs, LedgerRow, Mades, MadesHop, MadesOutage, MadesQueue, MadesStage, MadesTrouble, Party, PhaseRow,
     Record, Role, SeriesRow, StageRow, Surroundings, Verdict, Workload,
@@ -7,7 +7,7 @@ use mailrun_journey::stage::{Phase, Stage};
 
 const MESSAGES: u64 = 200_000;
 
-/// 200,000 messages, each delivered once.
+/// A run of 200,000 messages, each delivered once.
 pub fn held() -> Record {
     Record {
         run_id: "000102030405060708090a0b0c0d0e0f".to_owned(),
@@ -99,7 +99,7 @@ pub fn mades() -> Record {
     Record { mades: Some(own), phases: Vec::new(), ..lossy() }
 }
 
-/// As `held`, with 200 messages accepted and lost.
+/// The run `held`, but 200 messages were accepted and lost.
 pub fn lossy() -> Record {
     let mut record = held();
     record.ledger.delivered = Some(MESSAGES - 200);
@@ -109,7 +109,7 @@ pub fn lossy() -> Record {
     record
 }
 
-/// As `held`, without an observed receiver.
+/// The run `held`, but without an observed receiver.
 pub fn unwatched() -> Record {
     let mut record = held();
     record.parties.truncate(1);
@@ -125,7 +125,8 @@ pub fn unwatched() -> Record {
     record
 }
 
-/// As `held`, through a relay whose last message left 1.5 s after it was accepted.
+/// The run `held`, but through a relay that delivered the last message 1.5 s after it accepted the
+/// last message.
 pub fn relayed() -> Record {
     let mut record = held();
     let relay = Party {

@@ -1,4 +1,5 @@
-//! Sample comparisons for tests of their page: of stored runs, of rounds, and with hostile names.
+//! Sample comparisons for the tests of their page: one of stored runs, one of rounds, and one with
+//! hostile names.
 use crate::comparison::{ComparedFigure, ComparedSide, ComparisonPage, FigureVerdict, RunCurves};
 use crate::sample_load::noise;
 use mailrun_journey::Latencies;
@@ -48,7 +49,7 @@ pub fn of_rounds() -> ComparisonPage {
     page
 }
 
-/// Names and remarks that contain markup, and figures that are NaN.
+/// A comparison whose names and remarks contain markup, and whose figures are NaN.
 pub fn hostile() -> ComparisonPage {
     const MARKUP: &str = "</td><img src=x onerror=alert(1)><script>alert(2)</script>\u{202e}\u{1b}[2J\"'&";
     let mut page = of_runs();
@@ -109,7 +110,7 @@ fn side(name: &str, runs: u64, slower: f64) -> ComparedSide {
     ComparedSide { name: name.to_owned(), facts, runs: (0..runs).map(run).collect() }
 }
 
-/// A pseudo-random number from -1 to 1.
+/// Returns a pseudo-random number from -1 to 1.
 fn unit(seed: u64) -> f64 {
     noise(seed) as f64 / (1_u64 << 47) as f64 - 1.0
 }

@@ -1,4 +1,5 @@
-//! The load of a sample run, message by message. All figures of the run are sums of it, so they are consistent.
+//! The load of a sample run, message by message. All figures of the run are sums over this load, so
+//! they are consistent.
 use mailrun_journey::Latencies;
 use mailrun_journey::record::{SeriesRow, SlowMessage, SlowPhase};
 use mailrun_journey::stage::Phase;
@@ -6,22 +7,23 @@ use std::ops::Range;
 use std::time::Duration;
 
 pub(crate) const RATE: u64 = 1_000;
-/// Messages that the server accepts per second when it catches up.
+/// Maximum number of messages that the server accepts per second while it catches up.
 const MAX_RATE: u64 = 1_600;
-/// Shares of the latency to delivered after which a message is sent and accepted.
+/// Shares of the latency to delivery after which a message is sent and accepted.
 const SENT_SHARE: f64 = 0.4;
 const ACCEPTED_SHARE: f64 = 0.7;
-/// In longer runs, not all messages are timed.
+/// In a run of more seconds than this, only some messages are timed.
 const LONG_RUN_S: u64 = 600;
 const SLOWEST: usize = 50;
 
-/// Seconds in which the server rejects mail or does not answer.
+/// The trouble that the sample server has: seconds without an answer, rejected messages and lost
+/// messages.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SampleTrouble {
-    /// Seconds in which nothing is accepted.
+    /// Seconds in which the server accepts nothing.
     pub(crate) stall: Range<u64>,
     pub(crate) rejected_per_s: u64,
-    /// Messages whose connection failed in the second second of the stall.
+    /// Number of messages whose connection failed in the second second of the stall.
     pub(crate) failed: u64,
     pub(crate) lost: u64,
 }
@@ -29,15 +31,16 @@ pub(crate) struct SampleTrouble {
 #[derive(Clone, Debug)]
 pub(crate) struct SampleLoad {
     pub(crate) trouble: SampleTrouble,
-    /// One in so many messages is timed: all, except in long runs, which would slow down the tests.
+    /// One in this many messages is timed. Long runs time fewer messages, because timing all would
+    /// slow down the tests.
     timed_interval: u64,
     pub(crate) series: Vec<SeriesRow>,
     pub(crate) sent: Latencies,
     pub(crate) accepted: Latencies,
-    /// Latency to accepted since a session began the message.
+    /// Latency from the time when a session began a message to its acceptance.
     pub(crate) accepted_service: Latencies,
     pub(crate) delivered: Latencies,
-    /// Sorted by latency to accepted, slowest first.
+    /// The slowest messages, sorted by latency to acceptance, slowest first.
     pub(crate) slowest: Vec<SlowMessage>,
 }
 
@@ -45,9 +48,9 @@ pub(crate) struct SampleLoad {
 struct SampleMessage {
     number: u64,
     due_s: f64,
-    /// Time for which it waited for a session while the server stalled.
+    /// Time for which the message waited for a session while the server stalled.
     waited_ms: f64,
-    /// Time from its session to the sink.
+    /// Time from the beginning of the message's session to the sink.
     service_ms: f64,
 }
 
@@ -58,7 +61,7 @@ impl SampleMessage {
 }
 
 impl SampleLoad {
-    /// A load of `length` seconds. Messages take `pace` times as long as usual.
+    /// Makes a load of `length` seconds. Messages take `pace` times as long as usual.
     pub(crate) fn new(length: u64, pace: f64, trouble: SampleTrouble) -> Self {
         let mut load = Self {
             series: counts(length, &trouble),
@@ -84,7 +87,8 @@ impl SampleLoad {
         self.series.iter().map(count).sum()
     }
 
-    /// Times the messages that are accepted in a second: those that were due first.
+    /// Times the messages that are accepted in a second. The server accepts messages in the order
+    /// in which they were due.
     fn add_second(&mut self, second: u64, pace: f64, queue: &mut DueQueue, slowest: &mut Vec<SampleMessage>) {
         let row = &mut self.series[second as usize];
         let busy = row.created as f64 / RATE as f64;
@@ -107,7 +111,7 @@ impl SampleLoad {
             times.record(message.at(1.0));
             slowest.push(message);
         }
-        // Lost messages have no latency to delivered. They are too few to affect it.
+        // Lost messages are included, because they are too few to change the percentiles.
         row.p50_ms = times.quantile_ms(0.5);
         row.p95_ms = times.quantile_ms(0.95);
         row.p99_ms = times.quantile_ms(0.99);
@@ -127,7 +131,7 @@ struct DueQueue {
 }
 
 impl DueQueue {
-    /// Number of the next message, and the time at which it was due.
+    /// Returns the number of the next message, and the time in seconds at which it was due.
     fn take(&mut self) -> (u64, f64) {
         while self.second + 1 < self.due.len() && self.taken >= self.before + self.due[self.second] {
             self.before += self.due[self.second];
@@ -146,7 +150,7 @@ fn counts(length: u64, trouble: &SampleTrouble) -> Vec<SeriesRow> {
     for second in 0..length {
         let is_stalled = trouble.stall.contains(&second);
         let is_last = second + 1 == length;
-        // Two neighbouring seconds together have twice the average.
+        // Two neighbouring seconds together have twice the average load.
         let difference = if length % 2 == 1 && is_last { 0 } else { noise(second / 2) % 200 };
         let created = if second % 2 == 0 { RATE + difference } else { RATE - difference };
         let failed = if trouble.stall.start + 1 == second { trouble.failed } else { 0 };
@@ -171,7 +175,8 @@ fn counts(length: u64, trouble: &SampleTrouble) -> Vec<SeriesRow> {
     rows
 }
 
-/// The latency to delivered that `rank` of 100,000 messages do not exceed, at this load.
+/// Returns the latency to delivery that `rank` of 100,000 messages do not exceed at the load
+/// `busy`.
 fn quantile_ms(busy: f64, rank: u64) -> f64 {
     let curve = [
         (0.0, 0.3),
@@ -211,7 +216,7 @@ fn slow_message(message: &SampleMessage) -> SlowMessage {
     }
 }
 
-/// A pseudo-random number (SplitMix64).
+/// Returns a pseudo-random number (SplitMix64).
 pub(crate) fn noise(seed: u64) -> u64 {
     let mixed = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,5 @@
-//! Complete sample runs for tests of pages, with all fields of a record, for an hour, ten seconds or one.
+//! Complete sample runs for the tests of pages. They last an hour, a minute, ten seconds or one
+//! second, and use all fields of a record.
 use crate::sample;
 use crate::sample_load::{RATE, SampleLoad, SampleTrouble, noise};
 use mailrun_journey::Latencies;
@@ -21,7 +22,7 @@ pub fn kinds() -> Vec<(&'static str, Record)> {
     ]
 }
 
-/// A minute in an open loop that met all its thresholds.
+/// A run of a minute in an open loop that met all its thresholds.
 pub fn passed() -> Record {
     let load = SampleLoad::new(60, 0.75, SampleTrouble::default());
     let mut record = open_loop(&load);
@@ -35,7 +36,7 @@ pub fn passed() -> Record {
     record
 }
 
-/// A minute in which the server stalled, rejected mail and lost some.
+/// A run of a minute in which the server stalled, rejected mail, and lost some mail.
 pub fn failed() -> Record {
     let trouble = SampleTrouble { stall: 20..24, rejected_per_s: 120, failed: 3, lost: 20 };
     let load = SampleLoad::new(60, 1.0, trouble);
@@ -80,7 +81,7 @@ pub fn failed() -> Record {
     record
 }
 
-/// A minute whose figures are limited by the generator.
+/// A run of a minute whose figures are limited by the generator.
 pub fn invalid() -> Record {
     let mut record = open_loop(&SampleLoad::new(60, 1.0, SampleTrouble::default()));
     let why = "The generator offered 612 of 1,000 msg/s. Use more --workers, or run the source on another machine.";
@@ -97,7 +98,7 @@ pub fn second() -> Record {
     record
 }
 
-/// A run of an hour with everything that a record may have.
+/// A run of an hour with everything that a record can contain.
 pub fn hour() -> Record {
     let mut record = open_loop(&SampleLoad::new(3_600, 1.0, SampleTrouble::default()));
     record.name = "soak".to_owned();
@@ -139,7 +140,8 @@ pub fn mades() -> Record {
     record
 }
 
-/// A record whose texts contain markup, change the writing direction, and fill the page.
+/// A record whose texts contain markup, change the writing direction, and are long enough to fill
+/// the page.
 pub fn hostile() -> Record {
     const MARKUP: &str = "</script><img src=x onerror=alert(1)>\"'`<!--\u{202e}\u{2066}\u{1b}[2J\u{2028}&lt;b&gt;";
     let mut record = failed();
@@ -160,7 +162,8 @@ pub fn hostile() -> Record {
     record
 }
 
-/// A run through a relay at 1,000 messages per second. Every figure is a sum over its load.
+/// Returns the record of a run through a relay at 1,000 messages per second. Every figure is a sum
+/// over the load.
 fn open_loop(load: &SampleLoad) -> Record {
     let mut record = sample::relayed();
     let length = load.series.len() as u64;
@@ -215,7 +218,7 @@ fn open_loop(load: &SampleLoad) -> Record {
     record
 }
 
-/// Recipients by domain: half in each, with all the trouble in the first.
+/// Returns two domains with half of the recipients each. The first domain has all the trouble.
 fn domains(ledger: &LedgerRow) -> Vec<DomainRow> {
     let known = |count: Option<u64>| count.unwrap_or_default();
     let half = known(ledger.created) / 2;
@@ -241,7 +244,7 @@ fn domains(ledger: &LedgerRow) -> Vec<DomainRow> {
     ]
 }
 
-/// A distribution with a tail. `factor` stretches its times.
+/// Returns a distribution with a tail. `factor` stretches its times.
 fn latencies(factor: u64) -> Latencies {
     let mut times = Latencies::default();
     for at in 1..=20_000_u64 {
@@ -251,7 +254,7 @@ fn latencies(factor: u64) -> Latencies {
     times
 }
 
-/// The seconds of the MADES run, from a separate table.
+/// Returns the seconds of the MADES run, whose load is computed here and not by `SampleLoad`.
 fn mades_series(length: u64) -> Vec<SeriesRow> {
     let row = |second: u64| {
         let created = 800 + noise(second) % 400;
@@ -333,7 +336,7 @@ fn judged(outcome: Outcome, why: &str, reasons: &[&str]) -> Verdict {
 mod tests {
     use super::*;
 
-    /// The figures of each sample run must be consistent.
+    /// Checks that the figures of each sample run are consistent.
     #[test]
     fn every_run_of_the_gallery_agrees_with_itself() {
         for record in [passed(), failed(), invalid(), second()] {

@@ -1,11 +1,11 @@
-//! The run over time: one line of bars per figure.
+//! Shows the run over time, with one line of bars for each figure.
 use super::numbers::{counted, decimals_of_figures, fixed};
 use super::section::Section;
 use super::spark::{Fold, sparkline};
 use super::table::{Align, Table, right};
 use mailrun_journey::record::{Record, SeriesRow};
 
-/// The run over time, with at most `room` bars per line.
+/// Returns the section with the run over time. A line has at most `room` bars.
 pub(crate) fn over_time(record: &Record, room: usize) -> Option<Section> {
     let rows = record.series.as_slice();
     if rows.len() < 2 {
@@ -32,7 +32,7 @@ pub(crate) fn over_time(record: &Record, room: usize) -> Option<Section> {
 struct SparklineRow {
     name: &'static str,
     values: Vec<f64>,
-    /// The values whose minimum, median and maximum are shown.
+    /// Values from which the minimum, the median and the maximum are computed.
     full_seconds: Vec<f64>,
     fold: Fold,
 }
@@ -54,7 +54,8 @@ impl SparklineRow {
     }
 }
 
-/// The rate of accepted or else delivered messages: name, bars, minimum, median, maximum.
+/// Returns the rate of accepted messages or, without these, of delivered messages: the name, the
+/// bars, the minimum, the median and the maximum.
 pub(crate) fn rate_over_time(record: &Record, room: usize) -> Option<[String; 5]> {
     let lines = if record.series.len() < 2 { Vec::new() } else { lines(record) };
     let line = lines.into_iter().take(2).find(|line| line.values.iter().any(|value| *value > 0.0))?;
@@ -75,7 +76,7 @@ fn lines(record: &Record) -> Vec<SparklineRow> {
         let counted = values[..whole].to_vec();
         SparklineRow { name, values, full_seconds: counted, fold }
     };
-    // A second without messages has no latency, rather than one of 0.
+    // A second without messages has no latency. A latency of 0 would be wrong.
     let latency = |name, value: &dyn Fn(&SeriesRow) -> f64| {
         let values: Vec<f64> = rows.iter().map(value).collect();
         let counted = values[..whole].iter().copied().filter(|value| *value > 0.0).collect();
@@ -91,13 +92,15 @@ fn lines(record: &Record) -> Vec<SparklineRow> {
     ]
 }
 
-/// Seconds per row: 1, or more if the resolution of a very long run was halved.
+/// Returns the number of seconds that a row covers. This is 1 unless the resolution of a very long
+/// run was halved.
 pub(crate) fn step(rows: &[SeriesRow]) -> u64 {
     let apart = rows.windows(2).map(|pair| pair[1].second.saturating_sub(pair[0].second));
     apart.min().unwrap_or(1).max(1)
 }
 
-/// The rows without the last, unless load was offered until its end, or there are too few.
+/// Returns the rows without the last row, which may cover only a part of a second. The last row
+/// stays if load was offered until its end, or if there are fewer than three rows.
 pub(crate) fn whole(record: &Record) -> &[SeriesRow] {
     let rows = record.series.as_slice();
     let (Some(first), Some((last, others))) = (rows.first(), rows.split_last()) else { return rows };

@@ -2,14 +2,14 @@ use super::table::Table;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Section {
-    /// One to three words.
+    /// A title of one to three words.
     pub(crate) title: &'static str,
     pub(crate) note: Option<String>,
     pub(crate) body: SectionBody,
 }
 
 impl Section {
-    /// A section of figures, or `None` without any.
+    /// Returns a section of figures, or `None` if the table has no rows.
     pub(crate) fn figures(title: &'static str, note: Option<String>, table: Table) -> Option<Self> {
         (!table.is_empty()).then_some(Self { title, note, body: SectionBody::Figures(table) })
     }

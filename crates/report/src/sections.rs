@@ -2,7 +2,8 @@ use super::section::Section;
 use super::{audit, encryption, fates, freshness, mades, parties, relay, seconds, server, stages, workload};
 use mailrun_journey::record::{Mades, Record};
 
-/// Every section that this record can fill, in reading order. `room` is the number of bars for a sparkline.
+/// Returns every section that this record can fill, in the order in which they are read. `room` is
+/// the number of bars in a sparkline.
 pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
     if let Some(mades) = &record.mades {
         return mades_sections(record, mades, room);
@@ -28,7 +29,7 @@ pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
     parts.into_iter().flatten().collect()
 }
 
-/// The sections of a MADES run, which has its own stages.
+/// Returns the sections of a MADES run, which has stages of its own.
 fn mades_sections(record: &Record, own: &Mades, room: usize) -> Vec<Section> {
     let parts = [
         mades::offered(record, own),

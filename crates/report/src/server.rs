@@ -1,14 +1,16 @@
-//! The server under test: how it identified itself, this host's processors, and its processes if they are visible.
+//! The section about the server under test: how the server identified itself, the processors of
+//! this host, and the processes of the server if they are visible.
 use super::capacity::{is_local, resources_used};
 use super::numbers::memory;
 use super::section::{Section, SectionBody};
 use super::table::plain;
 use mailrun_journey::record::{HostProcess, Record, ServerRow};
 
-/// Processes with less processor time are not shown.
+/// Minimum processor time in seconds for a process to be shown.
 const MIN_TOLD_S: f64 = 0.05;
 
-/// The server, or `None` if no test connection was made, as with servers that the bench starts itself.
+/// Returns the section about the server. `None` if the bench made no test connection, as with
+/// servers that it starts itself.
 pub(crate) fn under_test(record: &Record) -> Option<Section> {
     let server = record.server.as_ref()?;
     let mut facts =
@@ -32,13 +34,13 @@ fn logins(server: &ServerRow) -> String {
     mechanisms.map_or_else(|| "not offered".to_owned(), |mechanisms| plain(mechanisms.trim()))
 }
 
-/// The mechanisms of a line such as `AUTH PLAIN LOGIN`.
+/// Returns the mechanisms in a line such as `AUTH PLAIN LOGIN`.
 fn login_mechanisms(line: &str) -> Option<&str> {
     let (word, rest) = line.split_at_checked(4)?;
     (word.eq_ignore_ascii_case("auth") && (rest.is_empty() || rest.starts_with([' ', '=']))).then_some(rest)
 }
 
-/// Version and cipher suite of most of the source's connections.
+/// Returns the TLS version and cipher suite that most of the source's connections used.
 fn tls(record: &Record) -> String {
     let rows = record.tls.iter().filter(|row| row.party == "source");
     match rows.max_by_key(|row| row.handshakes) {
@@ -47,7 +49,7 @@ fn tls(record: &Record) -> String {
     }
 }
 
-/// Processes on this host that are not the run's, possibly including the server's.
+/// Returns the processes on this host that do not belong to the run. The server may be among them.
 fn processes(record: &Record) -> Option<String> {
     let around = record.surroundings.as_ref().filter(|_| is_local(&record.workload.target))?;
     let one = |process: &HostProcess| {
@@ -55,7 +57,7 @@ fn processes(record: &Record) -> Option<String> {
         let used = format!("{:.2} s of CPU, {}", process.processor_s, memory(process.rss_bytes));
         format!("{}{number}: {used}", plain(&process.name))
     };
-    // Kernel threads have no memory.
+    // Kernel threads have no memory of their own, so they are left out.
     let is_telling = |process: &&HostProcess| process.rss_bytes > 0 && process.processor_s >= MIN_TOLD_S;
     let all: Vec<String> = around.processes.iter().filter(is_telling).map(one).collect();
     (!all.is_empty()).then(|| all.join(" · "))

@@ -1,4 +1,4 @@
-//! The short report, which fits a terminal of 80×24, with the verdict at the end.
+//! The short report. It fits a terminal of 80×24 and ends with the verdict.
 //!
 //! ```text
 //! mailrun bench: 400 B messages to 127.0.0.1:25 (SMTP), 100 sessions, …      the run
@@ -9,8 +9,9 @@
 //! details: mailrun-results/…/report.md
 //! FAIL  The server stopped answering at 1.5 s of 4.0 s …
 //! ```
-//! There are 23 lines at most, so that a shell's prompt fits below them. If they do not suffice, empty lines are left
-//! out first, and then whole parts, in the order of [`SectionPriority`].
+//! The report has at most 23 lines, so that the prompt of the shell fits below it. If the lines do
+//! not suffice, empty lines are left out first, and then whole parts in the order of
+//! [`SectionPriority`].
 use super::audit;
 use super::ending;
 use super::fates::{errors_in_short, ledger_in_short, threshold_table, when};
@@ -32,12 +33,12 @@ const MIN_WIDTH: usize = 20;
 const MAX_ERRORS: usize = 3;
 const MAX_THRESHOLDS: usize = 4;
 const MAX_NOTES: usize = 3;
-/// Maximum lines of a note. The full report has the rest.
+/// Maximum number of lines of a note. The full report has the whole note.
 const MAX_REMARK_LINES: usize = 2;
-/// Columns beside the bars of the line over time.
+/// Columns of the line over time that are not bars.
 const BARS_MARGIN: usize = 55;
 
-/// Priority of a part. The lowest is left out first.
+/// Priority of a part. Parts with the lowest priority are left out first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum SectionPriority {
     Costs,
@@ -55,7 +56,7 @@ enum SectionPriority {
     Always,
 }
 
-/// The short report for `width` columns. `details` is the file with the complete report.
+/// Returns the short report for `width` columns. `details` is the path of the complete report.
 pub(crate) fn short(record: &Record, width: usize, ink: TextStyle, details: Option<&str>) -> String {
     let width = width.clamp(MIN_WIDTH, MAX_WIDTH);
     let mut parts = parts(record, width, ink);
@@ -112,7 +113,8 @@ fn parts(record: &Record, width: usize, ink: TextStyle) -> Vec<ReportPart<Sectio
     parts
 }
 
-/// `mailrun bench: 400 B messages to 127.0.0.1:25 (SMTP), 100 sessions, …`
+/// Describes the run, for example `mailrun bench: 400 B messages to 127.0.0.1:25 (SMTP), 100
+/// sessions, …`.
 fn head(record: &Record, width: usize, ink: TextStyle) -> Vec<String> {
     let first = format!("mailrun {}: ", plain(&record.name));
     let mut lines = wrapped(&described(record), &first, "  ", width);
@@ -158,7 +160,8 @@ fn mail_words(record: &Record) -> Vec<String> {
     ]
 }
 
-/// `messages of 400 B to postfix at `. A run without a server shows mailrun's own relay.
+/// Names the messages and the relay, for example `messages of 400 B to postfix at `. A run through
+/// mailrun's own relay is called a demonstration.
 fn messages_and_relay(record: &Record, recipients: &str) -> String {
     let messages = format!("messages of {}{recipients} to ", sizes(&record.workload));
     match relay::party(record).map(|relay| plain(&relay.name)) {
@@ -178,7 +181,7 @@ fn mades_words(mades: &Mades, workload: &Workload) -> Vec<String> {
     ]
 }
 
-/// `127.0.0.1:25 (SMTP, STARTTLS)`
+/// Names the target, for example `127.0.0.1:25 (SMTP, STARTTLS)`.
 fn place(workload: &Workload) -> String {
     let tls = match workload.tls.as_str() {
         "" | "none" => String::new(),
@@ -236,7 +239,7 @@ fn rows(record: &Record) -> Vec<(String, Option<LatencyMs>, f64)> {
         .collect()
 }
 
-/// A table without the line below its titles.
+/// Returns a table without the line below its titles.
 fn compact(table: &Table, width: usize) -> Vec<String> {
     let text = table.terminal(width);
     text.lines().enumerate().filter(|(number, _)| *number != 1).map(|(_, line)| line.to_owned()).collect()
@@ -252,7 +255,7 @@ fn slowest(record: &Record) -> Option<String> {
     Some(format!("slowest phase: {}, p99 {}", row.name.name(), latency(row.latency_ms.p99)))
 }
 
-/// A message that did not arrive, as identified in the server's log.
+/// Names a message that did not arrive, with the reply that identifies it in the server's log.
 pub(crate) fn not_seen(record: &Record) -> Option<String> {
     let first =
         record.missing.iter().find(|message| message.fate == MissingFate::NotSeen && message.reply.is_some())?;
@@ -261,7 +264,8 @@ pub(crate) fn not_seen(record: &Record) -> Option<String> {
     Some(format!("not seen by the sink: message {}, {reply}; others in run.json (missing){kept}", first.message))
 }
 
-/// Says how many missing messages are in the list if it is incomplete: `14 of 38 are kept`.
+/// Says how many of the missing messages the record lists, for example `14 of 38 are kept`. `None`
+/// if the list is complete.
 pub(crate) fn kept(record: &Record) -> Option<String> {
     let kept: u64 = record.missing.iter().map(|message| u64::from(message.recipient_count.max(1))).sum();
     let ledger = &record.ledger;
@@ -405,7 +409,7 @@ mod tests {
         }
     }
 
-    /// Words without digits, so that every number in a report is the report's own.
+    /// Texts without digits, so that every number in a report comes from the report itself.
     fn words() -> impl Strategy<Value = String> {
         "[a-zäß日 :()/<>\\u{1b}\\n-]{0,200}"
     }
@@ -483,7 +487,7 @@ mod tests {
         }
     }
 
-    /// The numbers in a text, with the characters that belong to them.
+    /// Returns the numbers in a text, with the points and commas that belong to them.
     fn numbers(text: &str) -> HashSet<String> {
         let is_part = |character: char| character.is_ascii_digit() || character == ',' || character == '.';
         let numbers = text.split(|character| !is_part(character)).map(|number| number.trim_matches(['.', ',']));
@@ -493,7 +497,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(96))]
 
-        /// For any record and terminal width, no line is too wide and no number is split.
+        /// For any record and any terminal width, no line is too wide and no number is split.
         #[test]
         fn no_line_is_too_wide_and_no_number_is_split(record in records(), width in 40_usize..=200) {
             let whole = numbers(&full(&record, 4_000, TextStyle::Plain, None));
@@ -505,7 +509,8 @@ mod tests {
             prop_assert!(split.is_empty(), "{split:?} in\n{text}");
         }
 
-        /// The same for the short report, which has a limited number of lines and always shows the verdict.
+        /// For any record and any terminal width, the short report has the permitted number of
+        /// lines and always shows the verdict.
         #[test]
         fn the_short_report_fits(record in records(), width in 40_usize..=200) {
             let text = short(&record, width, TextStyle::Plain, Some("d/report.md"));

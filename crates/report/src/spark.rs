@@ -1,16 +1,17 @@
-/// The bars, lowest first. The lowest means exactly zero, so that a stall is visible.
+/// The bars from the lowest to the highest. The lowest bar means exactly zero, so that a stall is
+/// visible.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// How several values share one bar, if there are more values than bars.
+/// How several values are combined into one bar if there are more values than bars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fold {
-    /// The mean, for rates.
+    /// The mean, which suits rates.
     Mean,
-    /// The maximum, for latencies and queues, whose peaks must stay visible.
+    /// The maximum, which suits latencies and queues, because their peaks must stay visible.
     Peak,
 }
 
-/// Draws `values` in at most `width` bars, scaled from 0 to the maximum.
+/// Draws `values` in at most `width` bars. The scale reaches from 0 to the maximum.
 pub fn sparkline(values: &[f64], width: usize, fold: Fold) -> String {
     let bars = folded(values, width, fold);
     let top = bars.iter().copied().fold(0.0, f64::max);
@@ -21,7 +22,7 @@ fn bar(value: f64, top: f64) -> char {
     if value <= 0.0 || top <= 0.0 {
         return BARS[0];
     }
-    // 1 to 7, so that a value above zero is never drawn as zero.
+    // The step is at least 1, so that a value above zero is never drawn as zero.
     let step = (value / top * (BARS.len() - 1) as f64).ceil() as usize;
     BARS[step.clamp(1, BARS.len() - 1)]
 }
@@ -33,7 +34,7 @@ fn folded(values: &[f64], width: usize, fold: Fold) -> Vec<f64> {
     }
     (0..width)
         .map(|index| {
-            // Never empty, because there are more values than bars.
+            // The group is never empty, because there are more values than bars.
             let group = &values[index * values.len() / width..(index + 1) * values.len() / width];
             match fold {
                 Fold::Mean => group.iter().sum::<f64>() / group.len() as f64,

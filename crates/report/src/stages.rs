@@ -1,4 +1,5 @@
-//! The stages in figures: number of messages, latencies, and the times of a session's phases.
+//! The stages in figures: the number of messages, the latencies, and the times of a session's
+//! phases.
 use super::numbers::latency;
 use super::section::Section;
 use super::table::{Align, Cell, Table, right};
@@ -6,7 +7,7 @@ use mailrun_journey::Stage;
 use mailrun_journey::record::{Arrival, LatencyMs, Pipelining, Record};
 
 const MEBIBYTE: f64 = 1_048_576.0;
-/// Columns of times that a narrow terminal omits, least important first.
+/// Columns of times that a narrow terminal leaves out, the least important first.
 const OPTIONAL_TIMES: [&str; 8] = ["p95", "min", "p99.9", "mean", "p90", "since", "count", "max"];
 
 pub(crate) fn reached(record: &Record) -> Option<Section> {
@@ -89,7 +90,7 @@ pub(crate) fn phases(record: &Record) -> Option<Section> {
     Section::figures("Phases", note, table)
 }
 
-/// A table of times. A narrow terminal shows the median, the 99th percentile and the maximum.
+/// Returns a table of times. A narrow terminal shows the median and the 99th percentile at least.
 pub(super) fn timed(names: &[(&'static str, Align)]) -> Table {
     let times = ["min", "mean", "p50", "p90", "p95", "p99", "p99.9", "max"].map(right);
     Table::new([names, &times].concat()).leave_out(&OPTIONAL_TIMES)

@@ -1,19 +1,20 @@
-//! Tables with light lines for a terminal, and with pipes for Markdown.
+//! Writes tables with thin lines for a terminal, and with pipes for Markdown.
 //!
-//! On a terminal, a cell is never broken. If the columns need more room than there is, sentences are wrapped between
-//! words, and then whole columns are left out, in the order of `leave_out`. report.md and the run record have all of
-//! them.
+//! On a terminal, a number is never broken. If the columns need more room than there is, sentences
+//! are wrapped between words first. Then whole columns are left out, in the order of `leave_out`.
+//! The file report.md and the run record have all columns.
 //!
-//! Cells may contain text of an untrusted server, which is made harmless here. It has no control characters (a reply
-//! must not move the cursor), does not change the writing direction, and is on one line. In Markdown it is escaped, so
-//! that it contains no markup, links or HTML.
+//! Cells may contain text of an untrusted server, which is made harmless here. The text gets no
+//! control characters, so that it cannot move the cursor, it cannot change the writing direction,
+//! and it stays on one line. In Markdown it is escaped, so that it cannot become markup, a link or
+//! HTML.
 use super::numbers;
 use super::wrap::{clipped, display_width, longest_word, wrapped};
 use crate::printable::is_hidden;
 
-/// Blank columns between two columns of a table.
+/// Number of blank columns between two columns of a table.
 const GAP: usize = 2;
-/// Columns of sentences are wrapped down to this width before other columns are left out.
+/// Sentences are wrapped down to this width before whole columns are left out.
 const WRAPPED_TEXT_WIDTH: usize = 24;
 /// Minimum width of a column of sentences or names, unless all its contents are narrower.
 const MIN_TEXT_WIDTH: usize = 8;
@@ -32,14 +33,14 @@ pub fn right(title: &'static str) -> (&'static str, Align) {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
-    /// Words, or a figure unlike the others in its column.
+    /// Words, or a figure that differs in kind from the others in its column.
     Text(String),
-    /// A time in milliseconds. All times of a column have the same number of decimals.
+    /// A time in milliseconds. All times of a column get the same number of decimals.
     Millis(f64),
-    /// A figure. All figures of a column have the same number of decimals.
+    /// A figure. All figures of a column get the same number of decimals.
     Figure(f64),
     Count(u64),
-    /// A number with its own text, for example with a unit.
+    /// A number with a text of its own, for example with a unit.
     Number(f64, String),
 }
 
@@ -65,8 +66,8 @@ impl From<&str> for Cell {
     }
 }
 
-/// A column for other layouts. Each cell has its text, which may contain a peer's characters, and its value if it is a
-/// number.
+/// A column for other layouts. Each cell has its text, which may come from a peer, and its value if
+/// it is a number.
 pub(crate) struct ColumnCells {
     pub(crate) title: &'static str,
     pub(crate) align: Align,
@@ -91,14 +92,14 @@ impl Table {
         }
     }
 
-    /// Names the columns that a narrow terminal omits, least important first.
+    /// Names the columns that a narrow terminal leaves out, the least important first.
     #[must_use]
     pub fn leave_out(mut self, titles: &[&'static str]) -> Self {
         self.leave_out = titles.to_vec();
         self
     }
 
-    /// Names the columns that are omitted if all their cells are zero or empty.
+    /// Names the columns that are left out if all their cells are zero or empty.
     #[must_use]
     pub(crate) fn hide_zero(mut self, titles: &[&'static str]) -> Self {
         self.may_be_zero = titles.to_vec();
@@ -110,7 +111,7 @@ impl Table {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
-    /// The table without a column whose drawing is replaced by a better one.
+    /// Returns the table without a column, for example because a page has a better drawing.
     #[must_use]
     pub(crate) fn without(mut self, title: &str) -> Self {
         if let Some(at) = self.columns.iter().position(|(name, _)| *name == title) {
@@ -120,8 +121,8 @@ impl Table {
         self
     }
 
-    /// Removes a column whose cells are all equal, and returns their text. `None` if they differ, or there is only one
-    /// row.
+    /// Removes a column whose cells are all equal, and returns their text. `None` if the cells
+    /// differ or if there are fewer than two rows.
     pub(crate) fn take_constant(&mut self, title: &str) -> Option<String> {
         let at = self.columns.iter().position(|(name, _)| *name == title)?;
         let (first, others) = self.rows.split_first()?;
@@ -174,7 +175,7 @@ impl Table {
         lines.join("\n")
     }
 
-    /// The columns for other layouts, without hidden ones.
+    /// Returns the columns for other layouts, without the hidden columns.
     pub(crate) fn column_cells(&self) -> Vec<ColumnCells> {
         let contents = |column: Column| {
             let values = self.rows.iter().map(|row| row.get(column.at).and_then(Cell::value));
@@ -184,7 +185,7 @@ impl Table {
         self.texts(str::to_owned).into_iter().map(contents).collect()
     }
 
-    /// The columns as text, without hidden ones.
+    /// Returns the columns as text, without the hidden columns.
     fn texts(&self, cell: impl Fn(&str) -> String) -> Vec<Column> {
         let column = |(at, (title, align)): (usize, &(&'static str, Align))| {
             let cells: Vec<&Cell> = self.rows.iter().map(|row| &row[at]).collect();
@@ -196,7 +197,8 @@ impl Table {
         columns.filter(|column| !(self.may_be_zero.contains(&column.title) && column.is_zero())).collect()
     }
 
-    /// Fits the columns into the width: wraps sentences, then leaves out columns, then shortens sentences and names.
+    /// Fits the columns into `width`. It wraps sentences, then leaves out columns, and then
+    /// shortens sentences and names.
     fn fit(&self, columns: &mut Vec<Column>, width: usize) {
         let missing = |columns: &[Column]| {
             columns.iter().map(|column| column.width + GAP).sum::<usize>().saturating_sub(width + 1)
@@ -217,7 +219,7 @@ impl Table {
         }
         shrink(columns, &|column| column.align == Align::Wrapped, MIN_TEXT_WIDTH);
         shrink(columns, &|column| column.align == Align::Left, MIN_TEXT_WIDTH);
-        // If that is not enough, leave out the last columns.
+        // If that is not enough, the last columns are left out.
         while missing(columns) > 0 && columns.len() > 1 {
             columns.pop();
         }
@@ -225,7 +227,7 @@ impl Table {
 }
 
 struct Column {
-    /// Index among all columns.
+    /// Index of the column among all columns of the table.
     at: usize,
     title: &'static str,
     align: Align,
@@ -238,7 +240,7 @@ impl Column {
         self.cells.iter().all(|text| text.is_empty() || text.chars().all(|character| "0.–".contains(character)))
     }
 
-    /// Width of its longest word, if the word has an ordinary length.
+    /// Returns the width of the longest word, if the word has an ordinary length.
     fn longest_word(&self) -> usize {
         if self.align != Align::Wrapped {
             return 0;
@@ -262,7 +264,8 @@ impl Column {
         }
     }
 
-    /// The piece of the line below a Markdown header. A colon aligns figures to the right.
+    /// Returns the column's part of the line below a Markdown header. A final colon aligns figures
+    /// to the right.
     fn markdown_rule(&self) -> String {
         match self.align {
             Align::Right => format!("{}:", "-".repeat(self.width + 1)),
@@ -277,7 +280,8 @@ fn line(columns: &[Column], cells: &[String]) -> String {
     format!("{}\n", line.trim_end())
 }
 
-/// The cells of a column as text. Times have the same number of decimals, and so have other figures.
+/// Returns the cells of a column as text. All times get the same number of decimals, and so do all
+/// other figures.
 fn format_cells(cells: &[&Cell]) -> Vec<String> {
     let largest = |pick: fn(&Cell) -> Option<f64>| cells.iter().filter_map(|cell| pick(cell)).fold(0.0, f64::max);
     let millis = numbers::decimals_of_millis(largest(|cell| match cell {
@@ -298,7 +302,8 @@ fn format_cells(cells: &[&Cell]) -> Vec<String> {
     cells.iter().map(text).collect()
 }
 
-/// `text` on one line, without control characters and invisible characters that affect other text.
+/// Puts `text` on one line, and replaces control characters and invisible characters that affect
+/// other text.
 pub fn plain(text: &str) -> String {
     let shown = |character: char| match character {
         character if character.is_control() => ' ',
@@ -308,12 +313,12 @@ pub fn plain(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// Escapes text for Markdown (CommonMark, and GitHub's tables, links and mathematics).
+/// Escapes a text for Markdown: CommonMark, and the tables, links and mathematics of GitHub.
 pub(crate) fn markdown_text(text: &str) -> String {
     let text = plain(text);
     let mut safe = String::with_capacity(text.len());
     for (at, character) in text.char_indices() {
-        // A URL becomes a link by its "://" or by its "www.".
+        // GitHub turns a URL into a link because of its "://" or its "www.".
         let is_link =
             (character == ':' && text[at..].starts_with("://")) || (character == '.' && ends_in_www(&text[..at]));
         if is_link || "\\`*_[]<>#|&~$".contains(character) {
@@ -448,7 +453,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any character that could be markup has a backslash before it, in any text.
+        /// In the result, every character that could be markup has a backslash before it.
         #[test]
         fn no_mark_is_left_to_mean_something(text in "[a-z<>\\[\\]|&`*_#:/.\\\\\\u{202e}\\n ]{0,40}|.*") {
             let safe = markdown_text(&text);

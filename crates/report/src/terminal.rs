@@ -1,6 +1,8 @@
-//! The full report on a terminal: all tables, then the notes, and the verdict last, next to the prompt.
+//! The full report on a terminal. It has all tables, then the notes, and the verdict at the end,
+//! next to the prompt.
 //!
-//! Sentences take at most 100 columns. Tables take as many as they need, up to the terminal's width.
+//! Sentences take at most 100 columns. Tables take as many columns as they need, up to the width of
+//! the terminal.
 use super::ending;
 use super::section::{Section, SectionBody};
 use super::sections::sections;
@@ -10,10 +12,10 @@ use super::text_style::{TextStyle, bold, styled};
 use super::wrap::{display_width, wrapped};
 use mailrun_journey::record::Record;
 
-/// Longer lines are tiring to read.
+/// Longer lines would be tiring to read.
 const MAX_SENTENCE_WIDTH: usize = 100;
 const MIN_WIDTH: usize = 20;
-/// Columns beside the bars of the table over time.
+/// Columns of the table over time that are not bars.
 const BARS_MARGIN: usize = 46;
 const MIN_BARS: usize = 8;
 
@@ -22,7 +24,8 @@ pub(crate) fn terminal(record: &Record, width: usize) -> String {
     full(record, width, TextStyle::Plain, None)
 }
 
-/// The report for `width` columns. `details` is the file that contains it too.
+/// Returns the full report for `width` columns. `details` is the path of the file with the complete
+/// report.
 pub(crate) fn full(record: &Record, width: usize, ink: TextStyle, details: Option<&str>) -> String {
     let width = width.max(MIN_WIDTH);
     let mut text = format!("\n{}\n", title(record, width.min(MAX_SENTENCE_WIDTH), ink));
@@ -39,7 +42,8 @@ pub(crate) fn full(record: &Record, width: usize, ink: TextStyle, details: Optio
     text
 }
 
-/// `── mailrun: quick ─────────────────── 2026-11-21T03:00:12Z ──`
+/// Returns the title line, for example `── mailrun: quick ─────────────────── 2026-11-21T03:00:12Z
+/// ──`.
 fn title(record: &Record, width: usize, ink: TextStyle) -> String {
     let name = format!("── mailrun: {} ", plain(&record.name));
     let time = format!(" {} ──", plain(&record.started_at));
@@ -62,7 +66,7 @@ fn push_section(text: &mut String, section: &Section, width: usize, ink: TextSty
     }
 }
 
-/// `STAGES  note for the reader`
+/// Writes the title of a section, for example `STAGES  note for the reader`.
 fn push_section_title(text: &mut String, section: &Section, width: usize, ink: TextStyle) {
     let title = section.title.to_uppercase();
     let Some(note) = &section.note else {
@@ -71,7 +75,8 @@ fn push_section_title(text: &mut String, section: &Section, width: usize, ink: T
     };
     let first = format!("{title}  ");
     let lines = wrapped(&plain(note), &first, &" ".repeat(display_width(&first)), width).join("\n");
-    // Colour it after wrapping, because escape sequences have no width.
+    // Colour is added after wrapping, because the wrapping would count the escape sequences as
+    // columns.
     let notes = lines.strip_prefix(&title).unwrap_or(&lines);
     text.push_str(&format!("{}{}\n", bold(&title, ink), styled(notes, "2", ink)));
 }

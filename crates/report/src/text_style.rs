@@ -3,7 +3,7 @@ pub enum TextStyle {
     /// Text without escape sequences, for files and pipes.
     #[default]
     Plain,
-    /// Bold titles, faint notes and coloured outcomes, for terminals.
+    /// Text with bold titles, faint notes and coloured outcomes, for terminals.
     Colour,
 }
 
@@ -11,7 +11,7 @@ pub(super) fn bold(text: &str, ink: TextStyle) -> String {
     styled(text, "1", ink)
 }
 
-/// `text` with this rendition (SGR, ECMA-48).
+/// Wraps `text` in the escape sequences of a rendition (SGR, ECMA-48).
 pub(super) fn styled(text: &str, code: &str, ink: TextStyle) -> String {
     match ink {
         TextStyle::Plain => text.to_owned(),

@@ -1,4 +1,5 @@
-//! Wraps text between words. A number is never separated from its unit, and no line is too wide.
+//! Wraps text between words. A number is not separated from its unit unless the line is too narrow
+//! for both, and no line is too wide.
 use std::collections::VecDeque;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -7,14 +8,14 @@ const UNITS: [&str; 18] = [
     "%", "B", "KiB", "MiB", "GiB", "TiB", "s", "ms", "µs", "min", "h", "msg/s", "MiB/s", "cores", "core", "messages",
     "message", "seconds",
 ];
-/// Minimum columns for words beside a line's prefix.
+/// Minimum number of columns that a prefix must leave for words. A longer prefix is left out.
 const MIN_TEXT_WIDTH: usize = 12;
 
 pub fn display_width(text: &str) -> usize {
     text.width()
 }
 
-/// `text` in at most `width` columns. A mark replaces the rest.
+/// Cuts `text` to at most `width` columns. The mark `…` replaces the rest.
 pub(crate) fn clipped(text: &str, width: usize) -> String {
     if display_width(text) <= width {
         return text.to_owned();
@@ -23,7 +24,7 @@ pub(crate) fn clipped(text: &str, width: usize) -> String {
     format!("{head}…")
 }
 
-/// As `clipped`, but cut between words if possible.
+/// Cuts a text like `clipped`, but between words if possible.
 pub(crate) fn clipped_words(text: &str, width: usize) -> String {
     if display_width(text) <= width {
         return text.to_owned();
@@ -37,7 +38,8 @@ pub(crate) fn clipped_words(text: &str, width: usize) -> String {
     }
 }
 
-/// `words` in lines of at most `width` columns. The first line begins with `first`, the others with `rest`.
+/// Returns `words` in lines of at most `width` columns. The first line begins with `first`, and the
+/// others begin with `rest`.
 pub fn wrapped(words: &str, first: &str, rest: &str, width: usize) -> Vec<String> {
     if display_width(first) >= width {
         return wrapped(&format!("{first}{words}"), "", rest, width);
@@ -82,7 +84,7 @@ pub(crate) fn longest_word(text: &str) -> usize {
     text.split(' ').map(display_width).max().unwrap_or(0)
 }
 
-/// Words, with a number and its unit kept together.
+/// Returns the words of a text. A number and its unit stay together.
 fn words_with_units(text: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for word in text.split(' ').filter(|word| !word.is_empty()) {
@@ -100,7 +102,7 @@ fn words_with_units(text: &str) -> Vec<String> {
     words
 }
 
-/// The longest prefix of at most `width` columns, and the rest.
+/// Splits off the longest prefix that takes at most `width` columns.
 fn split_at(text: &str, width: usize) -> (&str, &str) {
     let mut columns = 0;
     for (at, character) in text.char_indices() {

@@ -1,4 +1,5 @@
-//! Speed at which a message is read off the wire: end of data, dots, line endings and line length, in GB/s.
+//! Speed in GB/s at which a message is read off the wire. This includes the end of data,
+//! dot-stuffing, line endings and line lengths.
 #![allow(clippy::print_stdout, reason = "a benchmark's output is its result")]
 use mailrun_smtp::data::{DataPiece, DataReader, END_OF_DATA, stuff};
 use std::hint::black_box;

@@ -1,7 +1,9 @@
-//! Criterion micro-benchmarks of the protocol core: commands, replies, dots, and whole sessions in memory, in ns and MB/s.
+//! Criterion micro-benchmarks of the protocol core: commands, replies, dot-stuffing, and whole
+//! sessions in memory, in ns and MB/s.
 //!
-//! `cargo bench -p mailrun-smtp --bench protocol`; a word after `--` selects benchmarks by name. Nothing here reads a clock, a socket
-//! or a disk but Criterion itself: the figures are the cost of the protocol alone.
+//! `cargo bench -p mailrun-smtp --bench protocol` runs them. A word after `--` selects benchmarks
+//! by name. Only Criterion reads a clock, and nothing uses a socket or a disk, so the figures are
+//! the cost of the protocol alone.
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, measurement::WallTime};
 use mailrun_smtp::client::{Client, Outcome, PipelineMode, Want};
 use mailrun_smtp::command::Command;
@@ -13,15 +15,15 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time does not pass in these sessions.
+/// The clock stands still in these sessions.
 const NOW: Duration = Duration::ZERO;
-/// Bytes of a line of a message, `<CRLF>` included.
+/// Length of a message line in bytes, including `<CRLF>`.
 const LINE_BYTES: usize = 80;
 const MESSAGE_BYTES: usize = 1 << 20;
 const SESSION_MESSAGE_BYTES: usize = 4096;
-/// Bytes that a driver reads at once.
+/// Bytes that a driver reads at a time.
 const BLOCK_BYTES: usize = 256 * 1024;
-/// Limit of the length of a line.
+/// Maximum length of a line in bytes.
 const LINE_LIMIT: usize = 1000;
 
 fn main() {
@@ -39,7 +41,7 @@ fn measure<T>(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, bytes: usize
     group.bench_function(BenchmarkId::from_parameter(name), |bencher| bencher.iter(|| black_box(iteration())));
 }
 
-/// Command lines, each read by itself.
+/// Parses each command line separately.
 fn bench_commands(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("command");
     let lines: [(&str, &[u8]); 5] = [
@@ -56,7 +58,7 @@ fn bench_commands(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Replies as a client collects them.
+/// Reads replies as a client does.
 fn bench_replies(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("reply");
     let offered = Reply::new(250, &Extensions::all(1 << 30).render("mx.example.com"));
@@ -76,7 +78,6 @@ fn bench_replies(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Reads one reply and returns its code.
 fn read_reply(mut wire: &[u8]) -> u16 {
     let mut reader = ReplyReader::default();
     let reply = reader.next(&mut wire).expect("it is a reply");
@@ -91,7 +92,7 @@ fn messages() -> [(&'static str, Vec<u8>); 3] {
     ]
 }
 
-/// A message whose lines have `line` bytes and begin with `first`.
+/// Makes a message whose lines have `line` bytes and begin with `first`.
 fn message(first: u8, line: usize, bytes: usize) -> Vec<u8> {
     let mut text = vec![b'X'; line - 2];
     text[0] = first;
@@ -106,7 +107,7 @@ fn on_the_wire(message: &[u8]) -> Vec<u8> {
     wire
 }
 
-/// Dot-stuffing by the sender.
+/// Dot-stuffs messages, as a sender does.
 fn bench_stuffing(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("stuff");
     for (name, message) in messages() {
@@ -120,7 +121,8 @@ fn bench_stuffing(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Un-stuffing by the receiver, with the search for the end of data and the check of the lines.
+/// Reads messages as a receiver does: removes dot-stuffing, finds the end of data and checks the
+/// lines.
 fn bench_reading(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("unstuff");
     for (name, message) in messages() {
@@ -147,7 +149,7 @@ fn read_message(wire: &[u8], block_bytes: usize) -> u64 {
     reader.bytes()
 }
 
-/// Sessions of one message, from the greeting to QUIT.
+/// Runs sessions of one message, from the greeting to QUIT.
 fn bench_sessions(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("session");
     let settings = Arc::new(ServerSettings::new("mx.example.com", Limits::default()));
@@ -180,7 +182,8 @@ fn bench_sessions(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Runs the server's side of a session that reads these blocks. Returns the number of message bytes.
+/// Runs the server's side of a session that reads these blocks. Returns the number of message
+/// bytes.
 fn serve(settings: &Arc<ServerSettings>, blocks: &[&[u8]]) -> u64 {
     let mut server = Server::new(Arc::clone(settings), NOW);
     let mut out = Vec::with_capacity(1024);
@@ -200,19 +203,19 @@ fn serve(settings: &Arc<ServerSettings>, blocks: &[&[u8]]) -> u64 {
     bytes
 }
 
-/// The client's side of a session, with the replies that it will get.
+/// Client's side of a session, with the recorded replies of a server.
 struct ClientSession {
     name: Arc<str>,
     mode: PipelineMode,
     envelope: Arc<Envelope>,
     message: Vec<u8>,
-    /// The server's replies, one block for each time that the client waits.
+    /// The server's replies, with one block for each time that the client waits.
     replies: Vec<Vec<u8>>,
     sent_bytes: usize,
 }
 
 impl ClientSession {
-    /// Gets the replies from a server that runs the same session.
+    /// Records the replies of a server that runs the same session.
     fn new(mode: PipelineMode, settings: &Arc<ServerSettings>, message: &[u8]) -> Self {
         let envelope = Envelope::new("from@example.com", "", ["to@example.com"]).expect("both are mailboxes");
         let name = Arc::from("client.example.com");
@@ -245,13 +248,13 @@ impl ClientSession {
         session
     }
 
-    /// Runs the session with the recorded replies.
     fn run(&self) -> Outcome {
         let mut replies = self.replies.iter();
         self.drive(|_| replies.next().map(Vec::as_slice).unwrap_or_default())
     }
 
-    /// Drives a client from the greeting to QUIT. `exchange` gets its output and returns its input.
+    /// Drives a client from the greeting to QUIT. `exchange` takes the client's output and returns
+    /// its next input.
     fn drive<R: AsRef<[u8]>>(&self, mut exchange: impl FnMut(&[u8]) -> R) -> Outcome {
         let mut client = Client::new(Arc::clone(&self.name), self.mode, NOW);
         let mut out = Vec::with_capacity(2 * SESSION_MESSAGE_BYTES);

@@ -1,4 +1,5 @@
-//! An SMTP server on standard input and output, as inetd or systemd would start it: no socket and no clock in the protocol.
+//! An SMTP server on standard input and output, as inetd or systemd would start it. The protocol
+//! itself uses no socket and no clock.
 //! `printf 'EHLO a\r\nQUIT\r\n' | cargo run -p mailrun-smtp --example stdio`
 use mailrun_smtp::limits::Limits;
 use mailrun_smtp::reply_reason::ReplyReason;
@@ -7,12 +8,12 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Serves one session, and returns the messages received.
+/// Serves one session and returns the received messages.
 pub(crate) fn serve(mut input: impl Read, mut output: impl Write) -> io::Result<Vec<Vec<u8>>> {
     let began = Instant::now();
     let mut server = Server::new(Arc::new(ServerSettings::new("stdio.example", Limits::default())), began.elapsed());
     let mut out = Vec::new();
-    // The session first asks whether to greet.
+    // Answer the session's first question, whether to greet the client.
     server.grant(began.elapsed(), &mut out);
     let mut content = Vec::new();
     let mut messages = Vec::new();
@@ -27,11 +28,13 @@ pub(crate) fn serve(mut input: impl Read, mut output: impl Write) -> io::Result<
         }
         let mut rest = &block[..count];
         while let Some(event) = server.next_event(&mut rest, began.elapsed(), &mut out) {
-            // Clients cannot use extensions that are not offered. If such an event came anyway, nobody would decide it.
+            // These extensions are not offered, so their events cannot come. If one came, refuse it
+            // instead of granting it.
             let is_served = !matches!(event, Event::Auth(_) | Event::Proof(_) | Event::Xclient(_) | Event::StartTls);
             match event {
                 Event::Block(bytes) => content.extend_from_slice(bytes),
-                // Nothing of a finished message may become part of the next.
+                // Drop the content of a failed message, so that it cannot become part of the next
+                // message.
                 Event::Discarded(_) | Event::Mail(_) => content.clear(),
                 Event::Message { .. } => messages.push(std::mem::take(&mut content)),
                 _ => {}

@@ -1,4 +1,5 @@
-//! Paths and mailboxes: the text between `<` and `>` (RFC 5321 §4.1.2; UTF-8, RFC 6531 §3.3).
+//! Paths and mailboxes: the text between `<` and `>` (RFC 5321 §4.1.2), with UTF-8 as in RFC 6531
+//! §3.3.
 //!
 //! ```text
 //! <@a,@b:local@domain>   source route passed over (RFC 5321 §4.1.1.3, appendix C)
@@ -9,32 +10,32 @@
 use crate::limits::{MAX_DOMAIN_BYTES, MAX_LOCAL_PART_BYTES, MAX_PATH_BYTES};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Longest label of a domain (RFC 1035 §2.3.4).
+/// Maximum length of a label in a domain (RFC 1035 §2.3.4).
 const MAX_LABEL_BYTES: usize = 63;
 
-/// A path with correct syntax; borrowed from the command line.
+/// A path with valid syntax, borrowed from the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path<'a> {
     mailbox: &'a [u8],
     at: Option<usize>,
 }
 
-/// Faults of a path.
+/// Reason why a path is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
     /// The path does not follow the grammar.
     #[error("the address is not of the form <local-part@domain>")]
     Syntax,
-    /// The path exceeds 256 bytes, its local part 64, or its domain 255.
+    /// The path exceeds 256 bytes, its local part 64 bytes, or its domain 255 bytes.
     #[error("the address is too long")]
     TooLong,
 }
 
 impl<'a> Path<'a> {
-    /// Reads a path at the start of `text`; returns it and the rest of the text.
+    /// Parses a path at the start of `text`. Returns the path and the rest of the text.
     ///
     /// # Errors
-    /// [`PathError`], by the grammar and lengths of RFC 5321.
+    /// Returns a [`PathError`] if the path violates the grammar or the lengths of RFC 5321.
     pub fn parse(text: &'a [u8]) -> Result<(Self, &'a [u8]), PathError> {
         let inner = text.strip_prefix(b"<").ok_or(PathError::Syntax)?;
         let end = closing_bracket(inner).ok_or(PathError::Syntax)?;
@@ -45,10 +46,11 @@ impl<'a> Path<'a> {
         Ok((Self::mailbox(mailbox)?, &inner[end + 1..]))
     }
 
-    /// Checks a bare mailbox, as a user types it: `local@domain`, or nothing for the null path.
+    /// Checks a bare mailbox as a user types it: `local@domain`, or an empty text for the null
+    /// path.
     ///
     /// # Errors
-    /// [`PathError`], by the grammar and lengths of RFC 5321.
+    /// Returns a [`PathError`] if the mailbox violates the grammar or the lengths of RFC 5321.
     pub fn mailbox(mailbox: &'a [u8]) -> Result<Self, PathError> {
         if mailbox.is_empty() {
             return Ok(Self { mailbox, at: None });
@@ -65,8 +67,8 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// Takes a value that a path's [`Self::as_bytes`] returned. The value is only divided again, not checked, so for
-    /// other bytes the parts are meaningless.
+    /// Makes a path from bytes that [`Self::as_bytes`] returned. They are only split, not checked,
+    /// so the parts of any other bytes are meaningless.
     pub fn checked_before(mailbox: &'a [u8]) -> Self {
         let is_quoted = mailbox.first() == Some(&b'"');
         // A quoted local part may itself contain an @.
@@ -74,33 +76,33 @@ impl<'a> Path<'a> {
         Self { mailbox, at }
     }
 
-    /// The whole mailbox, without brackets and route; empty for the null path.
+    /// Returns the mailbox without brackets and source route. It is empty for the null path.
     pub fn as_bytes(&self) -> &'a [u8] {
         self.mailbox
     }
 
-    /// The part before the `@`, quotes included.
+    /// Returns the part before the `@`, including quotes.
     pub fn local_part(&self) -> &'a [u8] {
         &self.mailbox[..self.at.unwrap_or(self.mailbox.len())]
     }
 
-    /// The part after the `@`; `None` for the null path and a bare `Postmaster`.
+    /// Returns the part after the `@`, or `None` for the null path and a bare `Postmaster`.
     pub fn domain(&self) -> Option<&'a [u8]> {
         self.at.map(|at| &self.mailbox[at + 1..])
     }
 
-    /// Reports whether the path is `<>`, the sender of notifications.
+    /// Returns true if the path is `<>`, which is the sender of notifications.
     pub fn is_null(&self) -> bool {
         self.mailbox.is_empty()
     }
 
-    /// Reports whether the path needs SMTPUTF8 (RFC 6531 §3.2).
+    /// Returns true if the path needs SMTPUTF8 (RFC 6531 §3.2).
     pub fn is_internationalized(&self) -> bool {
         !self.mailbox.is_ascii()
     }
 }
 
-/// Finds the `>` that is not inside a quoted string.
+/// Finds the first `>` that is not in a quoted string.
 fn closing_bracket(text: &[u8]) -> Option<usize> {
     if let Some(end) = memchr::memchr2(b'>', b'"', text)
         && text[end] == b'>'
@@ -130,7 +132,7 @@ fn without_route(path: &[u8]) -> Result<&[u8], PathError> {
     if hops_are_domains && colon + 1 < path.len() { Ok(&path[colon + 1..]) } else { Err(PathError::Syntax) }
 }
 
-/// Length of the dot-string or quoted string that `mailbox` starts with.
+/// Returns the length of the dot-string or quoted string at the start of `mailbox`.
 fn local_part_length(mailbox: &[u8]) -> Option<usize> {
     if mailbox.first() == Some(&b'"') {
         return quoted_length(mailbox);
@@ -151,7 +153,8 @@ fn local_part_length(mailbox: &[u8]) -> Option<usize> {
     (before != b'.' && is_utf8(mailbox, seen)).then_some(mailbox.len())
 }
 
-/// Length of a quoted string with its quotes; printable ASCII, or UTF-8 (RFC 6531 §3.3).
+/// Returns the length of a quoted string, including its quotes. It may contain printable ASCII, and
+/// UTF-8 (RFC 6531 §3.3).
 fn quoted_length(mailbox: &[u8]) -> Option<usize> {
     let mut escaped = false;
     for (at, &byte) in mailbox.iter().enumerate().skip(1) {
@@ -166,14 +169,17 @@ fn quoted_length(mailbox: &[u8]) -> Option<usize> {
     None
 }
 
-/// Allowed in a dot-string (RFC 5322 §3.2.3; RFC 6531 §3.3 for characters above ASCII).
+/// The byte is allowed in a dot-string (RFC 5322 §3.2.3, and RFC 6531 §3.3 for characters above
+/// ASCII).
 const ATEXT: u8 = 1;
-/// Allowed in a label. This includes underscores: RFC 1123 forbids them, but hosts have them.
+/// The byte is allowed in a label. This includes underscores: RFC 1123 forbids them, but real host
+/// names contain them.
 const LABEL: u8 = 2;
-/// Above ASCII.
+/// The byte is above ASCII.
 const HIGH: u8 = 4;
 
-/// Classes of each byte: one look-up per byte, because every address of every message passes here.
+/// Classes of each byte. A table needs one look-up per byte, which matters because every address of
+/// every message is checked.
 static CLASSES: [u8; 256] = {
     let mut classes = [0; 256];
     let mut octet = 0;
@@ -214,7 +220,8 @@ fn is_domain(domain: &[u8]) -> bool {
     is_label(&domain[label_at..]) && is_utf8(domain, seen)
 }
 
-/// An address as an address literal: `[192.0.2.1]`, `[IPv6:2001:db8::1]` (RFC 5321 §4.1.3).
+/// Formats an IP address as an address literal, such as `[192.0.2.1]` or `[IPv6:2001:db8::1]` (RFC
+/// 5321 §4.1.3).
 pub fn literal(address: IpAddr) -> String {
     match address {
         IpAddr::V4(address) => format!("[{address}]"),
@@ -222,8 +229,9 @@ pub fn literal(address: IpAddr) -> String {
     }
 }
 
-/// Reads an address literal with its brackets: `[192.0.2.1]`, `[IPv6:2001:db8::1]` (RFC 5321 §4.1.3). The grammar
-/// allows other tags than `IPv6`, but none has been registered, so text after another tag is not an address.
+/// Parses an address literal with its brackets, such as `[192.0.2.1]` or `[IPv6:2001:db8::1]` (RFC
+/// 5321 §4.1.3). The grammar allows other tags than `IPv6`, but none has been registered, so they
+/// are rejected.
 pub fn address_literal(domain: &[u8]) -> Option<IpAddr> {
     let text = domain.strip_prefix(b"[")?.strip_suffix(b"]")?;
     match text.split_first_chunk::<5>() {
@@ -232,8 +240,8 @@ pub fn address_literal(domain: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Reads four decimal numbers of one to three digits. The grammar allows leading zeros, which do not make a number
-/// octal.
+/// Parses four decimal numbers of one to three digits. The grammar allows leading zeros, which do
+/// not make a number octal.
 fn ipv4(text: &[u8]) -> Option<Ipv4Addr> {
     let mut octets = [0; 4];
     let mut numbers = text.split(|byte| *byte == b'.');
@@ -244,7 +252,8 @@ fn ipv4(text: &[u8]) -> Option<Ipv4Addr> {
     numbers.next().is_none().then(|| octets.into())
 }
 
-/// Reads eight groups of 16 bits, or six at most and a `::` for two zeros or more; the last two may be an IPv4 address.
+/// Parses eight groups of 16 bits, or at most six groups and a `::`, which stands for at least two
+/// zero groups. The last two groups may be written as an IPv4 address.
 fn ipv6(text: &[u8]) -> Option<Ipv6Addr> {
     let Some(at) = memchr::memmem::find(text, b"::") else {
         let (groups, count) = groups(text)?;
@@ -258,7 +267,8 @@ fn ipv6(text: &[u8]) -> Option<Ipv6Addr> {
     (begin + end <= 6).then(|| all.into())
 }
 
-/// Reads the groups of a part of an IPv6 address without `::`, and returns them with their number.
+/// Parses the groups of a part of an IPv6 address without `::`. Returns the groups and their
+/// number.
 fn groups(text: &[u8]) -> Option<([u16; 8], usize)> {
     let mut groups = [0; 8];
     let mut count = 0;
@@ -283,12 +293,13 @@ fn groups(text: &[u8]) -> Option<([u16; 8], usize)> {
     Some((groups, count))
 }
 
-/// Reports whether text that contains only label characters is a label.
+/// Returns true if the text has a label's length and hyphens only inside. The caller must have
+/// checked the characters.
 fn is_label(text: &[u8]) -> bool {
     (1..=MAX_LABEL_BYTES).contains(&text.len()) && !text.starts_with(b"-") && !text.ends_with(b"-")
 }
 
-/// Reports whether text is UTF-8. `seen` combines the classes of all its bytes.
+/// Returns true if the text is UTF-8. `seen` combines the classes of all its bytes.
 fn is_utf8(text: &[u8], seen: u8) -> bool {
     seen & HIGH == 0 || std::str::from_utf8(text).is_ok()
 }
@@ -424,7 +435,7 @@ mod tests {
 
         #[test]
         fn what_is_read_as_an_address_is_one_for_others_too(text in "[0-9a-f:.]{1,24}") {
-            // Decimal numbers with leading zeros are an exception: other parsers reject them.
+            // Skip decimal numbers with leading zeros, because other parsers reject them.
             let plain = text.split('.').all(|part| part.rsplit(':').next().is_some_and(|it| it == "0" || !it.starts_with('0')));
             if plain && let Some(address) = address_literal(format!("[IPv6:{text}]").as_bytes()) {
                 prop_assert_eq!(text.parse::<IpAddr>().ok(), Some(address));

@@ -1,29 +1,31 @@
-//! Messages in chunks: each BDAT is followed by a given number of bytes with any content (RFC 3030).
+//! Messages in chunks: each BDAT is followed by the announced number of bytes with any content (RFC
+//! 3030).
 //!
-//! Unless a message is declared as binary, it consists of lines, and the rules of DATA for line ends and lengths apply:
-//! a message received by BDAT may have to be forwarded by DATA.
+//! Unless a message is declared as binary, it consists of lines, and DATA's rules for line ends and
+//! line lengths apply. The reason is that a message received by BDAT may have to be forwarded by
+//! DATA.
 use crate::command::Chunk;
 use crate::data::{LineChecker, LineFault};
 
-/// Bytes that a message may contain.
+/// Content that a message may have, which decides whether its lines are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentKind {
-    /// Lines of text.
+    /// Lines of text, which are checked.
     Lines,
-    /// Anything: BODY=BINARYMIME.
+    /// Any bytes (BODY=BINARYMIME).
     Any,
 }
 
-/// A part of the message as it is read.
+/// Part of a message as the reader returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkPiece<'a> {
-    /// Bytes of the message.
+    /// Bytes of the message, which belong to the current chunk.
     Content(&'a [u8]),
-    /// The end of the chunk has been read.
+    /// The whole chunk has been read.
     End(Chunk),
 }
 
-/// Reads one message, chunk by chunk.
+/// Reads a message chunk by chunk.
 #[derive(Clone, Debug)]
 pub struct ChunkReader {
     lines: LineChecker,
@@ -34,32 +36,33 @@ pub struct ChunkReader {
 }
 
 impl ChunkReader {
-    /// Creates a reader at the start of a message. Lines, if the content has any, may be `line_limit` bytes long.
+    /// Creates a reader at the start of a message. Lines of text may have `line_limit` bytes,
+    /// including CRLF.
     pub fn new(content_kind: ContentKind, line_limit: usize) -> Self {
         let chunk = Chunk { bytes: 0, last: false };
         Self { lines: LineChecker::new(line_limit), content_kind, chunk, left: 0, is_open: false }
     }
 
-    /// Begins a chunk.
+    /// Begins a chunk. The next bytes of the input belong to it.
     pub fn begin(&mut self, chunk: Chunk) {
         (self.chunk, self.left, self.is_open) = (chunk, chunk.bytes, true);
     }
 
-    /// Reports whether the next bytes belong to a chunk, or are the end of one.
+    /// Returns true until the end of the current chunk has been returned.
     pub fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// Bytes of content so far.
+    /// Number of bytes of content so far.
     pub fn bytes(&self) -> u64 {
         self.lines.bytes
     }
 
-    /// The worst fault so far.
+    /// Returns the worst fault that the lines of the message have had so far.
     pub fn fault(&self) -> Option<LineFault> {
         match self.content_kind {
             ContentKind::Any => None,
-            // The message has ended or may have ended. Then no further byte can complete the line end.
+            // The last chunk has ended, so no further byte can complete the line end.
             ContentKind::Lines if !self.is_open && self.chunk.last && self.lines.previous == b'\r' => {
                 Some(LineFault::BareLineEnding)
             }
@@ -67,7 +70,8 @@ impl ChunkReader {
         }
     }
 
-    /// Takes the next piece from the front of `input`. `None` means that more bytes, or a new chunk, are needed.
+    /// Takes the next piece from the front of `input`. Returns `None` if more bytes or a new chunk
+    /// are needed.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<ChunkPiece<'a>> {
         if !self.is_open {
             return None;
@@ -126,7 +130,7 @@ mod tests {
             for (octets, flaw) in [(ContentKind::Lines, *flaw), (ContentKind::Any, None)] {
                 assert_eq!(read(octets, &chunks, &[wire]), Some((wire.to_vec(), flaw, 0)), "{sizes:?} {wire:?}");
             }
-            // The check takes 16 as an empty chunk.
+            // The checker reads the byte 16 as an empty chunk.
             let mut input: Vec<u8> = sizes.iter().map(|size| if *size == 0 { 16 } else { *size as u8 }).collect();
             input.extend([b"\0", *wire, b"MAIL"].concat());
             check(&input);

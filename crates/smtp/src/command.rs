@@ -1,4 +1,5 @@
-//! Command lines, read strictly (RFC 5321 §4.1.1); an invalid one gets a verdict.
+//! Parses command lines strictly (RFC 5321 §4.1.1). For an invalid line, the parser returns the
+//! reason for its refusal.
 use crate::address::{Path, PathError};
 use crate::dsn::{Notify, OriginalRecipient, Return, envelope_id};
 use crate::extensions::number;
@@ -9,59 +10,60 @@ use crate::xclient::Xclient;
 use crate::xtext::Xtext;
 use std::ops::Deref;
 
-/// The longest command line of any verb except AUTH.
+/// Maximum length of a command line, including CRLF, for all verbs except AUTH.
 pub(crate) const MAX_LINE_BYTES: usize = MAX_COMMAND_LINE_BYTES + MAX_MAIL_PARAMETER_BYTES;
 
-/// Kinds of greeting of a client.
+/// Command with which a client greets the server (RFC 5321 §4.1.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hello {
-    /// EHLO: extensions are on.
+    /// EHLO: the client wants to know the server's extensions.
     Extended,
-    /// HELO: extensions are off.
+    /// HELO: the session has no extensions.
     Plain,
-    /// LHLO: extensions are on, and the protocol is LMTP (RFC 2033).
+    /// LHLO: like EHLO, for LMTP (RFC 2033).
     Lmtp,
 }
 
-/// Bytes that the message may contain (RFC 6152).
+/// Content of the message as declared by BODY (RFC 6152).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyType {
-    /// ASCII.
+    /// Lines of ASCII (BODY=7BIT). This is the default.
     #[default]
     SevenBit,
-    /// Any byte, in lines.
+    /// Lines of any bytes (BODY=8BITMIME, RFC 6152).
     EightBitMime,
-    /// Any byte, without lines (RFC 3030 §3).
+    /// Any bytes, not in lines (RFC 3030 §3).
     Binary,
 }
 
-/// MAIL: the sender and the parameters of the message.
+/// The MAIL command: the sender, and the parameters of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mail<'a> {
-    /// The reverse-path.
+    /// Address of the sender, which RFC 5321 calls the reverse-path.
     pub sender: Path<'a>,
-    /// SIZE, if the client gave it.
+    /// Size of the message in bytes, if the client gave SIZE.
     pub size: Option<u64>,
-    /// BODY.
+    /// Value of BODY, or the default of seven-bit content.
     pub body: BodyType,
-    /// SMTPUTF8.
+    /// Set if the client gave SMTPUTF8 (RFC 6531 §3.4).
     pub smtp_utf8: bool,
-    /// RET (RFC 3461).
+    /// Value of RET: the part of the message that a notification should return (RFC 3461 §4.3).
     pub returns: Option<Return>,
-    /// ENVID (RFC 3461).
+    /// Value of ENVID: an id that notifications repeat to the sender (RFC 3461 §4.4).
     pub envelope_id: Option<Xtext<'a>>,
-    /// AUTH: the original sender according to the client (RFC 4954 §5). `<>` means that it is unknown.
+    /// Value of AUTH: the original sender according to the client (RFC 4954 §5). `<>` means that
+    /// the sender is unknown.
     pub auth: Option<Xtext<'a>>,
 }
 
-/// RCPT: the recipient and the events that the sender wants to be notified of.
+/// The RCPT command: the recipient, and the events that the sender wants to be notified of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recipient<'a> {
-    /// The forward-path.
+    /// Recipient's address (forward-path).
     pub path: Path<'a>,
-    /// NOTIFY (RFC 3461).
+    /// Value of NOTIFY: the events that the sender wants to be notified of (RFC 3461 §4.1).
     pub notify: Option<Notify>,
-    /// ORCPT (RFC 3461).
+    /// Value of ORCPT: the recipient's address as the sender first gave it (RFC 3461 §4.2).
     pub original: Option<OriginalRecipient<'a>>,
 }
 
@@ -73,51 +75,52 @@ impl<'a> Deref for Recipient<'a> {
     }
 }
 
-/// BDAT: number of bytes that follow.
+/// The BDAT command, which announces a chunk of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// Number of bytes.
+    /// Number of bytes that follow the command.
     pub bytes: u64,
-    /// LAST: these bytes end the message.
+    /// Set by LAST: these bytes end the message.
     pub last: bool,
 }
 
-/// A command.
+/// A command, as the server parsed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// EHLO, HELO and the client's name.
+    /// EHLO, HELO or LHLO, with the client's name for itself.
     Hello(Hello, &'a [u8]),
-    /// MAIL FROM.
+    /// MAIL, with the sender and its parameters (RFC 5321 §4.1.1.2).
     Mail(Mail<'a>),
-    /// RCPT TO.
+    /// RCPT, with a recipient and its parameters (RFC 5321 §4.1.1.3).
     Recipient(Recipient<'a>),
-    /// DATA.
+    /// DATA, after which the client sends the message (RFC 5321 §4.1.1.4).
     Data,
-    /// RSET.
+    /// RSET, which ends an open transaction (RFC 5321 §4.1.1.5).
     Reset,
-    /// NOOP.
+    /// NOOP, which has no effect (RFC 5321 §4.1.1.9).
     Noop,
-    /// VRFY and its argument.
+    /// VRFY, with its argument (RFC 5321 §4.1.1.6).
     Verify(&'a [u8]),
-    /// HELP.
+    /// HELP (RFC 5321 §4.1.1.8).
     Help,
-    /// QUIT.
+    /// QUIT, which ends the session (RFC 5321 §4.1.1.10).
     Quit,
-    /// BDAT.
+    /// BDAT, which announces a chunk of the message (RFC 3030 §2).
     Chunk(Chunk),
-    /// STARTTLS.
+    /// STARTTLS (RFC 3207 §4).
     StartTls,
-    /// AUTH: a mechanism, if it is known here, and the first response as it was sent.
+    /// AUTH, with the mechanism and the undecoded initial response. The mechanism is `None` if this
+    /// crate does not know it.
     Auth(Option<Mechanism>, Option<&'a [u8]>),
-    /// XCLIENT.
+    /// XCLIENT, with attributes of a proxy's client (Postfix).
     Xclient(Xclient<'a>),
 }
 
 impl<'a> Command<'a> {
-    /// Reads a command line without its `<CRLF>`.
+    /// Parses a command line without its `<CRLF>`.
     ///
     /// # Errors
-    /// The [`ReplyReason`] to answer with.
+    /// Returns the [`ReplyReason`] with which the server refuses the line.
     pub fn parse(line: &'a [u8]) -> Result<Self, ReplyReason> {
         if memchr::memchr2(b'\r', 0, line).is_some() {
             return Err(ReplyReason::BareLineFeed);
@@ -148,21 +151,22 @@ impl<'a> Command<'a> {
     }
 }
 
-/// Placeholder for verbs with more than four letters.
+/// Placeholder for verbs that do not have four letters.
 const LONG_VERB: &[u8; 4] = b"\0\0\0\0";
 
-/// Returns the longest line of that verb, including CRLF.
+/// Returns the maximum length of a line with this verb, including CRLF.
 fn max_line_bytes(verb: [u8; 4]) -> usize {
     match &verb {
         b"MAIL" => MAX_LINE_BYTES,
         b"RCPT" => MAX_COMMAND_LINE_BYTES + MAX_RCPT_PARAMETER_BYTES,
-        // RFC 4954 §4 gives the limit for responses. Peers send long tokens in AUTH itself.
+        // RFC 4954 §4 sets this limit for responses. Clients also send long tokens in AUTH itself.
         b"AUTH" => MAX_EXCHANGE_LINE_BYTES,
         _ => MAX_COMMAND_LINE_BYTES,
     }
 }
 
-/// Returns the verb in capitals and its trimmed argument. Most verbs have four letters.
+/// Returns the verb in capitals, and the trimmed argument. A verb that does not have four letters
+/// becomes `LONG_VERB`.
 fn split_verb(line: &[u8]) -> ([u8; 4], &[u8]) {
     let end = memchr::memchr(b' ', line).unwrap_or(line.len());
     let (word, argument) = line.split_at(end);
@@ -185,7 +189,8 @@ fn long_verb<'a>(line: &'a [u8], argument: &'a [u8]) -> Result<Command<'a>, Repl
     Err(ReplyReason::UnknownCommand)
 }
 
-/// Reads BDAT. If the size cannot be read, the session ends, because the next bytes may be the message or commands.
+/// Parses BDAT. If the size is invalid, the session must end, because nobody knows whether the next
+/// bytes are message or commands.
 fn chunk(argument: &[u8]) -> Result<Command<'_>, ReplyReason> {
     let mut words = argument.split(|octet| *octet == b' ').filter(|word| !word.is_empty());
     let bytes = words.next().and_then(number).ok_or(ReplyReason::BadChunk)?;
@@ -210,13 +215,14 @@ fn bare<'a>(argument: &[u8], command: Command<'a>) -> Result<Command<'a>, ReplyR
     if argument.is_empty() { Ok(command) } else { Err(ReplyReason::Syntax) }
 }
 
-/// Reads a greeting. The name is the rest of the line, whatever it contains: RFC 5321 §4.1.4 forbids refusing mail
-/// because the name is not the client's, and nothing here depends on it.
+/// Parses a greeting. The name is the rest of the line, whatever it contains. RFC 5321 §4.1.4
+/// forbids refusing mail because of a wrong name, and the server does not use the name.
 fn hello(kind: Hello, name: &[u8]) -> Result<Command<'_>, ReplyReason> {
     if name.is_empty() { Err(ReplyReason::HelloNeedsName) } else { Ok(Command::Hello(kind, name)) }
 }
 
-/// Returns the path after `FROM:` or `TO:`, and the parameters. A space after the colon is accepted.
+/// Returns the path after `FROM:` or `TO:`, and the parameters. Spaces after the colon are
+/// accepted.
 fn path_after<'a>(keyword: &[u8], argument: &'a [u8], bad: ReplyReason) -> Result<(Path<'a>, &'a [u8]), ReplyReason> {
     let matches = argument.len() >= keyword.len() && argument[..keyword.len()].eq_ignore_ascii_case(keyword);
     if !matches {
@@ -262,8 +268,8 @@ fn split_parameter(word: &[u8]) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// Sets the value of a parameter. It must be valid, and each parameter may occur only once (RFC 5321 §4.1.2:
-/// esmtp-param).
+/// Sets the value of a parameter. An invalid value or a second occurrence is an error (esmtp-param
+/// in RFC 5321 §4.1.2).
 fn set<T>(target: &mut Option<T>, value: Option<T>) -> Result<(), ReplyReason> {
     if target.is_some() || value.is_none() {
         return Err(ReplyReason::BadParameter);
@@ -272,8 +278,8 @@ fn set<T>(target: &mut Option<T>, value: Option<T>) -> Result<(), ReplyReason> {
     Ok(())
 }
 
-/// Sets a parameter that is only passed on to the next server. An unreadable value is dropped, because it must not
-/// cause mail to be refused.
+/// Sets a parameter that is only passed on to the next server. An invalid value is dropped, because
+/// it is no reason to refuse mail.
 fn pass_on<T>(target: &mut Option<T>, value: Option<T>) {
     *target = target.take().or(value);
 }

@@ -1,5 +1,5 @@
-//! The message on the wire: dot-stuffing and end of data over whole blocks (RFC 5321 §4.5.2), line endings and
-//! line length checked at memory speed.
+//! The content of a message on the wire: removes dot-stuffing and finds the end of data in whole
+//! blocks (RFC 5321 §4.5.2). Line endings and line lengths are checked at memory speed.
 //!
 //! ```text
 //!                 any other byte               "\r\n."
@@ -13,32 +13,33 @@
 //!  │      │ "\n"
 //!  └────▶ end of data
 //! ```
-//! The first dot of a line is never content, so it is dropped at once; only `<CRLF>.<CRLF>` ends the message.
+//! The first dot of a line is never content, so the reader drops it at once. Only `<CRLF>.<CRLF>`
+//! ends the message.
 use memchr::memmem::Finder;
 use std::sync::LazyLock;
 
-/// Finds lines that begin with a dot: the end of data, or a stuffed line. Built only once, because this chooses vector
-/// code for the processor.
+/// Finds lines that begin with a dot, which are stuffed lines or the end of data. Built once,
+/// because building it selects vector code for the processor.
 static DOT_LINE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\n."));
 
-/// The end of a message whose last line is complete.
+/// End of data, for a message whose last line is complete.
 pub const END_OF_DATA: &[u8] = b".\r\n";
 
-/// Faults in the lines of a message.
+/// Fault in the lines of a message, for which the message is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineFault {
-    /// CR or LF without the other, or NUL.
+    /// The message contains CR without LF, LF without CR, or NUL.
     BareLineEnding,
     /// A line is longer than the limit.
     LineTooLong,
 }
 
-/// A part of the message as it is read.
+/// Part of a message as the reader returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPiece<'a> {
-    /// Bytes of the message, unstuffed, any number of them.
+    /// A block of the message's bytes, without dot-stuffing.
     Content(&'a [u8]),
-    /// `<CRLF>.<CRLF>` has been read.
+    /// The end of data (`<CRLF>.<CRLF>`) has been read.
     End,
 }
 
@@ -50,7 +51,7 @@ enum DataState {
     Text,
 }
 
-/// Reads one message off the wire.
+/// Reads one message from the bytes of a connection.
 #[derive(Clone, Debug)]
 pub struct DataReader {
     state: DataState,
@@ -58,23 +59,24 @@ pub struct DataReader {
 }
 
 impl DataReader {
-    /// Creates a reader at the start of a message. Its lines may be `line_limit` bytes long, including CRLF.
+    /// Creates a reader at the start of a message. Lines may have `line_limit` bytes, including
+    /// CRLF.
     pub fn new(line_limit: usize) -> Self {
         Self { state: DataState::LineStart, lines: LineChecker::new(line_limit) }
     }
 
-    /// Bytes of content so far.
+    /// Number of bytes of content so far.
     pub fn bytes(&self) -> u64 {
         self.lines.bytes
     }
 
-    /// The worst fault so far: a bare line ending ranks before a long line, whichever came first, so that the reply
-    /// does not depend on how the message was cut into blocks.
+    /// Returns the worst fault so far. A bare line ending ranks before a long line, even if it
+    /// comes later, so that the reply does not depend on how the message was cut into blocks.
     pub fn fault(&self) -> Option<LineFault> {
         self.lines.fault
     }
 
-    /// Takes the next piece from the front of `input`. `None` means that more bytes are needed.
+    /// Takes the next piece from the front of `input`. Returns `None` if more bytes are needed.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<DataPiece<'a>> {
         loop {
             let first = *input.first()?;
@@ -104,7 +106,7 @@ impl DataReader {
         self.state = at;
     }
 
-    /// Takes everything up to the next line that begins with a dot, or up to the end of the block.
+    /// Takes everything up to the next line that begins with a dot, or to the end of the block.
     fn take_text<'a>(&mut self, input: &mut &'a [u8]) -> DataPiece<'a> {
         let length = DOT_LINE.find(input).map_or(input.len(), |at| at + 2);
         let (content, rest) = input.split_at(length);
@@ -121,10 +123,10 @@ impl DataReader {
     }
 }
 
-/// State of the line checks of a message, for DATA and BDAT alike.
+/// Checks the lines of a message. Used for DATA and BDAT.
 #[derive(Clone, Debug)]
 pub(crate) struct LineChecker {
-    /// Last byte of the content so far. A message begins as if after a line end.
+    /// Last byte of the content so far. At the start of a message it is a line end.
     pub(crate) previous: u8,
     line_bytes: usize,
     line_limit: usize,
@@ -137,7 +139,7 @@ impl LineChecker {
         Self { previous: b'\n', line_bytes: 0, line_limit, bytes: 0, fault: None }
     }
 
-    /// Checks the next bytes.
+    /// Checks the next bytes of the content.
     pub(crate) fn check(&mut self, content: &[u8]) {
         self.bytes += content.len() as u64;
         if has_bare_line_ending(self.previous, content) {
@@ -149,8 +151,9 @@ impl LineChecker {
         self.previous = content.last().copied().unwrap_or(self.previous);
     }
 
-    /// Reports whether every line stays within the limit. It looks backwards for the last line end within each limit's
-    /// length, so that short lines cost one search per thousand bytes instead of one each.
+    /// Returns true if no line exceeds the limit. Searches backwards for the last line end within
+    /// each limit's length, so that short lines cost one search per thousand bytes instead of one
+    /// search each.
     fn lines_fit(&mut self, content: &[u8]) -> bool {
         let mut rest = content;
         loop {
@@ -166,8 +169,8 @@ impl LineChecker {
                     return true;
                 }
                 None => {
-                    // After a line that is too long, counting starts again, so that the rest of the message is still
-                    // checked.
+                    // After a line that is too long, count from 0 again, so that the rest of the
+                    // message is still checked.
                     self.line_bytes = 0;
                     return false;
                 }
@@ -176,8 +179,9 @@ impl LineChecker {
     }
 }
 
-/// Reports whether `block`, which follows `previous`, contains CR or LF without the other, or NUL. The compiler turns
-/// this into vector code: every byte is read once, without a branch.
+/// Returns true if `block`, which follows the byte `previous`, contains CR without LF, LF without
+/// CR, or NUL. The compiler turns this into vector code that reads each byte once, without a
+/// branch.
 fn has_bare_line_ending(previous: u8, block: &[u8]) -> bool {
     let Some(&first) = block.first() else { return false };
     let flawed = |before: u8, octet: u8| u8::from((octet == b'\n') != (before == b'\r')) | u8::from(octet == 0);
@@ -185,8 +189,8 @@ fn has_bare_line_ending(previous: u8, block: &[u8]) -> bool {
     pairs.fold(flawed(previous, first), |seen, (&before, &octet)| seen | flawed(before, octet)) != 0
 }
 
-/// Dot-stuffs a message (RFC 5321 §4.5.2), and appends it to `out`. Its lines must end in CRLF. The end of data is not
-/// added.
+/// Dot-stuffs a message (RFC 5321 §4.5.2), and appends it to `out` without the end of data. The
+/// lines must end in CRLF.
 pub fn stuff(message: &[u8], out: &mut Vec<u8>) {
     if message.first() == Some(&b'.') {
         out.push(b'.');
@@ -196,12 +200,12 @@ pub fn stuff(message: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(&rest[..at + 2]);
         out.push(b'.');
         rest = &rest[at + 2..];
-        // The dot is left to the next part. It cannot match again, because a match begins with CR.
+        // The dot belongs to the next part. It cannot match again, because a match begins with CR.
     }
     out.extend_from_slice(rest);
 }
 
-/// Undoes the dot-stuffing of a message; the end of data is not part of it.
+/// Removes the dot-stuffing of a message that does not include the end of data.
 pub fn unstuffed(stuffed: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(stuffed.len());
     let mut rest = stuffed.strip_prefix(b".").unwrap_or(stuffed);
@@ -233,7 +237,8 @@ mod tests {
             (b"a.\r\n.b.\r\n.\r\n", b"a.\r\nb.\r\n", None),
             (b"12345678\r\n.\r\n", b"12345678\r\n", None),
             (b"123456789\r\n.\r\n", b"123456789\r\n", Some(LineFault::LineTooLong)),
-            // None of these ends the data (RFC 5321 §4.1.1.4; SMTP smuggling, CVE-2023-51764).
+            // None of these rows ends the data before the last `.` (RFC 5321 §4.1.1.4; SMTP
+            // smuggling, CVE-2023-51764).
             (b"a\n.\n\r\n.\r\n", b"a\n.\n\r\n", BARE),
             (b"a\r.\rb\r\n.\r\n", b"a\r.\rb\r\n", BARE),
             (b"a\r.\nb\r\n.\r\n", b"a\r.\nb\r\n", BARE),
@@ -247,7 +252,7 @@ mod tests {
             (b"a\r\n.\r.\r\n.\r\n", b"a\r\n\r.\r\n", BARE),
             (b"a\r\n\0.\r\nb\r\n.\r\n", b"a\r\n\0.\r\nb\r\n", BARE),
             (b"a\r\n.\0\r\nb\r\n.\r\n", b"a\r\n\0\r\nb\r\n", BARE),
-            // The bare LF counts although the long line comes first.
+            // The bare LF is the worse fault, although the long line comes first.
             (b"123456789\r\na\nb\r\n.\r\n", b"123456789\r\na\nb\r\n", BARE),
         ];
         for (wire, content, flaw) in rows {
@@ -269,7 +274,7 @@ mod tests {
         }
     }
 
-    /// Bytes of which many matter to SMTP.
+    /// Generates bytes, many of which have a meaning in SMTP.
     fn alphabet() -> impl Strategy<Value = Vec<u8>> {
         let octets: Vec<&[u8]> = vec![b"\r", b"\n", b".", b"a", b"\0", b"\xff", b"\r\n", b"\r\n.", b".\r", b".\r\n"];
         proptest::collection::vec(proptest::sample::select(octets), 0..30).prop_map(|octets| octets.concat())

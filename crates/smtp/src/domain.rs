@@ -1,18 +1,19 @@
-//! Domains as they are compared.
+//! Domains in a form in which they can be compared.
 use crate::address::{address_literal, literal};
 use std::borrow::{Borrow, Cow};
 use std::fmt;
 use std::ops::Deref;
 
-/// A domain in the one form that all its spellings have in common: lower case and A-labels (UTS 46), so that
-/// `BÜCHER.example` and `xn--bcher-kva.example` are equal. An address literal has the shortest text of its address.
+/// A domain in a form that is the same for all spellings: lower case and A-labels (UTS 46). For
+/// example, `BÜCHER.example` and `xn--bcher-kva.example` are equal. An address literal is the
+/// shortest text of its address.
 ///
-/// A name that has no A-labels is only brought to lower case.
+/// A name that cannot be converted to A-labels is only converted to lower case.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Domain<'a>(Cow<'a, str>);
 
 impl<'a> Domain<'a> {
-    /// Normalises a domain. Most are in that form already, and cost no allocation.
+    /// Normalises a domain. Most domains are already normal, and need no allocation.
     pub fn new<T: AsRef<[u8]> + ?Sized>(domain: &'a T) -> Self {
         let domain = domain.as_ref();
         let is_plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-_".contains(byte);
@@ -31,7 +32,7 @@ impl<'a> Domain<'a> {
         })
     }
 
-    /// Makes the domain independent of the text from which it was read.
+    /// Copies the domain, so that it no longer borrows from the text that it was made from.
     pub fn into_owned(self) -> Domain<'static> {
         Domain(Cow::Owned(self.0.into_owned()))
     }

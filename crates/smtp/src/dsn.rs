@@ -1,20 +1,20 @@
-//! Delivery status notifications that a sender requests: the parameters of RFC 3461, RET and ENVID on MAIL, NOTIFY and
-//! ORCPT on RCPT, with addresses in UTF-8 (RFC 6533 §3).
+//! Requests for delivery status notifications (RFC 3461): the parameters RET and ENVID of MAIL, and
+//! NOTIFY and ORCPT of RCPT. Addresses may be UTF-8 (RFC 6533 §3).
 use crate::xtext::{self, Xtext};
 use std::borrow::Cow;
 use std::fmt;
 
-/// Part of the message that a notification returns (RFC 3461 §4.3).
+/// Part of the message that a notification should return (RFC 3461 §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Return {
-    /// FULL: all of it.
+    /// FULL: the whole message.
     Full,
-    /// HDRS: its header.
+    /// HDRS: only the header.
     Header,
 }
 
 impl Return {
-    /// The value of RET.
+    /// Returns the keyword that RET has for this part: `FULL` or `HDRS`.
     pub fn keyword(self) -> &'static str {
         match self {
             Self::Full => "FULL",
@@ -22,7 +22,7 @@ impl Return {
         }
     }
 
-    /// Reads the value of RET.
+    /// Parses the value of RET without regard to case. `None` if the value is unknown.
     pub fn parse(value: &[u8]) -> Option<Self> {
         match value {
             _ if value.eq_ignore_ascii_case(b"FULL") => Some(Self::Full),
@@ -32,38 +32,38 @@ impl Return {
     }
 }
 
-/// Events about which a sender wants notifications for one recipient (RFC 3461 §4.1).
+/// Events that a sender wants to be notified of, for one recipient (RFC 3461 §4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notify(u8);
 
 impl Notify {
-    /// NEVER, which cannot be combined.
+    /// NEVER: no event. It cannot be combined with others.
     pub const NEVER: Self = Self(0);
-    /// The message was delivered.
+    /// SUCCESS: the message was delivered.
     pub const SUCCESS: Self = Self(1);
-    /// The message could not be delivered.
+    /// FAILURE: the message could not be delivered.
     pub const FAILURE: Self = Self(2);
-    /// Delivery takes longer than usual.
+    /// DELAY: delivery takes longer than usual.
     pub const DELAY: Self = Self(4);
 
-    /// Combines this with `other`.
+    /// Returns the set that has the events of both sets.
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Reports whether all events of `other` are wanted. Always false after NEVER.
+    /// Returns true if all events of `other` are wanted. Always false if `other` is NEVER.
     pub fn wants(self, other: Self) -> bool {
         other.0 != 0 && self.0 & other.0 == other.0
     }
 
-    /// The value of NOTIFY.
+    /// Returns the value of NOTIFY, with commas between the events.
     pub fn render(self) -> String {
         let words = [(Self::SUCCESS, "SUCCESS"), (Self::FAILURE, "FAILURE"), (Self::DELAY, "DELAY")];
         let wanted: Vec<&str> = words.iter().filter(|(word, _)| self.wants(*word)).map(|(_, name)| *name).collect();
         if wanted.is_empty() { "NEVER".to_owned() } else { wanted.join(",") }
     }
 
-    /// Reads the value of NOTIFY: NEVER, or some of the others, each once.
+    /// Parses the value of NOTIFY: NEVER, or a list of the other words without repetition.
     pub fn parse(value: &[u8]) -> Option<Self> {
         if value.eq_ignore_ascii_case(b"NEVER") {
             return Some(Self::NEVER);
@@ -80,23 +80,25 @@ impl Notify {
     }
 }
 
-/// The recipient as the sender first named it (RFC 3461 §4.2): the kind of address, and the address.
+/// The recipient as the sender first named it (RFC 3461 §4.2).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct OriginalRecipient<'a> {
-    /// `rfc822`, `utf-8`, `x400`.
+    /// Kind of the address, such as `rfc822`, `utf-8` or `x400`.
     pub kind: &'a [u8],
-    /// The address as it was sent: [`crate::xtext`], or, if the kind is `utf-8`, one of the forms of RFC 6533 §3.
+    /// Address as it was sent: xtext ([`crate::xtext`]), or for the kind `utf-8` a form of RFC 6533
+    /// §3.
     pub address: &'a [u8],
 }
 
-/// The longest value of ORCPT (RFC 3461 §4.2).
+/// Maximum length of ORCPT's value (RFC 3461 §4.2).
 const MAX_ORIGINAL_RECIPIENT_BYTES: usize = 500;
-/// The longest ENVID (RFC 3461 §4.4).
+/// Maximum length of ENVID's value (RFC 3461 §4.4).
 const MAX_ENVELOPE_ID_BYTES: usize = 100;
 
 impl<'a> OriginalRecipient<'a> {
-    /// Reads the value of ORCPT. Any xtext is accepted, whatever it decodes to, because the value is passed on
-    /// unchanged. With the type `utf-8`, it may also contain characters above ASCII.
+    /// Parses the value of ORCPT. Any xtext is accepted, whatever it decodes to, because the value
+    /// is passed on unchanged. If the kind is `utf-8`, the value may also contain characters above
+    /// ASCII.
     pub(crate) fn parse(value: &'a [u8]) -> Option<Self> {
         let at = memchr::memchr(b';', value)?;
         let kind = &value[..at];
@@ -114,7 +116,8 @@ impl fmt::Debug for OriginalRecipient<'_> {
     }
 }
 
-/// Checks an address with characters above ASCII (RFC 6533 §3: utf-8-addr-unitext). Its ASCII characters must be xtext.
+/// Returns true for an address with characters above ASCII (utf-8-addr-unitext in RFC 6533 §3). Its
+/// ASCII characters must be xtext.
 fn is_unitext(address: &[u8]) -> bool {
     std::str::from_utf8(address).is_ok_and(|text| {
         let ascii: Vec<u8> = text.chars().map(|letter| if letter.is_ascii() { letter as u8 } else { b'~' }).collect();
@@ -122,13 +125,13 @@ fn is_unitext(address: &[u8]) -> bool {
     })
 }
 
-/// Reports whether addresses of that type are written according to RFC 6533 §3.
+/// Returns true if addresses of this kind are written as in RFC 6533 §3.
 pub fn is_utf8(kind: &[u8]) -> bool {
     kind.eq_ignore_ascii_case(b"utf-8")
 }
 
-/// Converts the address of an ORCPT of the kind `utf-8` to ASCII (RFC 6533 §3: utf-8-addr-xtext), the form that is
-/// allowed everywhere. Bytes that are not UTF-8 are left out.
+/// Converts the address of an ORCPT of the kind `utf-8` to ASCII (utf-8-addr-xtext in RFC 6533 §3),
+/// which all servers accept. Bytes that are not UTF-8 become U+FFFD.
 pub fn ascii_form(address: &[u8]) -> Cow<'_, [u8]> {
     if address.is_ascii() {
         return Cow::Borrowed(address);
@@ -141,17 +144,19 @@ pub fn ascii_form(address: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(written.collect::<String>().into_bytes())
 }
 
-/// Returns the value of ORCPT for forwarding: to a server that does not offer SMTPUTF8, or for a message without it, in
-/// ASCII. `None` if that is longer than a value may be: the mail is sent without it then, because it must not be lost
-/// for a line in a notification.
+/// Returns the value of ORCPT for forwarding. The value is ASCII unless `may_be_utf8` is set, which
+/// requires that the server offers SMTPUTF8 and that the message uses it. Returns `None` if the
+/// value would be too long: the mail is then sent without ORCPT, because losing mail would be
+/// worse.
 pub fn forwarded_original_recipient(kind: &[u8], address: &[u8], may_be_utf8: bool) -> Option<String> {
     let address = if may_be_utf8 || !is_utf8(kind) { Cow::Borrowed(address) } else { ascii_form(address) };
     let value = format!("{};{}", String::from_utf8_lossy(kind), String::from_utf8_lossy(&address));
     (value.len() <= MAX_ORIGINAL_RECIPIENT_BYTES).then_some(value)
 }
 
-/// Returns the value of ORCPT for that mailbox: `rfc822;a+2Bb@c`, or, if it is not ASCII, `utf-8;` and an escape for
-/// each character that is not (RFC 6533 §3). `None` if that is longer than a value may be.
+/// Returns the value of ORCPT for this mailbox, such as `rfc822;a+2Bb@c`. If the mailbox is not
+/// ASCII, the kind is `utf-8` and other characters are escaped (RFC 6533 §3). Returns `None` if the
+/// value would be too long.
 pub fn render_original_recipient(mailbox: &str) -> Option<String> {
     let (kind, address) = match mailbox.is_ascii() {
         true => ("rfc822;", xtext::encode(mailbox.as_bytes())),
@@ -169,7 +174,7 @@ fn escaped(character: char) -> String {
     }
 }
 
-/// Reads the value of ENVID: 1 to 100 bytes of [`crate::xtext`], whatever they decode to.
+/// Parses the value of ENVID: 1 to 100 bytes of xtext ([`crate::xtext`]), whatever it decodes to.
 pub fn envelope_id(value: &[u8]) -> Option<Xtext<'_>> {
     Xtext::parse(value).filter(|_| (1..=MAX_ENVELOPE_ID_BYTES).contains(&value.len()))
 }

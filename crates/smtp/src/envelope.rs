@@ -1,7 +1,8 @@
-//! MAIL, RCPT and DATA, rendered once and sent many times: whole, or one command at a time.
+//! The commands MAIL, RCPT and DATA of an envelope. They are written once and sent many times,
+//! together or one at a time.
 use crate::address::{Path, PathError};
 
-/// Commands of a transaction in the form in which they are sent.
+/// Commands of a transaction, as they are sent.
 ///
 /// ```
 /// let envelope = mailrun_smtp::Envelope::new("a@example.com", "SIZE=400", ["b@example.com"]).unwrap();
@@ -10,18 +11,19 @@ use crate::address::{Path, PathError};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope {
     wire: Vec<u8>,
-    /// End of MAIL, then of each RCPT.
+    /// Offsets in `wire`: the end of MAIL, then the end of each RCPT.
     ends: Vec<u32>,
 }
 
 const DATA: &[u8] = b"DATA\r\n";
 
 impl Envelope {
-    /// Renders the commands. `parameters` are appended to the sender (`SIZE=400 BODY=8BITMIME`); an empty sender is the
-    /// null path.
+    /// Renders the commands. `parameters` are appended to MAIL, for example `SIZE=400
+    /// BODY=8BITMIME`. An empty sender is the null path.
     ///
     /// # Errors
-    /// [`PathError`] if an address is invalid: no command can be injected through it.
+    /// Returns a [`PathError`] if an address is invalid, so nobody can inject a command through an
+    /// address.
     pub fn new<'a>(
         sender: &str,
         parameters: &str,
@@ -33,11 +35,12 @@ impl Envelope {
         Ok(envelope)
     }
 
-    /// Renders the commands, with parameters after each recipient (`NOTIFY=NEVER`; see [`crate::dsn`]).
+    /// Renders the commands with parameters for each recipient, such as `NOTIFY=NEVER` (see
+    /// [`crate::dsn`]).
     ///
     /// # Errors
     ///
-    /// As [`Envelope::new`].
+    /// See [`Envelope::new`].
     pub fn with_parameters<'a>(
         sender: &str,
         parameters: &str,
@@ -49,10 +52,11 @@ impl Envelope {
         Ok(envelope)
     }
 
-    /// Renders other commands in their place: without allocation if the memory has held as many bytes before.
+    /// Replaces the commands. This needs no allocation if the envelope has held as many bytes
+    /// before.
     ///
     /// # Errors
-    /// As [`Envelope::new`]; the envelope is then useless until it is rewritten.
+    /// See [`Envelope::new`]. After an error, the envelope must be rewritten before it is used.
     pub fn rewrite<'a>(
         &mut self,
         sender: &[u8],
@@ -62,10 +66,10 @@ impl Envelope {
         self.fill(sender, parameters, recipients.map(|recipient| (recipient, b"".as_slice())))
     }
 
-    /// Does the same with parameters after each recipient.
+    /// Replaces the commands like [`Envelope::rewrite`], with parameters for each recipient.
     ///
     /// # Errors
-    /// As [`Envelope::rewrite`].
+    /// See [`Envelope::rewrite`].
     pub fn rewrite_with<'a>(
         &mut self,
         sender: &[u8],
@@ -109,32 +113,32 @@ impl Envelope {
         Ok(())
     }
 
-    /// Number of recipients; at least one.
+    /// Number of recipients, at least one.
     pub fn recipients(&self) -> usize {
         self.ends.len() - 1
     }
 
-    /// `MAIL FROM:<…>\r\n`
+    /// Returns the MAIL command, `MAIL FROM:<…>\r\n`.
     pub fn mail(&self) -> &[u8] {
         &self.wire[..self.ends[0] as usize]
     }
 
-    /// `RCPT TO:<…>\r\n` of the recipient with that number, from 0.
+    /// Returns the RCPT command of a recipient, `RCPT TO:<…>\r\n`. `number` counts from 0.
     pub fn recipient(&self, number: usize) -> &[u8] {
         &self.wire[self.ends[number] as usize..self.ends[number + 1] as usize]
     }
 
-    /// `DATA\r\n`
+    /// Returns `DATA\r\n`.
     pub fn data(&self) -> &[u8] {
         DATA
     }
 
-    /// MAIL and each RCPT in one piece, to be followed by BDAT (RFC 3030 §4.2).
+    /// Returns MAIL and all RCPT together. BDAT follows them (RFC 3030 §4.2).
     pub fn addresses(&self) -> &[u8] {
         &self.wire[..self.wire.len() - DATA.len()]
     }
 
-    /// MAIL, each RCPT and DATA in one piece (RFC 2920 §3.1).
+    /// Returns MAIL, all RCPT and DATA together, to be sent as a group (RFC 2920 §3.1).
     pub fn group(&self) -> &[u8] {
         &self.wire
     }

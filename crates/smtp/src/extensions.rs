@@ -1,37 +1,37 @@
-//! Extensions in a server's reply to EHLO (RFC 5321 §4.1.1.1). One table serves for writing and reading.
+//! Extensions in a server's reply to EHLO (RFC 5321 §4.1.1.1), for writing and for reading.
 use crate::sasl::Mechanisms;
 use crate::xclient::Attributes;
 
-/// The extensions that this crate supports.
+/// Extensions that this crate knows, as a server offers them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extensions {
-    /// PIPELINING (RFC 2920): commands need not wait for replies.
+    /// PIPELINING (RFC 2920): the client need not wait for each reply.
     pub pipelining: bool,
-    /// 8BITMIME (RFC 6152): bytes above 127 in the message.
+    /// 8BITMIME (RFC 6152): the message may contain bytes above 127.
     pub eight_bit_mime: bool,
-    /// SMTPUTF8 (RFC 6531): UTF-8 in addresses and headers.
+    /// SMTPUTF8 (RFC 6531): addresses and headers may be UTF-8.
     pub smtp_utf8: bool,
-    /// ENHANCEDSTATUSCODES (RFC 2034).
+    /// ENHANCEDSTATUSCODES (RFC 2034): replies contain codes such as 5.1.1.
     pub enhanced_status_codes: bool,
-    /// SIZE (RFC 1870) and the largest message accepted; 0 announces no fixed limit.
+    /// SIZE (RFC 1870) with the largest accepted message in bytes. 0 announces no fixed limit.
     pub size: Option<u64>,
-    /// DSN (RFC 3461): requests for notifications.
+    /// DSN (RFC 3461): the client may request notifications.
     pub dsn: bool,
-    /// CHUNKING (RFC 3030): messages by BDAT.
+    /// CHUNKING (RFC 3030): the client may send messages with BDAT.
     pub chunking: bool,
-    /// BINARYMIME (RFC 3030): any bytes, by BDAT.
+    /// BINARYMIME (RFC 3030): a message sent with BDAT may contain any bytes.
     pub binary_mime: bool,
-    /// STARTTLS (RFC 3207).
+    /// STARTTLS (RFC 3207): the client may begin TLS.
     pub starttls: bool,
-    /// AUTH (RFC 4954) by these mechanisms.
+    /// AUTH (RFC 4954) with these mechanisms.
     pub auth: Mechanisms,
-    /// XCLIENT (Postfix) with these attributes.
+    /// XCLIENT (a Postfix extension) with these attributes.
     pub xclient: Attributes,
 }
 
 impl Extensions {
-    /// All extensions that a server of this crate offers by default. Extensions that need a certificate, a list of
-    /// users or trust are left out.
+    /// Returns all extensions that a server of this crate offers by default. Extensions that need a
+    /// certificate, a list of users or a trusted client are left out.
     pub fn all(message_bytes: u64) -> Self {
         Self {
             pipelining: true,
@@ -48,7 +48,7 @@ impl Extensions {
         }
     }
 
-    /// Renders the text of an EHLO reply: the server's name, then one line per keyword.
+    /// Renders the text of an EHLO reply: the server's name, and a line for each extension.
     pub fn render(&self, name: &str) -> String {
         let mut lines = vec![name.to_owned()];
         let keywords = [
@@ -68,8 +68,8 @@ impl Extensions {
         lines.join("\n")
     }
 
-    /// Reads the lines of an EHLO reply. Skips the first line, which contains the server's name, and ignores unknown
-    /// keywords.
+    /// Parses the lines of an EHLO reply. Skips the first line, which contains the server's name,
+    /// and ignores unknown keywords.
     pub fn parse<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut offered = Self::default();
         for line in lines.skip(1) {
@@ -80,7 +80,7 @@ impl Extensions {
         offered
     }
 
-    /// Reads one line of an EHLO reply.
+    /// Parses one line of an EHLO reply.
     fn take(&mut self, keyword: &[u8], argument: &[u8]) {
         let is = |name: &[u8]| keyword.eq_ignore_ascii_case(name);
         self.pipelining |= is(b"PIPELINING");
@@ -101,7 +101,8 @@ impl Extensions {
     }
 }
 
-/// Reads a decimal number of at most 20 digits (RFC 1870 §3). Numbers that exceed 64 bits become the largest number.
+/// Parses a decimal number of at most 20 digits (RFC 1870 §3). Numbers that exceed 64 bits become
+/// the largest 64-bit number.
 pub(crate) fn number(digits: &[u8]) -> Option<u64> {
     if !(1..=20).contains(&digits.len()) {
         return None;

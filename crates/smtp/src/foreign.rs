@@ -1,27 +1,31 @@
-//! Detects other protocols by their first lines, and closes such connections, because nothing in them is meant as mail.
+//! Detects other protocols by their first lines. The server closes such connections, because
+//! nothing in them is meant as mail.
 //!
-//! A web page can make a browser POST to any port of its host, including loopback ports, and the body of a POST may
-//! contain a whole transaction. A server that answers 500 to the request line and the header and then continues would
-//! accept that mail (cross-protocol request forgery). TLS is no better: others choose the names, tickets and session
-//! ids in a ClientHello, and these may contain line ends. Postfix does the same (`smtpd_forbidden_commands`, and any
-//! line that looks like a header field).
+//! A web page can make a browser send a POST request to any port of its host, including loopback
+//! ports, and the body of a POST may contain a whole SMTP transaction. A server that only answers
+//! 500 to the lines of HTTP would go on to accept that mail (cross-protocol request forgery). TLS
+//! is no protection: an attacker can choose the names, tickets and session ids in a ClientHello,
+//! and these may contain line ends. Postfix does the same with `smtpd_forbidden_commands`, and with
+//! any line that looks like a header field.
 
-/// Requests of HTTP (RFC 9110 §9, RFC 5789): SMTP has no such verbs.
+/// Methods of HTTP (RFC 9110 §9, RFC 5789). SMTP has no such verbs.
 const METHODS: [&[u8]; 9] = [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", b"TRACE", b"PATCH"];
-/// Versions, at the end of a request of any method or at the start of a response: HTTP, RTSP (RFC 7826), SIP (RFC
-/// 3261).
+/// Names before a version number, which stand at the end of a request or at the start of a
+/// response: HTTP, RTSP (RFC 7826), SIP (RFC 3261).
 const VERSIONS: [&[u8]; 3] = [b"HTTP/", b"RTSP/", b"SIP/"];
-/// First bytes from both ends of SSH (RFC 4253 §4.2).
+/// First bytes that SSH clients and servers send (RFC 4253 §4.2).
 const SSH: &[u8] = b"SSH-";
 
-/// Reports whether no command line can begin with that byte. Verbs consist of letters (RFC 5321 §4.1.1). TLS begins
-/// with 0x16, SSLv2 with 0x80, SOCKS with 0x04 or 0x05. Blank lines and spaces are allowed because people type them,
-/// and a dot because it ends a message that was refused.
+/// Returns true if no command line can begin with this byte. SMTP verbs consist of letters (RFC
+/// 5321 §4.1.1). TLS begins with 0x16, SSLv2 with 0x80, SOCKS with 0x04 or 0x05. Blank lines and
+/// spaces are allowed because people type them, and a dot because it ends a message that was
+/// refused.
 pub(crate) fn begins_otherwise(first: u8) -> bool {
     !(first.is_ascii_alphabetic() || matches!(first, b' ' | b'\t' | b'\r' | b'\n' | b'.'))
 }
 
-/// Reports whether an invalid command line belongs to another protocol, or to a message's header.
+/// Returns true if an invalid command line belongs to another protocol, or to the header of a
+/// message.
 pub(crate) fn is_foreign(line: &[u8]) -> bool {
     let line = line.trim_ascii_end();
     let word = line.split(|byte| *byte == b' ').next().unwrap_or_default();
@@ -36,7 +40,7 @@ pub(crate) fn is_foreign(line: &[u8]) -> bool {
         || is_field_name(word)
 }
 
-/// Reports whether a word begins with the name of a header field and its colon: `Host:`.
+/// Returns true if a word begins with the name of a header field and a colon, such as `Host:`.
 fn is_field_name(word: &[u8]) -> bool {
     let name = word.split(|byte| *byte == b':').next().unwrap_or_default();
     (1..word.len()).contains(&name.len())

@@ -1,4 +1,5 @@
-//! SMTP as state: sans-IO client and server sessions. Bytes in, events and bytes out.
+//! SMTP sessions of clients and servers as state machines, without sockets. The caller passes the
+//! bytes that it reads, and gets events and bytes to write.
 //!
 //! ```
 //! use mailrun_smtp::reply_reason::ReplyReason;
@@ -24,7 +25,8 @@
 //! assert!(out.starts_with(b"220 mx.example ") && out.ends_with(b"221 2.0.0 Bye\r\n") && server.has_quit());
 //! ```
 //!
-//! No runtime, no socket, no clock, no allocation on the common path. A driver owns the socket and does this:
+//! There is no runtime, no socket, no clock, and no allocation on the common path. A driver owns
+//! the socket and does this:
 //!
 //! ```text
 //!         ┌────────── bytes read ──────────┐
@@ -36,33 +38,34 @@
 //!     deadline(), tick(now): the time-outs
 //! ```
 //!
-//! Events borrow from the bytes that were read, so bodies pass through uncopied; that is why `receive` and `next_event`
-//! are one call here. `now` is a `Duration` since any fixed moment.
+//! Events borrow from the bytes that were read, so message bodies are not copied. For this reason,
+//! receiving bytes and returning the next event are a single call. `now` is a `Duration` since any
+//! fixed moment.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `address` | paths, mailboxes, their syntax and lengths (RFC 5321 §4.1.2, §4.5.3.1) |
-//! | `checks` | what parsers promise about any input, for tests and fuzz targets |
+//! | `address` | paths and mailboxes, with their syntax and lengths (RFC 5321 §4.1.2, §4.5.3.1) |
+//! | `checks` | checks of what each parser promises for any input, for tests and fuzz targets |
 //! | `chunk` | messages in chunks (RFC 3030) |
 //! | `client` | the side that sends mail |
-//! | `command` | command lines in (RFC 5321 §4.1.1) |
+//! | `command` | parses command lines (RFC 5321 §4.1.1) |
 //! | `data` | dot-stuffing, end of data, line endings (RFC 5321 §4.5.2) |
-//! | `domain` | domains as they are compared |
+//! | `domain` | domains in the form in which they are compared |
 //! | `dsn` | requests for delivery status notifications (RFC 3461) |
-//! | `envelope` | MAIL, RCPT and DATA rendered once |
-//! | `extensions` | extensions in the reply to EHLO (RFC 5321 §4.1.1.1) |
-//! | `foreign` | first lines of other protocols |
+//! | `envelope` | the lines of MAIL, RCPT and DATA, written once for many messages |
+//! | `extensions` | the extensions in the reply to EHLO (RFC 5321 §4.1.1.1) |
+//! | `foreign` | recognises the first lines of other protocols |
 //! | `limits` | limits of a server (RFC 5321 §4.5.3) |
-//! | `line` | lines gathered over blocks, bounded |
-//! | `login` | what a server's application is asked about a client that logs in (RFC 4954) |
-//! | `proxy` | the header that a proxy puts before the session |
-//! | `reply` | replies out and in (RFC 5321 §4.2, RFC 2034) |
+//! | `line` | gathers lines that come in several blocks, up to a limit |
+//! | `login` | the questions to a server's application about a client that logs in (RFC 4954) |
+//! | `proxy` | the header that a proxy sends before the session |
+//! | `reply` | writes and parses replies (RFC 5321 §4.2, RFC 2034) |
 //! | `reply_reason` | every reply that the server sends by itself, with its text |
-//! | `sasl` | the mechanisms of AUTH, both sides |
+//! | `sasl` | the mechanisms of AUTH for both sides |
 //! | `server` | the side that receives mail |
 //! | `settings` | settings that all sessions of a server share |
-//! | `xclient` | a proxy names its client (Postfix) |
-//! | `xtext` | text in a parameter's value (RFC 3461 §4) |
+//! | `xclient` | XCLIENT, with which a proxy names its client (Postfix) |
+//! | `xtext` | the encoding of text in a parameter's value (RFC 3461 §4) |
 pub mod address;
 #[doc(hidden)]
 pub mod checks;

@@ -1,15 +1,14 @@
-//! Gathers lines over several blocks. An endless line takes no more memory than the longest line that is allowed.
+//! Collects lines from several blocks. The buffer never exceeds the longest line that is allowed.
 
-/// Result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ReadLine<'a> {
-    /// A whole line, without its `<CRLF>`.
+    /// A complete line, without its `<CRLF>`.
     Whole(&'a [u8]),
-    /// A line that ended in a bare `<LF>`, without it.
+    /// A line that ended in a bare `<LF>`, without the `<LF>`.
     BareLf(&'a [u8]),
-    /// A line longer than the limit, which has been skipped.
+    /// A line beyond the limit. It has been skipped.
     TooLong,
-    /// The line end has not arrived yet.
+    /// The line is not complete, because its end has not arrived yet.
     Partial,
 }
 
@@ -17,12 +16,12 @@ pub(crate) enum ReadLine<'a> {
 pub(crate) struct LineReader {
     held: Vec<u8>,
     overlong: bool,
-    /// The last call returned `held`, so this call must drop it.
+    /// Set if the last call returned `held`, so that the next call drops it.
     spent: bool,
 }
 
 impl LineReader {
-    /// Takes one line from the front of `input`. `limit` includes the CRLF.
+    /// Takes one line from the front of `input`. `limit` is in bytes and includes the CRLF.
     pub(crate) fn next<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8], limit: usize) -> ReadLine<'s> {
         self.release();
         let Some(end) = memchr::memchr(b'\n', input) else {
@@ -48,12 +47,11 @@ impl LineReader {
         }
     }
 
-    /// Reports whether the next byte is the first of a line.
+    /// Returns true if the next byte begins a line.
     pub(crate) fn is_at_start(&self) -> bool {
         !self.overlong && (self.held.is_empty() || self.spent)
     }
 
-    /// Bytes on the heap.
     #[cfg(test)]
     pub(crate) fn heap_bytes(&self) -> usize {
         self.held.capacity()

@@ -2,29 +2,29 @@
 use crate::sasl::Mechanism;
 use std::fmt;
 
-/// A question to the application about a client that logs in.
+/// Asks the application about a client that logs in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Auth<'a> {
-    /// The client's mechanism.
+    /// Mechanism that the client uses.
     pub mechanism: Mechanism,
-    /// Name that the client claims.
+    /// User name that the client claims.
     pub name: &'a str,
-    /// The client's proof.
+    /// Proof that the client gives of its identity.
     pub proof: Proof<'a>,
 }
 
-/// Proofs of a client.
+/// Proof of a client's identity.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Proof<'a> {
-    /// The secret itself, password or token: a positive answer, 235 by default, accepts the login.
+    /// The password or token itself. A positive answer, 235 by default, accepts the login.
     Shown(&'a [u8]),
-    /// A digest, which the session checks: the application has to give it the secret, with
+    /// A digest, which the session checks. The application must give the session the secret, with
     /// [`Server::answer_secret`](crate::Server::answer_secret).
     Digest,
 }
 
 impl Auth<'_> {
-    /// Reports whether the session wants the secret, rather than a verdict.
+    /// Returns true if the session asks for the secret instead of a decision.
     pub fn is_lookup(&self) -> bool {
         self.proof == Proof::Digest
     }

@@ -1,71 +1,74 @@
-//! The PROXY protocol, versions 1 and 2 (haproxy, proxy-protocol.txt): a header before the session's first byte that
-//! names the client of a connection that a proxy passes on.
+//! The PROXY protocol, versions 1 and 2 (haproxy, proxy-protocol.txt). A proxy that passes on a
+//! connection sends a header before the session's first byte, which names the client.
 //!
 //! ```text
 //! v1   PROXY TCP4 192.0.2.1 198.51.100.7 56324 25<CRLF>          at most 107 octets
 //! v2   12 octets of signature | version, command | family | length | addresses | extensions
 //! ```
-//! It is trusted only if the peer is a proxy. A header that does not exactly follow the grammar ends the connection.
+//! A server must accept the header only from a trusted proxy. A header that violates the grammar
+//! ends the connection.
 use crc_fast::{CrcAlgorithm, Digest};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The longest header of version 1, `<CRLF>` included.
+/// Maximum length of a version 1 header, including `<CRLF>`.
 pub const MAX_V1_BYTES: usize = 107;
-/// The longest version 2 header that names a client: addresses of UNIX sockets and extensions, one of which may be a
-/// client's certificate. The protocol would allow 64 KB.
+/// Maximum length of a version 2 header that names a client. It has room for addresses of UNIX
+/// sockets and for extensions, one of which may be a client's certificate. The protocol would allow
+/// 64 KB.
 const MAX_PROXIED_BYTES: usize = V2_HEAD_BYTES + 216 + (16 << 10);
-/// The longest header of version 2. A header without useful content may be as long as its length field can express, and
-/// is skipped.
+/// Maximum length of a version 2 header. A header without useful content may be as long as its
+/// length field can express, and is skipped.
 pub const MAX_V2_BYTES: usize = V2_HEAD_BYTES + u16::MAX as usize;
 
 const V1: &[u8] = b"PROXY ";
 const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 const V2_HEAD_BYTES: usize = 16;
-/// Version 2 and its commands (§2.2).
+/// Version 2 with the commands LOCAL and PROXY (§2.2).
 const LOCAL: u8 = 0x20;
 const PROXY: u8 = 0x21;
-/// Family and protocol of connections without addresses.
+/// Family and protocol of a connection without addresses.
 const UNSPECIFIED: u8 = 0x00;
 
-/// Content of a header.
+/// Content of a PROXY header, which a proxy sends before the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyHeader {
-    /// The proxy speaks for itself, probably for a health check; or it does not know the client. The connection's own
-    /// addresses are valid.
+    /// The proxy speaks for itself, probably for a health check, or does not know the client. The
+    /// addresses of the connection itself are valid.
     Local,
-    /// The proxy speaks for a client.
+    /// The proxy passes on a client's connection.
     Proxied {
         /// The client's address.
         source: SocketAddr,
         /// The address that the client connected to.
         destination: SocketAddr,
     },
-    /// The proxy speaks for a client at a UNIX socket.
+    /// The proxy passes on the connection of a client at a UNIX socket.
     Unix,
 }
 
-/// Faults of a header.
+/// Reason why a PROXY header is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyHeaderError {
-    /// The bytes are not the beginning of a header.
+    /// The connection does not begin with a PROXY header.
     #[error("the connection does not begin with a PROXY header")]
     Absent,
-    /// The header does not follow the grammar, or contradicts itself.
+    /// The header violates the grammar, or contradicts itself.
     #[error("the PROXY header is malformed")]
     Malformed,
-    /// The header is longer than any useful one.
+    /// The header is longer than any useful header.
     #[error("the PROXY header is too long")]
     TooLong,
-    /// The checksum is wrong.
+    /// The header contains a CRC32c checksum, and the checksum is wrong.
     #[error("the checksum of the PROXY header is wrong")]
     Checksum,
 }
 
-/// Reads the header that `bytes` begin with, of either version, and returns it with its length; `None` needs more
-/// bytes.
+/// Parses the header at the start of `bytes`, of either version. Returns the header and its length,
+/// or `None` if more bytes are needed.
 ///
 /// # Errors
-/// [`ProxyHeaderError`], as soon as it is certain: no further byte is waited for.
+/// Returns a [`ProxyHeaderError`] as soon as the header is certain to be invalid, without waiting
+/// for more bytes.
 pub fn parse(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderError> {
     let Some(length) = length(bytes)? else { return Ok(None) };
     let Some(whole) = bytes.get(..length) else { return Ok(None) };
@@ -73,11 +76,12 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderEr
     Ok(Some((header, length)))
 }
 
-/// Length of the header that `bytes` begin with, which need not hold all of it: the first [`MAX_V1_BYTES`] of any
-/// header are enough. `None` needs more bytes.
+/// Returns the length of the header at the start of `bytes`, which need not contain the whole
+/// header. The first [`MAX_V1_BYTES`] bytes of any header are enough. Returns `None` if more bytes
+/// are needed.
 ///
 /// # Errors
-/// As [`parse`].
+/// See [`parse`].
 pub fn length(bytes: &[u8]) -> Result<Option<usize>, ProxyHeaderError> {
     let begins = |whole: &[u8]| whole.starts_with(&bytes[..bytes.len().min(whole.len())]);
     match () {
@@ -104,7 +108,7 @@ fn parse_v1(whole: &[u8]) -> Result<ProxyHeader, ProxyHeaderError> {
 }
 
 fn v1_header(text: &str) -> Option<ProxyHeader> {
-    // Anything that follows UNKNOWN is ignored.
+    // Anything that follows UNKNOWN must be ignored (§2.1).
     if text == "UNKNOWN" || text.starts_with("UNKNOWN ") {
         return Some(ProxyHeader::Local);
     }
@@ -124,7 +128,7 @@ fn v1_header(text: &str) -> Option<ProxyHeader> {
     words.next().is_none().then_some(ProxyHeader::Proxied { source, destination })
 }
 
-/// Reads a port without a sign or leading zeros.
+/// Parses a port without a sign or leading zeros.
 fn port(text: &str) -> Option<u16> {
     let is_plain = text.bytes().all(|octet| octet.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     text.parse().ok().filter(|_| is_plain)
@@ -132,7 +136,8 @@ fn port(text: &str) -> Option<u16> {
 
 fn length_v2(bytes: &[u8]) -> Result<Option<usize>, ProxyHeaderError> {
     let Some(head) = bytes.get(..V2_HEAD_BYTES) else {
-        // Version and command come first, so wrong ones are reported without waiting for the rest.
+        // Check version and command first, so that wrong ones are reported without waiting for the
+        // rest.
         return bytes.get(12).map_or(Ok(None), |command| is_command(*command).map(|()| None));
     };
     is_command(head[12])?;
@@ -151,18 +156,19 @@ fn parse_v2(whole: &[u8]) -> Result<ProxyHeader, ProxyHeaderError> {
     Ok(header)
 }
 
-/// Checks that it is version 2, LOCAL or PROXY.
+/// Checks that the version is 2 and the command LOCAL or PROXY.
 fn is_command(octet: u8) -> Result<(), ProxyHeaderError> {
     if matches!(octet, LOCAL | PROXY) { Ok(()) } else { Err(ProxyHeaderError::Malformed) }
 }
 
-/// Reports whether to skip the block after the head, whatever it contains (§2.2). This is so for LOCAL connections, and
-/// for proxied ones whose family is unspecified.
+/// Returns true if everything after the head must be skipped, whatever it contains (§2.2). This
+/// applies to LOCAL connections, and to proxied connections of an unspecified family.
 fn is_skipped(head: &[u8]) -> bool {
     head[12] == LOCAL || head[13] == UNSPECIFIED
 }
 
-/// Reads the addresses. Returns the bytes after them as well. Rejects datagrams, because SMTP only runs over streams.
+/// Parses the addresses. Returns the bytes after them as well. Datagram families are rejected,
+/// because SMTP runs only over streams.
 fn v2_header(family: u8, body: &[u8]) -> Option<(ProxyHeader, &[u8])> {
     let (header, length) = match family {
         0x11 => (proxied::<4>(body)?, 12),
@@ -173,7 +179,7 @@ fn v2_header(family: u8, body: &[u8]) -> Option<(ProxyHeader, &[u8])> {
     Some((header, &body[length..]))
 }
 
-/// Reads two addresses of `N` bytes, then two ports.
+/// Parses two addresses of `N` bytes, and two ports.
 fn proxied<const N: usize>(body: &[u8]) -> Option<ProxyHeader>
 where
     IpAddr: From<[u8; N]>,
@@ -186,10 +192,11 @@ where
     Some(ProxyHeader::Proxied { source, destination: SocketAddr::new(IpAddr::from(*destination), port(2)) })
 }
 
-/// The extension that holds a CRC32c of the header (PP2_TYPE_CRC32C).
+/// Type of the extension with the CRC32c of the header (PP2_TYPE_CRC32C).
 const CHECKSUM: u8 = 0x03;
 
-/// Checks that every extension ends where it says, and that a checksum is right.
+/// Checks that each extension has its announced length, and that the checksum is right if there is
+/// one.
 fn check_extensions(extensions: &[u8], whole: &[u8]) -> Result<(), ProxyHeaderError> {
     let mut rest = extensions;
     while !rest.is_empty() {
@@ -217,7 +224,8 @@ fn checksum(before: &[u8], after: &[u8]) -> u32 {
     u32::try_from(digest.finalize()).expect("it has 32 bits")
 }
 
-/// Writes a header of version 1. Addresses of two families are written as IPv6 ones.
+/// Renders a version 1 header. If the two addresses have different families, both are written as
+/// IPv6 addresses.
 pub fn render_v1(header: &ProxyHeader) -> String {
     let ProxyHeader::Proxied { source, destination } = header else { return "PROXY UNKNOWN\r\n".to_owned() };
     let (from, to) = same_family(source.ip(), destination.ip());
@@ -225,7 +233,8 @@ pub fn render_v1(header: &ProxyHeader) -> String {
     format!("PROXY {family} {from} {to} {} {}\r\n", source.port(), destination.port())
 }
 
-/// Writes a header of version 2. Addresses of two families are written as IPv6 ones; UNIX sockets without their names.
+/// Renders a version 2 header. If the two addresses have different families, both are written as
+/// IPv6 addresses. The names of UNIX sockets are left empty.
 pub fn render_v2(header: &ProxyHeader) -> Vec<u8> {
     let mut body = Vec::with_capacity(36);
     let (command, family) = match header {
@@ -268,7 +277,8 @@ mod tests {
         ProxyHeader::Proxied { source: source.parse().unwrap(), destination: destination.parse().unwrap() }
     }
 
-    /// Reads a header whole, growing byte by byte, and with more bytes after it.
+    /// Parses a header alone, growing byte by byte, and with more bytes after it. All results must
+    /// agree.
     fn read(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderError> {
         check(bytes);
         check(&[bytes, b"EHLO a\r\n".as_slice()].concat());
@@ -327,7 +337,6 @@ mod tests {
         assert_eq!((read(b""), read(b"PROX"), read(b"\r\n\r\n\0")), (Ok(None), Ok(None), Ok(None)));
     }
 
-    /// A header of version 2.
     fn v2(command: u8, family: u8, body: &[u8]) -> Vec<u8> {
         [V2, &[command, family], &u16::try_from(body.len()).unwrap().to_be_bytes(), body].concat()
     }
@@ -342,7 +351,8 @@ mod tests {
             (v2(0x21, 0x11, &FOUR), four),
             (v2(0x20, 0x11, &FOUR), ProxyHeader::Local),
             (v2(0x20, 0x00, b""), ProxyHeader::Local),
-            // For LOCAL, only the length counts (§2.2). The rest may be wrong: family, address length, checksum.
+            // For LOCAL, only the length must be right (§2.2). Family, addresses and checksum may
+            // be wrong.
             (v2(0x20, 0x12, &FOUR), ProxyHeader::Local),
             (v2(0x20, 0xff, b"anything"), ProxyHeader::Local),
             (v2(0x20, 0x11, &FOUR[..11]), ProxyHeader::Local),
@@ -354,7 +364,7 @@ mod tests {
             (v2(0x21, 0x00, &[0; 40_000]), ProxyHeader::Local),
             (v2(0x21, 0x00, b"\x03\0\x04\0\0\0\0"), ProxyHeader::Local),
             (v2(0x21, 0x31, &[[b'x'; 216].as_slice(), b"\x04\0\x01x"].concat()), ProxyHeader::Unix),
-            // A client's certificate, which is longer than any address.
+            // A client's certificate makes the header longer than any address does.
             (v2(0x21, 0x11, &with(&[&[0x20, 0x10, 0], [0; 4096].as_slice()].concat())), four),
             (v2(0x21, 0x00, b"anything"), ProxyHeader::Local),
             (v2(0x21, 0x31, &[b'x'; 216]), ProxyHeader::Unix),
@@ -399,7 +409,8 @@ mod tests {
         let mut bytes = v2(0x21, 0x11, &[FOUR.as_slice(), b"\x03\0\x04\0\0\0\0\x04\0\0"].concat());
         assert_eq!(parse(&bytes), Err(ProxyHeaderError::Checksum));
         let at = bytes.len() - 7;
-        // Computed bit by bit from the polynomial (RFC 3720 §12.1), unlike the code under test.
+        // Computed bit by bit from the polynomial (RFC 3720 §12.1), independently of the code under
+        // test.
         let mut crc = u32::MAX;
         for octet in &bytes {
             crc ^= u32::from(*octet);

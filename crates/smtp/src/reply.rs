@@ -1,17 +1,18 @@
-//! Replies: written by a server, read by a client (RFC 5321 §4.2; enhanced codes, RFC 2034 and RFC 3463).
+//! Replies, written by a server and read by a client (RFC 5321 §4.2), with enhanced status codes
+//! (RFC 2034, RFC 3463).
 use std::borrow::Cow;
 use std::fmt;
 
-/// Meaning of the first digit of a code (RFC 5321 §4.2.1).
+/// Meaning of the first digit of a reply code (RFC 5321 §4.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplySeverity {
-    /// 2yz: done.
+    /// 2yz: the command is done.
     Completion,
-    /// 3yz: continue.
+    /// 3yz: the server waits for more from the client.
     Intermediate,
-    /// 4yz: not now.
+    /// 4yz: the command failed, but may succeed later.
     Transient,
-    /// 5yz: not ever.
+    /// 5yz: the command failed, and will fail again.
     Permanent,
 }
 
@@ -26,20 +27,20 @@ impl ReplySeverity {
     }
 }
 
-/// Reports whether a reply with this code is about the session and not about the message: 421 closes it, 500, 502 and
-/// 503 say that the two sides no longer agree on its state, 530 that it lacks TLS (RFC 3207 §4) or a login (RFC 4954
-/// §6). The same message may be accepted in another session.
+/// Returns true if a reply with this code is about the session and not about the message, so that
+/// another session may accept the same message. 421 closes the session. 500, 502 and 503 show that
+/// the two sides disagree on its state. 530 demands TLS (RFC 3207 §4) or a login (RFC 4954 §6).
 pub fn is_session_fault(code: u16) -> bool {
     matches!(code, 421 | 500 | 502 | 503 | 530)
 }
 
-/// Reports whether a reply with this code rejects a message or recipient for good: any 5yz that is not about the
-/// session.
+/// Returns true if a reply with this code rejects a message or recipient for good. This is any 5yz
+/// that is not about the session.
 pub fn is_permanent(code: u16) -> bool {
     code / 100 == 5 && !is_session_fault(code)
 }
 
-/// A reply to be sent, kept as the bytes that go on the wire: nothing is formatted when it is sent.
+/// A reply to be sent. It is kept as the bytes to send, so that sending needs no formatting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     code: u16,
@@ -47,7 +48,8 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Makes a reply at compile time from its text, `<CRLF>` included: `Reply::fixed("250 2.0.0 Ok\r\n")`.
+    /// Makes a reply at compile time from its text, including `<CRLF>`, for example
+    /// `Reply::fixed("250 2.0.0 Ok\r\n")`.
     pub const fn fixed(wire: &'static str) -> Self {
         let bytes = wire.as_bytes();
         assert!(bytes.len() > 5 && bytes[bytes.len() - 2] == b'\r' && bytes[bytes.len() - 1] == b'\n');
@@ -56,8 +58,9 @@ impl Reply {
         Self { code, wire: Cow::Borrowed(bytes) }
     }
 
-    /// Makes a reply of one line for each line of `text`; an enhanced code is part of the text. Control characters
-    /// become `?`, so that no text can forge a second reply. Codes outside 200 to 599 become 451.
+    /// Makes a reply with a line for each line of `text`, which includes the enhanced status code.
+    /// Control characters become `?`, so that no text can forge a second reply. A code outside 200
+    /// to 599 becomes 451.
     pub fn new(code: u16, text: &str) -> Self {
         let code = if (200..600).contains(&code) { code } else { 451 };
         let digits = [code / 100, code / 10 % 10, code % 10].map(|digit| b'0' + digit as u8);
@@ -76,28 +79,28 @@ impl Reply {
         Self { code, wire: Cow::Owned(wire) }
     }
 
-    /// The three digits.
+    /// Returns the three-digit code of the reply.
     pub fn code(&self) -> u16 {
         self.code
     }
 
-    /// Meaning of the first digit.
+    /// Returns the meaning of the first digit.
     pub fn kind(&self) -> ReplySeverity {
         ReplySeverity::of(self.code)
     }
 
-    /// Reports whether it is 2yz or 3yz.
+    /// Returns true if the code is 2yz or 3yz.
     pub fn is_positive(&self) -> bool {
         self.code < 400
     }
 
-    /// The bytes to send.
+    /// Returns all lines of the reply as bytes to send, including their `<CRLF>`.
     pub fn wire(&self) -> &[u8] {
         &self.wire
     }
 }
 
-/// Makes a `&'static Reply` of that text at compile time.
+/// Makes a `&'static Reply` with this text at compile time.
 macro_rules! say {
     ($text:literal) => {{
         static REPLY: $crate::reply::Reply = $crate::reply::Reply::fixed(concat!($text, "\r\n"));
@@ -114,27 +117,27 @@ pub struct ReceivedReply<'a> {
 }
 
 impl<'a> ReceivedReply<'a> {
-    /// The three digits of its last line.
+    /// Returns the three-digit code of the last line.
     pub fn code(&self) -> u16 {
         self.code
     }
 
-    /// Meaning of the first digit.
+    /// Returns the meaning of the first digit.
     pub fn kind(&self) -> ReplySeverity {
         ReplySeverity::of(self.code)
     }
 
-    /// Reports whether it is 2yz or 3yz.
+    /// Returns true if the code is 2yz or 3yz.
     pub fn is_positive(&self) -> bool {
         self.code < 400
     }
 
-    /// The reply as it came.
+    /// Returns the bytes of the reply as they were received.
     pub fn wire(&self) -> &'a [u8] {
         self.wire
     }
 
-    /// The text of each line, without code and line end.
+    /// Returns the text of each line, without code and line end.
     pub fn lines(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.wire.split_inclusive(|&byte| byte == b'\n').map(|line| {
             let line = line.strip_suffix(b"\n").unwrap_or(line);
@@ -143,13 +146,15 @@ impl<'a> ReceivedReply<'a> {
         })
     }
 
-    /// The text of all lines in printable form: lines joined by a blank, unprintable characters as `?`.
+    /// Returns the text of all lines in printable form. Lines are joined by a space, and control
+    /// characters become `?`.
     pub fn text(&self) -> String {
         let joined: Vec<String> = self.lines().map(|line| String::from_utf8_lossy(line).into_owned()).collect();
         joined.join(" ").chars().map(|c| if c.is_control() { '?' } else { c }).collect()
     }
 
-    /// Subject of the enhanced status code in the first line, if it has one digit: 1 in `250 2.1.0 Ok`.
+    /// Subject of the enhanced status code in the first line, such as 1 in `250 2.1.0 Ok`. Returns
+    /// `None` if the subject has more than one digit.
     pub(crate) fn subject(&self) -> Option<u8> {
         match self.wire.get(4..8) {
             Some([_, b'.', subject @ b'0'..=b'9', b'.']) => Some(subject - b'0'),
@@ -157,18 +162,18 @@ impl<'a> ReceivedReply<'a> {
         }
     }
 
-    /// The enhanced status code, if the reply has one (RFC 2034).
+    /// Returns the enhanced status code of the last line, if there is one (RFC 2034).
     pub fn enhanced(&self) -> Option<EnhancedStatusCode> {
         EnhancedStatusCode::parse(self.lines().last()?)
     }
 }
 
-/// An enhanced status code: class, subject, detail (RFC 3463 §2).
+/// An enhanced status code (RFC 3463 §2): class, subject and detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EnhancedStatusCode(pub u8, pub u16, pub u16);
 
 impl EnhancedStatusCode {
-    /// Reads a code at the start of a reply's text.
+    /// Parses a code at the start of a reply's text.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let word = text.split(|&byte| byte == b' ').next()?;
         let mut parts = std::str::from_utf8(word).ok()?.split('.');
@@ -189,21 +194,22 @@ impl fmt::Display for EnhancedStatusCode {
     }
 }
 
-/// Violations in a peer's reply.
+/// Reason why a peer's reply is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
-    /// A line that does not start with three digits from 200 to 599.
+    /// A line does not start with three digits from 200 to 599.
     #[error("the peer sent a line that is not an SMTP reply")]
     NoCode,
-    /// More text than any reply needs.
+    /// The reply exceeds [`MAX_REPLY_BYTES`].
     #[error("the peer sent a reply of more than {MAX_REPLY_BYTES} bytes")]
     TooLong,
 }
 
-/// The longest reply that is accepted, all lines together. EHLO replies of real servers stay below 2 KB.
+/// Maximum size of a reply in bytes, all lines together. EHLO replies of real servers stay below 2
+/// KB.
 pub const MAX_REPLY_BYTES: usize = 64 * 1024;
 
-/// Gathers a reply's lines over blocks.
+/// Collects the lines of replies from several blocks.
 #[derive(Debug, Default)]
 pub struct ReplyReader {
     held: Vec<u8>,
@@ -211,11 +217,11 @@ pub struct ReplyReader {
 }
 
 impl ReplyReader {
-    /// Takes one whole reply off the front of `input`; `None` needs more bytes. A bare `<LF>` ends a line too: nothing
-    /// can be smuggled to a client that way.
+    /// Takes one complete reply off the front of `input`. Returns `None` if more bytes are needed.
+    /// A bare `<LF>` also ends a line, because nothing can be smuggled to a client that way.
     ///
     /// # Errors
-    /// [`ReplyError`], after which the rest of the conversation is meaningless.
+    /// Returns a [`ReplyError`], after which the rest of the session is meaningless.
     pub fn next<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8]) -> Result<Option<ReceivedReply<'s>>, ReplyError> {
         self.release();
         if self.held.is_empty() {
@@ -239,13 +245,12 @@ impl ReplyReader {
         }
     }
 
-    /// Bytes on the heap.
     #[cfg(test)]
     pub(crate) fn heap_bytes(&self) -> usize {
         self.held.capacity()
     }
 
-    /// Reads a reply that began in an earlier block. Moves one line at a time to the held bytes.
+    /// Reads a reply that began in an earlier block. Copies one line at a time to the held bytes.
     fn next_held(&mut self, input: &mut &[u8]) -> Result<Option<ReceivedReply<'_>>, ReplyError> {
         while !input.is_empty() {
             let end = memchr::memchr(b'\n', input).map_or(input.len(), |at| at + 1);
@@ -265,7 +270,7 @@ impl ReplyReader {
     }
 }
 
-/// Returns code and length of the complete reply at the beginning of `bytes`, if there is one.
+/// Returns the code and the length of the complete reply at the start of `bytes`, if there is one.
 fn whole_reply(bytes: &[u8]) -> Result<Option<(u16, usize)>, ReplyError> {
     let mut start = 0;
     while let Some(at) = memchr::memchr(b'\n', &bytes[start..]) {

@@ -1,117 +1,117 @@
-//! Table of all replies that a server session sends by itself, with their texts.
+//! Table of all replies that a server session can send without the application, with their texts.
 use crate::reply::{Reply, say};
 
-/// Reasons for a reply that a server session gives without asking the application.
+/// Reason for a reply that a server session gives without asking the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReplyReason {
-    /// NOOP.
+    /// The application granted NOOP, and gave no reply of its own.
     Noop,
-    /// RSET.
+    /// The application granted RSET, and gave no reply of its own.
     Reset,
-    /// QUIT.
+    /// The application granted QUIT, and gave no reply of its own.
     Quit,
-    /// HELP.
+    /// The client sent HELP. The reply lists the verbs.
     Help,
-    /// An unknown verb.
+    /// The server does not know the verb.
     UnknownCommand,
-    /// A verb that is known but not offered here.
+    /// The verb is known, but this server does not offer it.
     NotImplemented,
-    /// Arguments that do not follow the grammar.
+    /// The arguments violate the grammar.
     Syntax,
-    /// A command line, or a line of the message, above its limit.
+    /// A command line, or a line of the message, exceeds its limit.
     LineTooLong,
-    /// A command that ended in a bare `<LF>`, or holds CR or NUL.
+    /// A command line ended in a bare `<LF>`, or contains CR or NUL.
     BareLineFeed,
-    /// EHLO or HELO without a name.
+    /// The greeting command (EHLO, HELO or LHLO) has no name.
     HelloNeedsName,
-    /// MAIL before EHLO.
+    /// A command needs EHLO first.
     HelloFirst,
-    /// MAIL within a transaction.
+    /// The command is not allowed during a transaction.
     NestedMail,
-    /// RCPT without MAIL.
+    /// RCPT or BDAT needs MAIL first.
     MailFirst,
-    /// DATA without RCPT.
+    /// DATA or BDAT needs an accepted RCPT first.
     RecipientFirst,
-    /// DATA where every RCPT was refused.
+    /// DATA or BDAT follows, but every RCPT was refused.
     NoValidRecipients,
-    /// MAIL with an invalid path.
+    /// MAIL has an invalid path.
     BadSender,
-    /// RCPT with an invalid path.
+    /// RCPT has an invalid path.
     BadRecipient,
-    /// A path, local part or domain above its limit.
+    /// A path, local part or domain exceeds its limit.
     PathTooLong,
-    /// An unknown parameter.
+    /// MAIL or RCPT has an unknown parameter.
     UnknownParameter,
-    /// A parameter whose value is wrong.
+    /// A parameter has an invalid value.
     BadParameter,
-    /// A UTF-8 address without SMTPUTF8.
+    /// A UTF-8 address needs SMTPUTF8 on MAIL.
     NeedsSmtpUtf8,
-    /// RCPT beyond the limit.
+    /// The message has as many recipients as the limit allows.
     TooManyRecipients,
-    /// A message, or its announced SIZE, beyond the limit.
+    /// The message, or its announced SIZE, exceeds the limit.
     MessageTooBig,
-    /// A message so far beyond the limit that the session does not wait for its end.
+    /// The message exceeds the limit so far that the session does not wait for its end.
     MessageEndless,
-    /// CR or LF alone, or NUL, in the message.
+    /// The message contains CR without LF, LF without CR, or NUL.
     BareLineEnding,
-    /// A line of another protocol.
+    /// The client sent a line of another protocol.
     OtherProtocol,
-    /// Too many refused commands, or commands that bring no mail.
+    /// The client sent too many refused commands, or too many commands without mail.
     TooManyCommands,
-    /// Nothing was received for too long.
+    /// The client was silent for too long, or its message is too slow.
     Timeout,
-    /// No message for too long.
+    /// The client sent no message for too long.
     TooLongWithoutMessage,
-    /// Too many failed logins.
+    /// The client made too many failed logins.
     TooManyLogins,
-    /// The server ends.
+    /// The server shuts down.
     ShuttingDown,
-    /// A command other than QUIT after a greeting that was a refusal.
+    /// The client sent a command other than QUIT after the greeting refused it.
     NoService,
-    /// More sessions than allowed.
+    /// There are more sessions than allowed.
     TooManySessions,
-    /// EHLO or HELO to an LMTP server.
+    /// The client sent EHLO or HELO to an LMTP server.
     NeedsLhlo,
-    /// LHLO to an SMTP server.
+    /// The client sent LHLO to an SMTP server.
     NeedsEhlo,
-    /// A command that is not allowed in the middle of a message sent by BDAT.
+    /// The command is not allowed in the middle of a message sent with BDAT.
     MessageBegun,
-    /// DATA for a message that is declared as binary.
+    /// DATA cannot transfer a message that is declared as binary.
     BinaryNeedsChunks,
-    /// BDAT without a size: its end is unknown, and so is everything after it.
+    /// BDAT has no valid size, so its end, and everything after it, is unknown.
     BadChunk,
-    /// A chunk was accepted.
+    /// A chunk was received.
     ChunkAccepted,
-    /// STARTTLS where TLS is on.
+    /// STARTTLS is not allowed because TLS is already active.
     TlsActive,
-    /// A command that needs TLS first.
+    /// The command needs TLS first.
     NeedsTls,
-    /// AUTH that needs TLS first.
+    /// AUTH needs TLS first.
     AuthNeedsTls,
-    /// AUTH by a mechanism that is not offered.
+    /// The server does not offer this mechanism of AUTH.
     UnknownMechanism,
-    /// A second AUTH.
+    /// The client is already logged in.
     AlreadyAuthenticated,
-    /// A command that needs AUTH first.
+    /// The command needs AUTH first.
     NeedsAuth,
     /// AUTH succeeded.
     Authenticated,
-    /// AUTH failed.
+    /// AUTH failed because the proof is wrong.
     NotAuthenticated,
-    /// AUTH could not be decided.
+    /// The server could not decide about AUTH.
     AuthUnavailable,
-    /// The client gave up with `*`.
+    /// The client cancelled AUTH with `*`.
     AuthCancelled,
-    /// A response that is not base64, or does not belong to its mechanism.
+    /// A response of AUTH is not base64, or does not belong to the mechanism.
     BadResponse,
-    /// A response above the limit.
+    /// A response of AUTH exceeds the limit.
     ResponseTooLong,
-    /// XCLIENT from a client that the application has not permitted it.
+    /// The application does not permit this client to use XCLIENT.
     XclientNotPermitted,
 }
 
 impl ReplyReason {
-    /// The reply with its text.
+    /// Returns the fixed reply that the session sends for this reason.
     pub fn reply(self) -> &'static Reply {
         match self {
             Self::Noop => say!("250 2.0.0 Ok"),

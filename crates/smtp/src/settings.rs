@@ -1,62 +1,64 @@
-//! Settings that all sessions of a server share: its name, its offer and its requirements.
+//! Settings that all sessions of a server share: its name, extensions and requirements.
 use crate::command::MAX_LINE_BYTES;
 use crate::extensions::Extensions;
 use crate::limits::Limits;
 use crate::reply::Reply;
 use crate::sasl::{MAX_EXCHANGE_LINE_BYTES, Mechanisms};
 
-/// Protocols.
+/// Protocol of a session, which decides about its greeting command and about the replies to a
+/// message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// SMTP: one reply to a message.
+    /// SMTP (RFC 5321), in which a message gets a single reply.
     #[default]
     Smtp,
-    /// LMTP (RFC 2033): LHLO in place of EHLO, and a reply for each recipient.
+    /// LMTP (RFC 2033). LHLO replaces EHLO, and a message gets a reply for each recipient.
     Lmtp,
 }
 
-/// Requirements of a server before it serves a client.
+/// Requirements that a client must meet before the server serves it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requires {
-    /// TLS before all commands except NOOP, EHLO, STARTTLS and QUIT (RFC 3207 §4).
+    /// Require TLS before all commands except NOOP, EHLO, STARTTLS and QUIT (RFC 3207 §4).
     pub tls: bool,
-    /// TLS before AUTH, which is not offered without it.
+    /// Require TLS before AUTH. AUTH is not offered without TLS.
     pub tls_for_auth: bool,
-    /// AUTH before MAIL and everything after it (RFC 4954 §6).
+    /// Require AUTH before MAIL and everything after it (RFC 4954 §6).
     pub auth: bool,
 }
 
-/// Offer of a server.
+/// The extensions that a server offers to clients, and its requirements for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Protocol to speak.
+    /// Protocol that the server speaks: SMTP or LMTP.
     pub protocol: Protocol,
-    /// Extensions that EHLO lists. STARTTLS is not listed once TLS has begun.
+    /// Extensions that EHLO lists. STARTTLS is no longer listed once TLS has begun.
     pub extensions: Extensions,
-    /// Its requirements.
+    /// Requirements that clients must meet.
     pub requires: Requires,
 }
 
 impl Offer {
-    /// Offers everything that needs no certificate, no list of users and no trust, to all clients.
+    /// Offers all extensions that need no certificate, no list of users and no trusted client.
     pub fn new(limits: &Limits) -> Self {
         let extensions = Extensions::all(limits.message_bytes);
         Self { protocol: Protocol::Smtp, extensions, requires: Requires::default() }
     }
 }
 
-/// Settings that all sessions of a server share: its limits, and the replies that contain its name.
+/// Settings that all sessions of a server share: limits, extensions, and the replies that contain
+/// the server's name.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
-    /// Limits of its sessions.
+    /// Limits that apply to each session.
     pub limits: Limits,
-    /// Extensions in EHLO without TLS.
+    /// Extensions that EHLO lists without TLS.
     pub extensions: Extensions,
-    /// Extensions in EHLO over TLS.
+    /// Extensions that EHLO lists over TLS.
     pub extensions_over_tls: Extensions,
-    /// Protocol to speak.
+    /// Protocol that the server speaks: SMTP or LMTP.
     pub protocol: Protocol,
-    /// Its requirements.
+    /// Requirements that clients must meet.
     pub requires: Requires,
     pub(crate) name: String,
     pub(crate) greeting: Reply,
@@ -66,16 +68,16 @@ pub struct ServerSettings {
 }
 
 impl ServerSettings {
-    /// Creates a server's settings with that name, those limits, and the offer of [`Offer::new`].
+    /// Creates settings with this name, these limits, and the default offer of [`Offer::new`].
     pub fn new(name: &str, limits: Limits) -> Self {
         let offer = Offer::new(&limits);
         Self::with_offer(name, limits, offer)
     }
 
-    /// Creates a server's settings with that name, those limits and that offer.
+    /// Creates settings with this name, these limits and this offer.
     pub fn with_offer(name: &str, limits: Limits, offer: Offer) -> Self {
         let Offer { protocol, extensions: offered, requires } = offer;
-        // RFC 3030 §3: BINARYMIME is useless without CHUNKING.
+        // BINARYMIME is useless without CHUNKING (RFC 3030 §3).
         let offered = Extensions { binary_mime: offered.binary_mime && offered.chunking, ..offered };
         let over_tls = Extensions { starttls: false, ..offered.clone() };
         let hides_auth = requires.tls_for_auth || requires.tls;
@@ -95,7 +97,7 @@ impl ServerSettings {
         }
     }
 
-    /// Returns the extensions that are offered to a client in that state.
+    /// Returns the extensions that EHLO lists with or without TLS.
     pub(crate) fn offers(&self, is_over_tls: bool) -> &Extensions {
         if is_over_tls { &self.extensions_over_tls } else { &self.extensions }
     }
@@ -104,7 +106,8 @@ impl ServerSettings {
         if is_over_tls { &self.ehlo_over_tls } else { &self.ehlo }
     }
 
-    /// Longest command line. AUTH may be longer because of its responses.
+    /// Maximum length of a command line in bytes. It is larger if AUTH is offered, because AUTH may
+    /// carry a long response.
     pub(crate) fn line_bytes(&self) -> usize {
         if self.extensions_over_tls.auth.is_empty() { MAX_LINE_BYTES } else { MAX_EXCHANGE_LINE_BYTES }
     }

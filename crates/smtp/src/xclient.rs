@@ -1,31 +1,31 @@
-//! XCLIENT: a proxy names the client behind it to a server (Postfix, XCLIENT_README).
+//! XCLIENT (Postfix, XCLIENT_README), with which a proxy tells a server about the client behind it.
 use crate::limits::MAX_COMMAND_LINE_BYTES;
 use crate::xtext::{self, Xtext};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Attributes of a client.
+/// Attribute of a client that XCLIENT can set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Attribute {
-    /// NAME: its host name.
+    /// NAME: the client's host name.
     Name,
-    /// ADDR: its address.
+    /// ADDR: the client's IP address.
     Address,
-    /// PORT: its port.
+    /// PORT: the client's port.
     Port,
-    /// PROTO: SMTP or ESMTP.
+    /// PROTO: the client's protocol, SMTP or ESMTP.
     Protocol,
-    /// HELO: its own name in the greeting.
+    /// HELO: the name in the client's greeting.
     Helo,
-    /// LOGIN: its login name.
+    /// LOGIN: the client's login name.
     Login,
-    /// DESTADDR: the address it connected to.
+    /// DESTADDR: the IP address that the client connected to.
     DestinationAddress,
-    /// DESTPORT: the port it connected to.
+    /// DESTPORT: the port that the client connected to.
     DestinationPort,
 }
 
 impl Attribute {
-    /// All of them, in the order in which they are offered.
+    /// All attributes, in the order in which a server offers them.
     pub const ALL: [Self; 8] = [
         Self::Name,
         Self::Address,
@@ -37,7 +37,7 @@ impl Attribute {
         Self::DestinationPort,
     ];
 
-    /// Its name on the wire.
+    /// Returns the attribute's name as XCLIENT sends it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Name => "NAME",
@@ -55,7 +55,7 @@ impl Attribute {
         Self::ALL.into_iter().find(|attribute| name.eq_ignore_ascii_case(attribute.name().as_bytes()))
     }
 
-    /// Reports whether the value is valid for this attribute.
+    /// Returns true if the value is valid for this attribute.
     fn takes(self, value: &[u8]) -> bool {
         match self {
             Self::Address | Self::DestinationAddress => address(value).is_some(),
@@ -67,33 +67,33 @@ impl Attribute {
     }
 }
 
-/// A set of attributes.
+/// Set of XCLIENT attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes(u8);
 
 impl Attributes {
-    /// None of them: no XCLIENT.
+    /// The empty set, which means no XCLIENT.
     pub const NONE: Self = Self(0);
-    /// All of them.
+    /// The set of all attributes.
     pub const ALL: Self = Self(u8::MAX);
 
-    /// Adds one attribute.
+    /// Adds an attribute to the set.
     #[must_use]
     pub fn with(self, attribute: Attribute) -> Self {
         Self(self.0 | 1 << attribute as u8)
     }
 
-    /// Reports whether the attribute is in the set.
+    /// Returns true if the attribute is in the set.
     pub fn has(self, attribute: Attribute) -> bool {
         self.0 & (1 << attribute as u8) != 0
     }
 
-    /// Reports whether the set is empty.
+    /// Returns true if the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Reads the names that follow XCLIENT in a reply to EHLO; unknown ones are skipped.
+    /// Parses the names after XCLIENT in a reply to EHLO. Unknown names are skipped.
     pub(crate) fn parse(names: &[u8]) -> Self {
         let names = names.split(|octet| *octet == b' ').filter_map(Attribute::parse);
         names.fold(Self::NONE, Self::with)
@@ -105,14 +105,15 @@ impl Attributes {
     }
 }
 
-/// Value of an attribute.
+/// Value of an XCLIENT attribute, as the proxy gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttributeValue<'a> {
-    /// A value; [`Xtext::decode`] decodes it.
+    /// A value that the proxy knows. It is still encoded as xtext, and [`Xtext::decode`] decodes
+    /// it.
     Value(Xtext<'a>),
-    /// The value is unknown.
+    /// The value is unknown (`[UNAVAILABLE]`).
     Unavailable,
-    /// The value could not be determined at the moment.
+    /// The value could not be determined at the moment (`[TEMPUNAVAIL]`).
     TemporarilyUnavailable,
 }
 
@@ -126,14 +127,15 @@ impl<'a> AttributeValue<'a> {
     }
 }
 
-/// The arguments of XCLIENT, checked.
+/// Arguments of XCLIENT whose syntax and values are valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Xclient<'a> {
     arguments: &'a [u8],
 }
 
 impl<'a> Xclient<'a> {
-    /// Reads the arguments of XCLIENT; at least one, each once, each with a valid value.
+    /// Parses the arguments of XCLIENT. There must be at least one attribute, each only once and
+    /// with a valid value.
     pub(crate) fn parse(arguments: &'a [u8]) -> Option<Self> {
         let mut seen = Attributes::NONE;
         for word in words(arguments) {
@@ -150,17 +152,17 @@ impl<'a> Xclient<'a> {
         (!seen.is_empty()).then_some(Self { arguments })
     }
 
-    /// All attributes in their order.
+    /// Returns all attributes with their values, in the order of the command.
     pub fn attributes(&self) -> impl Iterator<Item = (Attribute, AttributeValue<'a>)> + use<'a> {
         words(self.arguments).filter_map(pair)
     }
 
-    /// The value of one attribute.
+    /// Returns the value of an attribute, if the command contains the attribute.
     pub fn value(&self, wanted: Attribute) -> Option<AttributeValue<'a>> {
         self.attributes().find(|(attribute, _)| *attribute == wanted).map(|(_, told)| told)
     }
 
-    /// The client's address, if it was sent.
+    /// Returns the client's address, if it is known.
     pub fn address(&self) -> Option<IpAddr> {
         match self.value(Attribute::Address)? {
             AttributeValue::Value(value) => address(&value.decode()),
@@ -168,7 +170,7 @@ impl<'a> Xclient<'a> {
         }
     }
 
-    /// Reports whether the proxy says that the client is logged in.
+    /// Returns true if the proxy says that the client is logged in.
     pub(crate) fn is_logged_in(&self) -> bool {
         matches!(self.value(Attribute::Login), Some(AttributeValue::Value(_)))
     }
@@ -183,7 +185,7 @@ fn pair(word: &[u8]) -> Option<(Attribute, AttributeValue<'_>)> {
     Some((Attribute::parse(&word[..at])?, AttributeValue::parse(&word[at + 1..])?))
 }
 
-/// Reads `127.0.0.1`, or `IPV6:::1`.
+/// Parses an address such as `127.0.0.1` or `IPV6:::1`.
 fn address(value: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(value).ok()?;
     match text.get(..5) {
@@ -197,13 +199,13 @@ fn port(value: &[u8]) -> Option<u16> {
     digits.parse().ok()
 }
 
-/// Attributes that a client sends about another client with XCLIENT.
+/// Attributes that a proxy sends about its client with XCLIENT.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XclientRequest {
     attributes: Vec<(Attribute, String)>,
 }
 
-/// A value that XCLIENT cannot carry.
+/// Error for a value that XCLIENT cannot carry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("XCLIENT cannot set {} to {value:?}", .attribute.name())]
 pub struct XclientError {
@@ -212,11 +214,12 @@ pub struct XclientError {
 }
 
 impl XclientRequest {
-    /// Adds an attribute. `[UNAVAILABLE]` and `[TEMPUNAVAIL]` are values of any attribute; an IPv6 address is written
-    /// `IPV6:::1`.
+    /// Adds an attribute. `[UNAVAILABLE]` and `[TEMPUNAVAIL]` are valid values of any attribute. An
+    /// IPv6 address is written like `IPV6:::1`.
     ///
     /// # Errors
-    /// [`XclientError`] if it is not a value of that attribute, or the attribute has a value already.
+    /// Returns an [`XclientError`] if the value is invalid for this attribute, or if the attribute
+    /// already has a value.
     pub fn with_attribute(mut self, attribute: Attribute, value: &str) -> Result<Self, XclientError> {
         let rendered = match AttributeValue::parse(value.as_bytes()) {
             Some(AttributeValue::Unavailable | AttributeValue::TemporarilyUnavailable) => value.to_owned(),
@@ -234,8 +237,8 @@ impl XclientRequest {
         Ok(self)
     }
 
-    /// Returns the command lines for those attributes that the peer accepts. Each is within the limit of a command
-    /// line.
+    /// Returns XCLIENT command lines with the attributes that the server offers. Attributes that
+    /// would exceed the length of a command line go on another line.
     pub(crate) fn lines(&self, offered: Attributes) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
         for (_, word) in self.attributes.iter().filter(|(attribute, _)| offered.has(*attribute)) {

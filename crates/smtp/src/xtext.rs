@@ -1,13 +1,14 @@
-//! Encoding of text for a parameter's value: `xtext` (RFC 3461 §4), in which `+2B` is a plus.
+//! The encoding `xtext` for values of parameters (RFC 3461 §4), in which `+2B` is a plus.
 use std::borrow::Cow;
 use std::fmt;
 
-/// The encoded value of a parameter with correct syntax.
+/// An encoded value with valid syntax.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Xtext<'a>(&'a [u8]);
 
 impl<'a> Xtext<'a> {
-    /// Checks that `text` is xtext: printable ASCII except `=`, and two capital hexadecimal digits after every `+`.
+    /// Checks that `text` is xtext: printable ASCII without `=`, and two upper-case hexadecimal
+    /// digits after each `+`.
     pub fn parse(text: &'a [u8]) -> Option<Self> {
         let mut rest = text;
         while let Some((&first, after)) = rest.split_first() {
@@ -20,12 +21,12 @@ impl<'a> Xtext<'a> {
         Some(Self(text))
     }
 
-    /// The encoded value.
+    /// Returns the value in its encoded form.
     pub fn as_bytes(&self) -> &'a [u8] {
         self.0
     }
 
-    /// Decodes the value.
+    /// Decodes the value. The result may contain any bytes.
     pub fn decode(&self) -> Cow<'a, [u8]> {
         if !self.0.contains(&b'+') {
             return Cow::Borrowed(self.0);
@@ -56,7 +57,8 @@ fn nibble(digit: u8) -> u8 {
     if digit.is_ascii_digit() { digit - b'0' } else { digit - b'A' + 10 }
 }
 
-/// Writes `text` as xtext.
+/// Encodes `text` as xtext (RFC 3461 §4), which escapes `+`, `=` and all bytes outside of printable
+/// ASCII.
 pub fn encode(text: &[u8]) -> String {
     use fmt::Write;
     let mut encoded = String::with_capacity(text.len());

@@ -1,8 +1,9 @@
-//! Messages per second that the spool makes durable, beside the raw limit of the same disk in the same run: one write
-//! and one sync of as many bytes, in a file that already has its full length.
+//! Messages per second that the spool makes durable, compared with the raw limit of the same disk
+//! in the same run. The raw limit is one write and one sync of the same number of bytes, in a file
+//! that already has its full length.
 //!
-//! `SPOOL_BENCH_DIR` sets the directory; without it, the build directory. Rounds of spool and raw alternate; medians
-//! are printed.
+//! `SPOOL_BENCH_DIR` sets the directory. The default is the build directory. Rounds of spool and
+//! raw disk alternate, and medians are printed.
 #![allow(clippy::print_stdout)]
 use mailrun_spool::{NewMessage, Options, RealDisk, Receipt, Spool};
 use std::collections::VecDeque;
@@ -76,7 +77,7 @@ fn compare(directory: &Path, raw: &File, bytes: usize, batch: usize) {
     let (spool, backlog) = Spool::open(Arc::new(disk), options).expect("the spool opens");
     backlog.for_each(|left| spool.done(left.expect("it is whole").id));
     let body: Arc<[u8]> = vec![b'x'; bytes].into();
-    // The first round is not measured: it creates the segments that later rounds reuse.
+    // The first round is not measured, because it creates the segments that later rounds reuse.
     spool_rate(&spool, &body, batch);
     let before = spool.stats();
     let mut ours = Vec::new();
@@ -93,8 +94,8 @@ fn compare(directory: &Path, raw: &File, bytes: usize, batch: usize) {
     println!("{bytes:>7} {batch:>6} {ours:>12.0} {a_sync:>9.1} {raws:>12.0} {:>6.2}", ours / raws);
 }
 
-/// Messages stored and marked done per second by one sender, which always gathers one batch while another is being
-/// synced.
+/// Messages per second that one sender stores and marks as done. The sender always gathers one
+/// batch while another is being synced.
 fn spool_rate(spool: &Spool, body: &Arc<[u8]>, batch: usize) -> f64 {
     let in_flight = if batch == 1 { 1 } else { 2 * batch };
     let mut waiting: VecDeque<Receipt> = VecDeque::with_capacity(in_flight);
@@ -108,7 +109,7 @@ fn spool_rate(spool: &Spool, body: &Arc<[u8]>, batch: usize) -> f64 {
                 body: Arc::clone(body),
             }));
         }
-        // Receipts of one sync resolve together.
+        // Receipts of the same sync resolve together.
         for receipt in waiting.drain(..batch.min(waiting.len())) {
             spool.done(receipt.wait().expect("the disk does not fail").id());
             stored += 1;
@@ -117,7 +118,8 @@ fn spool_rate(spool: &Spool, body: &Arc<[u8]>, batch: usize) -> f64 {
     f64::from(stored) / start.elapsed().as_secs_f64()
 }
 
-/// Rate that the disk could reach: writes the same bytes in batches of that size, without computing anything.
+/// Messages per second that the disk could reach. Writes batches of the same size without computing
+/// anything.
 fn raw_rate(file: &File, body: &Arc<[u8]>, batch: usize) -> f64 {
     let record = 40 + ENVELOPE.len() + body.len();
     let bytes = vec![1; (32 + batch * record).next_multiple_of(4096)];

@@ -1,4 +1,5 @@
-//! Keeps standard input in a spool, and lists what is there: it survives a power failure after the last line.
+//! Stores standard input in a spool, and lists the stored messages. They survive a power failure
+//! after the last line is printed.
 //! `echo hello | cargo run -p mailrun-spool --example keep -- kept.spool`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 use mailrun_spool::{NewMessage, Options, RealDisk, Spool};

@@ -1,11 +1,12 @@
-//! The unfinished messages of a spool that is opened.
+//! Unfinished messages that a spool had when it was opened.
 use crate::compaction::notes_of;
 use crate::index::SharedIndex;
 use crate::{Error, Id, RecoveredMessage};
 use std::sync::Arc;
 
-/// The messages that were not done when the spool was opened, in the order of the log. This costs 8 bytes per message.
-/// Each message is read when it is asked for, and left out if it is done by then.
+/// Messages that were not done when the spool was opened, in the order of the log. The iterator
+/// keeps 8 bytes per message. It reads a message from the disk only when the message is asked for,
+/// and skips messages that are done by then.
 pub struct Backlog {
     index: Arc<SharedIndex>,
     ids: std::vec::IntoIter<Id>,
@@ -23,12 +24,12 @@ impl Backlog {
         Self { index: Arc::default(), ids: Vec::new().into_iter(), damaged_bodies: Vec::new() }
     }
 
-    /// Upper limit of the messages still to come.
+    /// Maximum number of messages still to come. Messages that are done by then are skipped.
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Reports whether no message is still to come.
+    /// Returns true if no message is still to come.
     pub fn is_empty(&self) -> bool {
         self.ids.len() == 0
     }

@@ -1,15 +1,16 @@
-//! A batch under construction: small parts are copied into one buffer, large bodies stay where they are.
+//! Builds a batch. Small parts are copied into one buffer, and large bodies stay where they are.
 use crate::format::{BATCH_HEADER_BYTES, BLOCK, BatchHeader, RecordHeader};
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bodies up to this length are copied. That is cheaper than another piece in the system call.
+/// Bodies up to this length are copied, because a copy is cheaper than another piece in the system
+/// call.
 const MAX_COPIED_BYTES: usize = 4096;
 
 pub(crate) struct BatchBuilder {
     bytes: Vec<u8>,
-    /// The pieces cover `bytes` up to here.
+    /// Number of bytes of the buffer that belong to finished pieces.
     covered_end: usize,
     pieces: Vec<BatchPiece>,
     length: u64,
@@ -21,7 +22,6 @@ enum BatchPiece {
     Body(Arc<[u8]>),
 }
 
-/// A body on its way into a batch, with the fields that go with it.
 pub(crate) struct RecordParts<'a> {
     pub(crate) record: RecordHeader,
     pub(crate) envelope: &'a [u8],
@@ -70,7 +70,8 @@ impl BatchBuilder {
         }
     }
 
-    /// Completes the batch with padding up to the end of its last block. Returns the pieces to be written in one call.
+    /// Completes the batch with padding up to the end of its last block. Returns the pieces, which
+    /// are written in one call.
     pub(crate) fn finish(&mut self, seed: u32, synced: u64) -> Vec<IoSlice<'_>> {
         let batch = BatchHeader { records: self.records, bytes: self.length, synced };
         self.bytes[..BATCH_HEADER_BYTES].copy_from_slice(&batch.encode(seed));
@@ -93,7 +94,8 @@ impl BatchBuilder {
     }
 }
 
-/// A buffer that grew beyond this in a burst is freed.
+/// Capacity above which the buffer is freed after a batch, so that a burst does not occupy memory
+/// forever.
 const MAX_KEPT_BYTES: usize = 4 << 20;
 
 #[cfg(test)]

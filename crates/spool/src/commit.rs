@@ -1,4 +1,5 @@
-//! The commit thread: takes the gathered messages, writes and syncs them, resolves their receipts, and frees segments.
+//! The commit thread. It takes the gathered messages, writes and syncs them, resolves their
+//! receipts, and frees segments.
 use crate::commit_queue::{CommitBatch, CommitQueue, WhenIdle};
 use crate::compaction::{CompactionProgress, CompactionState, rewrite};
 use crate::log::Log;
@@ -6,8 +7,8 @@ use crate::{Error, Id};
 use std::io;
 use std::sync::Arc;
 
-/// Runs until the spool is closed or its disk fails. First writes `unproven` again: messages of an earlier run whose
-/// sync nothing proves.
+/// Runs until the spool is closed or its disk fails. First writes the `unproven` messages again: an
+/// earlier run wrote them, but nothing proves that their sync succeeded.
 pub(crate) fn run(queue: &Arc<CommitQueue>, mut log: Log, unproven: Vec<Id>) {
     let _guard = CommitGuard(Arc::clone(queue));
     if let Err(error) = rewrite(&mut log, unproven).and_then(|()| run_until_closed(queue, &mut log)) {
@@ -40,8 +41,8 @@ fn run_until_closed(queue: &CommitQueue, log: &mut Log) -> io::Result<()> {
     }
 }
 
-/// Wakes all waiting callers when the commit thread exits, even if it panics. Requests that the thread had already
-/// taken are answered when their `CommitBatch` is dropped.
+/// Wakes all waiting callers when the commit thread exits, even if it panics. Requests that the
+/// thread had already taken are answered when their `CommitBatch` is dropped.
 struct CommitGuard(Arc<CommitQueue>);
 
 impl Drop for CommitGuard {

@@ -1,4 +1,5 @@
-//! Queue in which messages gather while the commit thread writes. Messages that arrive together are committed together.
+//! Queue in which messages gather while the commit thread writes. The thread commits all gathered
+//! messages together.
 use crate::message::{DeferredRecord, NumberedMessage};
 use crate::receipt::{BatchOutcome, BatchStatus, NotesReceipt};
 use crate::reserve::Reserve;
@@ -7,11 +8,12 @@ use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Longest time that notes wait for a batch to go into.
+/// Longest time that a note waits for a batch.
 pub(crate) const NOTE_DELAY: Duration = Duration::from_secs(1);
-/// With this many notes they no longer wait, so that memory is bounded.
+/// When this many notes are waiting, they are written at once. This bounds their memory.
 const MAX_DEFERRED_RECORDS: usize = 16_384;
-/// Checksumming this many bytes takes a few microseconds, no longer than combining two checksums.
+/// A checksum over this many bytes takes a few microseconds, which is no longer than combining two
+/// checksums.
 const MAX_LOCKED_CHECKSUM_BYTES: usize = 64 << 10;
 
 pub(crate) struct CommitQueue {
@@ -22,7 +24,7 @@ pub(crate) struct CommitQueue {
 struct CommitQueueState {
     stores: Vec<NumberedMessage>,
     deferred_records: Vec<DeferredRecord>,
-    /// Arrival of the oldest deferred record.
+    /// Time at which the oldest deferred record was added.
     deferred_since: Option<Instant>,
     batch_status: Arc<BatchStatus>,
     /// Receipts that wait until all notes so far are durable.
@@ -33,7 +35,7 @@ struct CommitQueueState {
     stopped: Option<Error>,
 }
 
-/// The requests to make notes durable that go with one batch.
+/// Requests to make notes durable with the next batch.
 #[derive(Default)]
 pub(crate) struct NoteSyncs {
     status: Arc<BatchStatus>,
@@ -52,7 +54,7 @@ pub(crate) struct CommitBatch {
     pub(crate) deferred_records: Vec<DeferredRecord>,
     pub(crate) status: Arc<BatchStatus>,
     pub(crate) note_syncs: Option<NoteSyncs>,
-    /// Set if nothing follows this batch.
+    /// Set if the queue is closed, so nothing follows this batch.
     pub(crate) is_last: bool,
 }
 
@@ -61,7 +63,7 @@ impl CommitBatch {
         self.stores.is_empty() && self.deferred_records.is_empty() && self.note_syncs.is_none()
     }
 
-    /// Resolves the receipts of all messages and notes in it.
+    /// Resolves the receipts of all messages and notes in the batch.
     pub(crate) fn resolve(&mut self, outcome: Result<Vec<(u32, Error)>, Error>) {
         let (of_notes, of_messages) = match outcome {
             Ok(refused) => (BatchOutcome::StoredExcept(Vec::new()), BatchOutcome::StoredExcept(refused)),
@@ -75,13 +77,13 @@ impl CommitBatch {
 }
 
 impl Drop for CommitBatch {
-    /// If the commit thread panicked, fails the requests that it had taken.
+    /// Fails the requests of the batch if the commit thread panicked before it resolved them.
     fn drop(&mut self) {
         self.resolve(Err(Error::Poisoned("the commit thread failed".into())));
     }
 }
 
-/// What the commit thread does when the queue is empty.
+/// Tells the commit thread what to do when the queue is empty.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WhenIdle {
     Compact,
@@ -108,11 +110,12 @@ impl CommitQueue {
         self.state.lock().expect("nothing panics while it holds the inbox")
     }
 
-    /// Adds a message to the next batch. With `id_at`, writes its id into the body at that offset. Returns the body as
-    /// well.
+    /// Adds a message to the next batch. With `id_at`, writes the message's id into the body at
+    /// that offset. Returns the body as it is stored.
     pub(crate) fn store(&self, mut draft: NewMessage, reserve: Reserve, id_at: Option<usize>) -> (Receipt, Arc<[u8]>) {
-        // Checksum the part of the body after the id in the caller's thread: there are many callers but only one commit
-        // thread. Do it without the lock, unless it takes less time than combining two checksums.
+        // Compute the checksum of the bytes after the id in the caller's thread, because there are
+        // many callers but only one commit thread. Compute it before taking the lock, unless it
+        // takes less time than combining two checksums.
         let tail_at = id_at.map_or(0, |at| (at + Id::TEXT_BYTES).min(draft.body.len()));
         let tail_bytes = draft.body.len() - tail_at;
         let tail_crc =
@@ -139,7 +142,7 @@ impl CommitQueue {
         (receipt, body)
     }
 
-    /// Adds a note to a later batch.
+    /// Adds a note, or a mark that a message is done, to a later batch.
     pub(crate) fn add_deferred(&self, record: DeferredRecord) {
         let mut state = self.state();
         if state.stopped.is_some() {
@@ -155,7 +158,7 @@ impl CommitQueue {
         }
     }
 
-    /// Requests a sync of all notes that have come so far.
+    /// Requests that all notes so far become durable.
     pub(crate) fn sync_notes(&self) -> NotesReceipt {
         let mut state = self.state();
         if let Some(error) = &state.stopped {
@@ -170,19 +173,19 @@ impl CommitQueue {
     }
 
     fn wake_committer(&self, mut state: MutexGuard<'_, CommitQueueState>) {
-        // Whoever wakes the thread clears this, so that it is woken only once.
+        // The flag is cleared here, so that the thread is woken only once.
         if mem::take(&mut state.is_waiting) {
             drop(state);
             self.work_added.notify_one();
         }
     }
 
-    /// The error because of which the queue accepts nothing more, if there is one.
+    /// Returns the disk error because of which the spool accepts nothing more, if there is one.
     pub(crate) fn failure(&self) -> Option<Error> {
         self.state().stopped.clone().filter(|error| matches!(error, Error::Poisoned(_)))
     }
 
-    /// Accepts nothing more. Messages that are already gathered are still committed.
+    /// Closes the queue for new requests. Messages that are already gathered are still committed.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.is_closing = true;
@@ -190,7 +193,7 @@ impl CommitQueue {
         self.wake_committer(state);
     }
 
-    /// Rejects everything from now on, including the gathered messages.
+    /// Rejects all requests from now on, and fails the gathered messages.
     pub(crate) fn stop(&self, error: Error) {
         let mut state = self.state();
         state.stopped = Some(error.clone());
@@ -205,7 +208,7 @@ impl CommitQueue {
         batch_status.resolve(BatchOutcome::Failed(error));
     }
 
-    /// Fails everything that still waits, because the commit thread is gone.
+    /// Fails all waiting requests because the commit thread has exited.
     pub(crate) fn end(&self, reason: Error) {
         let known = self.state.lock().map(|state| state.stopped.clone()).unwrap_or_default();
         match known {
@@ -214,7 +217,8 @@ impl CommitQueue {
         }
     }
 
-    /// Moves everything from the queue into `taken`, which must be empty. Waits until there is something.
+    /// Moves everything from the queue into `taken`, which must be empty. With `WhenIdle::Wait`,
+    /// blocks until something must be committed.
     pub(crate) fn take(&self, taken: &mut CommitBatch, meanwhile: WhenIdle) {
         let mut state = self.state();
         loop {
@@ -244,7 +248,8 @@ impl CommitQueue {
 }
 
 impl CommitQueueState {
-    /// Longest time that the gathered records may wait: zero if there are messages.
+    /// Longest time that the gathered records may wait. Zero if a caller waits for them. `None` if
+    /// there are no records.
     fn max_wait(&self) -> Option<Duration> {
         let is_awaited = !self.stores.is_empty() || self.note_syncs.is_some();
         if is_awaited || self.is_closing || self.deferred_records.len() >= MAX_DEFERRED_RECORDS {

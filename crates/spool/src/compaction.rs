@@ -1,8 +1,9 @@
-//! Making room: the messages that still count in the oldest segment are moved to the end of the log.
+//! Makes room by moving the live messages of the oldest segment to the end of the log.
 //!
-//! Segments are given up in order, so one message that waits for days would hold up all after it. Moving it costs
-//! writes, so it is done only if the segments in use hold more than twice the bytes that count. Then at most about half
-//! of the written bytes are moved messages.
+//! Segments are freed in order, so a message that waits for days would keep all later segments in
+//! use. Moving messages costs writes, so it is done only if the used segments hold more than twice
+//! as many bytes as their live messages. Then at most about half of the written bytes are moved
+//! messages.
 use crate::batch_builder::RecordParts;
 use crate::format::{RecordHeader, RecordKind, join_notes, split_notes};
 use crate::index::{FillLevel, MessageLocations};
@@ -17,16 +18,18 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(crate) struct CompactionState {
     scan: Option<(u64, Scan)>,
-    /// Some records could not be read or found no room. Compaction tries again after a change.
+    /// Set if the rest of the oldest segment cannot be moved, because records are unreadable or
+    /// there is no room. Compaction tries again after a change.
     is_stuck: bool,
 }
 
-/// Bytes that are moved at a time. New messages have to wait meanwhile, so this is small.
+/// Number of bytes that are moved at a time. It is small because new messages have to wait
+/// meanwhile.
 const SLICE_BYTES: u64 = 4 << 20;
-/// Batches that are read at a time.
+/// Number of batches that are read at a time.
 const SLICE_BATCHES: u32 = 256;
 
-/// Whether there is more to do at once.
+/// Tells whether compaction can continue at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CompactionProgress {
     More,
@@ -40,7 +43,8 @@ fn is_worthwhile(fill: FillLevel, is_pressed: bool, options: &Options) -> bool {
 }
 
 impl CompactionState {
-    /// Works between two batches: gives up segments, and takes one step towards giving up the next one.
+    /// Does one step of compaction between two batches: frees segments, and moves some messages of
+    /// the oldest one.
     pub(crate) fn compact(&mut self, log: &mut Log) -> io::Result<CompactionProgress> {
         log.retire()?;
         if !needs_compaction(log) {
@@ -62,7 +66,7 @@ impl CompactionState {
         Ok(if more { CompactionProgress::More } else { CompactionProgress::Done })
     }
 
-    /// Moves some of the live messages of that segment.
+    /// Moves some of the live messages of the oldest segment.
     fn compact_slice(&mut self, log: &mut Log, oldest: &Arc<Segment>) -> Result<(), LogWriteError> {
         let mut scan = match self.scan.take() {
             Some((order, scan)) if order == oldest.position => scan,
@@ -73,7 +77,7 @@ impl CompactionState {
         for _ in 0..SLICE_BATCHES {
             match scan.next_batch(&mut seen) {
                 Ok(ScanResult::Batch) => moved += relocate_all(log, oldest, &seen)?,
-                // Either the segment ends here, or it is damaged.
+                // The segment ends here, or it is damaged.
                 Ok(ScanResult::Invalid(_)) | Err(_) => return self.compact_rest(log, oldest),
             }
             if moved >= SLICE_BYTES {
@@ -84,8 +88,9 @@ impl CompactionState {
         Ok(())
     }
 
-    /// Moves the messages behind the damage at which the scan ended. If a message cannot be moved, its segment is kept
-    /// until a restart, which reports it as damaged.
+    /// Moves the messages behind the damage at which the scan ended, or behind the last batch. If a
+    /// message cannot be moved, its segment stays in use until a restart, which reports the message
+    /// as damaged.
     fn compact_rest(&mut self, log: &mut Log, oldest: &Arc<Segment>) -> Result<(), LogWriteError> {
         self.is_stuck = true;
         log.flush(FlushMode::Buffered).map_err(LogWriteError::Disk)?;
@@ -104,8 +109,8 @@ impl CompactionState {
     }
 }
 
-/// Writes the messages again at the end of the log and syncs them, as far as there is room. Older copies of them are
-/// still in the spool, so no segment may be released before this.
+/// Writes the messages again at the end of the log, as far as there is room, and syncs them. The
+/// only readable copies may be in old segments, so no segment may be freed before this.
 pub(crate) fn rewrite(log: &mut Log, messages: Vec<Id>) -> io::Result<()> {
     for id in messages {
         let Some(locations) = log.index.lock().locate(id) else { continue };
@@ -141,20 +146,22 @@ fn relocate_all(log: &mut Log, segment: &Arc<Segment>, seen: &[ScannedRecord]) -
 
 fn relocate_one(log: &mut Log, locations: &MessageLocations) -> Result<(), LogWriteError> {
     let MessageLocations { segment, record: spot, .. } = locations;
-    // A message that cannot be read stays where it is, and keeps its segment.
+    // A message that cannot be read stays where it is, and its segment stays in use.
     let Ok(Some(head)) = segment.read_metadata(*spot) else { return Ok(()) };
     let Ok(mut notes) = notes_of(locations, &head) else { return Ok(()) };
     while notes.iter().map(|note| note.len() as u64 + 4).sum::<u64>() > Options::MAX_ENVELOPE_BYTES {
         notes.remove(0);
     }
     let notes = join_notes(&notes);
-    // The body keeps its checksum, so damage to it remains detectable.
+    // The moved record keeps the checksum of the body, so that damage to the body can still be
+    // detected.
     let body = segment.read_body_lossy(*spot, &head.record);
     let record = RecordHeader { kind: RecordKind::Moved, notes_bytes: notes.len() as u32, ..head.record };
     log.relocate(&RecordParts { record, envelope: head.envelope(), notes: &notes, body: Some(&body) })
 }
 
-/// Returns all notes of a message whose head has been read: first those in its record, then those that follow.
+/// Returns all notes of a message, from the oldest on. The first notes are in the message's own
+/// record, and later notes in records of their own.
 pub(crate) fn notes_of(
     locations: &MessageLocations,
     head: &crate::segment::RecordMetadata,

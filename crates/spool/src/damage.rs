@@ -1,66 +1,71 @@
-//! Damage: parts of a spool that do not read as they were written, and which messages this costs.
+//! Damaged parts of a spool, and the messages that the damage costs.
 use crate::Id;
 use std::fmt;
 
 /// A part of a spool that does not read as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// The file's name in the spool's directory; for a segment that is missing, the name of the one after it.
+    /// Name of the file in the spool's directory. For a missing segment, the name of the segment
+    /// after it.
     pub segment: String,
-    /// The first byte that is damaged.
+    /// Offset of the first damaged byte in the file.
     pub offset: u64,
-    /// Largest number of bytes that are damaged.
+    /// Maximum number of damaged bytes.
     pub bytes: u64,
-    /// The damaged part.
+    /// The kind of part that is damaged, which decides what is lost.
     pub kind: DamageKind,
-    /// The loss that it causes.
+    /// The loss that the damage causes.
     pub cost: Cost,
-    /// The lost messages whose numbers are known, from legible parts or because the numbers are missing in the
-    /// sequence. At most [`Damage::MAX_NAMED`].
+    /// Lost messages whose numbers are known, either from readable parts or because the numbers are
+    /// missing in the sequence. At most [`Damage::MAX_NAMED`].
     pub messages: Vec<Id>,
-    /// Number of messages that may be lost besides those that are named.
+    /// Number of messages that may be lost in addition to the messages in `messages`.
     pub unnamed: u64,
-    /// An earlier start has reported this damage, and the same bytes are in the quarantine.
+    /// Set if an earlier start has reported this damage, and the quarantine has a copy of the same
+    /// bytes.
     pub is_known: bool,
 }
 
-/// Kinds of damage.
+/// Kind of the damaged part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DamageKind {
-    /// A header of a segment that is neither legible nor zeros, or zeros in place of a header that was written.
+    /// The header of a segment is unreadable, or consists of zeros although a header was written.
     Header,
-    /// A segment is missing that must have existed.
+    /// A segment that must have existed is missing.
     MissingSegment,
-    /// The newest segment is missing; the damage has its name.
+    /// The newest segment is missing. The damage has the name of that segment.
     MissingNewest,
     /// Two segments claim the same place in the log.
     DoubledSegment,
-    /// Batches or records that had been synced. The sound ones between them are kept.
+    /// Batches or records that had been synced are damaged. Intact records between them are kept.
     Records,
-    /// The content of a message whose envelope is sound. The message is known, and cannot be delivered.
+    /// The body of a message is damaged, but its envelope is intact. The message is known, but
+    /// cannot be delivered.
     Body,
-    /// The unsynced end of the log that a crash tore. If there was a crash, this is not damage.
+    /// A crash tore the unsynced end of the log. If there was a crash, this is not damage.
     TornEnd,
 }
 
-/// Losses that damage causes.
+/// Loss that a damage causes, from the smallest to the largest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cost {
-    /// Nothing is lost: everything there was done, is also stored elsewhere, or was recovered.
+    /// Nothing is lost, because everything in the damaged part was done, is also stored elsewhere,
+    /// or was recovered.
     Nothing,
-    /// Notes, or marks that messages are done. Some work may be repeated.
+    /// Notes are lost, or marks that messages are done. Some work may be repeated.
     Notes,
-    /// It is unknown what is lost: notes, or a message that had been moved.
+    /// The loss is unknown. It may be notes, or a message that had been moved.
     Unknown,
-    /// Messages that were not done.
+    /// Messages that were not done are lost.
     Messages,
 }
 
 impl Damage {
-    /// Limit of messages that are named.
+    /// Maximum number of lost messages that are listed.
     pub const MAX_NAMED: usize = 10_000;
 
-    /// Reports whether an administrator must act: the damage costs something, and does not merely result from a crash.
+    /// Returns true if an administrator must act, because the damage costs something and does not
+    /// merely result from a crash.
     pub fn is_alarming(&self) -> bool {
         self.cost != Cost::Nothing && self.kind != DamageKind::TornEnd
     }
@@ -92,7 +97,7 @@ impl fmt::Display for Cost {
 }
 
 impl fmt::Display for Damage {
-    /// Writes one line: where the damage is, what is damaged, and the cost.
+    /// Writes one line that says where the damage is, what is damaged, and what it costs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { segment, offset, bytes, kind, cost, .. } = self;
         write!(f, "{segment}, offset {offset}, {bytes} bytes: {kind}; ")?;

@@ -1,4 +1,4 @@
-//! The interface of a disk, and its implementation by a directory of a file system.
+//! The interface of a disk, and an implementation that uses a directory of a file system.
 use rustix::fs::{AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use std::fs::{DirBuilder, File};
@@ -9,65 +9,71 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A directory for one spool.
+/// A directory that holds the files of one spool.
 pub trait Disk: Send + Sync {
-    /// Excludes every other process for as long as the returned value lives. `WouldBlock` if another process has the
-    /// lock.
+    /// Locks the directory against all other processes for as long as the returned value lives.
+    /// Returns `WouldBlock` if another process has the lock.
     fn lock(&self) -> io::Result<Box<dyn Send + Sync>>;
-    /// The names of all files.
+    /// Returns the names of all files in the directory.
     fn list(&self) -> io::Result<Vec<String>>;
-    /// Creates a file. `AlreadyExists` if there is one of that name, which is left as it is. A name may have one slash:
-    /// the directory before it is created if needed.
+    /// Creates a file. Returns `AlreadyExists` if there is a file with that name, which stays
+    /// unchanged. A name may contain one slash: the directory before the slash is created if
+    /// needed.
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
-    /// Opens an existing file.
+    /// Opens an existing file for reading and writing.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
-    /// Removes a file.
+    /// Removes a file from the directory.
     fn remove(&self, name: &str) -> io::Result<()>;
-    /// Returns when earlier creations and removals of files are durable.
+    /// Makes earlier creations and removals of files durable. Returns when they are.
     fn sync_directory(&self) -> io::Result<()>;
-    /// Number of bytes that further files may have, as far as that is known.
+    /// Returns the number of bytes that new files can have. `u64::MAX` means that the number is
+    /// unknown.
     fn available_bytes(&self) -> io::Result<u64> {
         Ok(u64::MAX)
     }
 }
 
-/// A file of a [`Disk`].
+/// An open file of a [`Disk`].
 pub trait DiskFile: Send + Sync {
-    /// Its length.
+    /// Returns the file's length in bytes.
     fn bytes(&self) -> io::Result<u64>;
-    /// Reads until `buffer` is full or the file ends, and returns the number of bytes.
+    /// Reads until `buffer` is full or the file ends. Returns the number of bytes read.
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize>;
-    /// Writes all pieces, one after the other.
+    /// Writes all pieces one after the other, from the offset `at` on.
     fn write_at(&self, pieces: &mut [IoSlice<'_>], at: u64) -> io::Result<()>;
-    /// Extends an empty file to that length and fills it with zeros, so that a later write changes nothing but data: no
-    /// block has to be allocated, and a sync of it needs no commit of the file system's journal. It works in portions,
-    /// and after each calls `rest` with the time that it took: a caller without hurry then leaves the disk to others.
+    /// Extends an empty file to that length and fills it with zeros. A later write then allocates
+    /// no blocks, and syncing it needs no commit of the file system's journal.
+    ///
+    /// The file is written in portions. After each portion, `throttle` is called with the time that
+    /// the portion took, so that a caller without hurry can leave the disk to others for a while.
     fn preallocate(&self, bytes: u64, throttle: &dyn Fn(Duration)) -> io::Result<()>;
-    /// Reports whether blocks are allocated for all of it: a copy of a file may have holes, and a write into a hole may
-    /// find no space.
+    /// Returns true if blocks are allocated for the whole file. A copied file may have holes, and a
+    /// write into a hole may fail for lack of space.
     fn is_allocated(&self) -> io::Result<bool> {
         Ok(true)
     }
-    /// Returns when everything that was written before survives a power failure.
+    /// Makes everything written so far durable. Returns when it survives a power failure.
     fn sync_data(&self) -> io::Result<()>;
 }
 
-/// Reads, and retries once after an error, so that a single error costs no message.
+/// Reads, and tries again once after an error, so that a single failed read loses no message.
 pub(crate) fn read_with_retry(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     file.read_at(buffer, at).or_else(|_| file.read_at(buffer, at))
 }
 
-/// A directory of a file system. It stays the same directory if it is renamed, or if another one takes its path.
+/// A directory of a file system. The handle stays valid if the directory is renamed, and does not
+/// follow if another directory takes its path.
 #[derive(Debug)]
 pub struct RealDisk {
     directory: PathBuf,
     opened: File,
-    /// Files were moved to the quarantine directory since the last sync.
+    /// Set if files were moved to the quarantine directory since the last sync.
     has_quarantined: AtomicBool,
 }
 
 impl RealDisk {
-    /// Uses that directory, and creates it if needed: for its owner only, since it will hold other people's mail.
+    /// Opens the directory, or creates it. A new directory is accessible only to its owner, because
+    /// it will hold other people's mail.
     pub fn new(directory: impl Into<PathBuf>) -> io::Result<Self> {
         let directory = directory.into();
         DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
@@ -76,12 +82,12 @@ impl RealDisk {
         Ok(Self { directory, opened, has_quarantined: AtomicBool::new(false) })
     }
 
-    /// The directory.
+    /// Returns the path of the directory that holds the spool.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Opens a file for reading and writing. A symbolic link in its place is not followed.
+    /// Opens a file for reading and writing. Refuses a symbolic link in place of the file.
     fn file(&self, name: &str, options: OFlags) -> io::Result<File> {
         open_at(&self.opened, name, OFlags::RDWR | OFlags::NOFOLLOW | options)
     }
@@ -139,7 +145,7 @@ impl ReadOnlyDisk {
         Ok(Self { opened: File::open(directory)? })
     }
 
-    /// Excludes every process that wants to open the spool for writing.
+    /// Locks the spool against all processes that want to open it for writing.
     pub(crate) fn lock_shared(&self) -> io::Result<Box<dyn Send + Sync>> {
         let directory = lock_directory(&self.opened, FlockOperation::NonBlockingLockShared)?;
         match open_at(&self.opened, LOCK, OFlags::empty()) {
@@ -153,12 +159,13 @@ impl ReadOnlyDisk {
     }
 }
 
-/// Locks a directory itself: a file in it may be deleted by anybody who cleans up, and then excludes nobody.
+/// Locks the directory itself, because somebody who cleans up may delete a lock file, which then
+/// excludes nobody.
 ///
-/// Callers lock the file [`LOCK`] as well, because earlier versions lock only that, and because a network file system
-/// such as NFS shows other hosts the locks of files but not those of directories.
+/// Callers lock the file [`LOCK`] as well. Earlier versions lock only the file, and a network file
+/// system such as NFS shows other hosts the locks of files but not the locks of directories.
 fn lock_directory(directory: &File, operation: FlockOperation) -> io::Result<File> {
-    // A lock belongs to an open file, so each lock needs its own.
+    // A lock belongs to an open file, so each lock needs an open file of its own.
     let opened = open_at(directory, ".", OFlags::DIRECTORY)?;
     flock(&opened, "the directory", operation)?;
     Ok(opened)
@@ -211,13 +218,14 @@ impl Disk for ReadOnlyDisk {
     }
 }
 
-/// Returns when the directory's own name survives a power failure, and the names of those above it. Every process must
-/// call it before it relies on the directory: a former process may have created it, and have ended or failed before the
-/// sync.
+/// Makes the names of the directory and of all directories above it durable, so that they survive a
+/// power failure. Each process must call this before it relies on the directory, because an earlier
+/// process may have created the directory and failed before the sync.
 pub fn sync_ancestors(directory: &Path) -> io::Result<()> {
     for above in directory.canonicalize()?.ancestors().skip(1) {
         match File::open(above).and_then(|opened| opened.sync_all()) {
-            // If this user may not read the directory, or nobody may write it, this user has created nothing there.
+            // This user may not read the directory, or nobody may write to it. In both cases this
+            // user has created nothing there.
             Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {}
             // Some file systems cannot sync directories and do not need it.
             Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => {}
@@ -271,7 +279,7 @@ impl DiskFile for File {
 
     fn preallocate(&self, bytes: u64, throttle: &dyn Fn(Duration)) -> io::Result<()> {
         match rustix::fs::fallocate(self, FallocateFlags::empty(), 0, bytes) {
-            // Not every file system can allocate. Writing zeros works everywhere.
+            // Not every file system can allocate space in advance. Writing zeros works everywhere.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
             Err(error) => return Err(error.into()),
         }
@@ -282,7 +290,8 @@ impl DiskFile for File {
             let length = (bytes - at).min(ZERO_CHUNK_BYTES as u64);
             self.write_all_at(&zeros[..length as usize], at)?;
             at += length;
-            // Sync in portions, so that the sync of another file does not have to wait for all of it.
+            // Sync in portions, so that the sync of another file does not have to wait for the
+            // whole file.
             self.sync_data()?;
             throttle(began.elapsed());
         }
@@ -299,11 +308,12 @@ impl DiskFile for File {
     }
 }
 
-/// Name of the file that is locked in addition to the directory.
+/// Name of the lock file, which is locked in addition to the directory.
 const LOCK: &str = "lock";
-/// Subdirectory of the spool. The names of files in it start with this and a slash.
+/// Subdirectory for copies of damaged bytes. The names of files in it begin with this name and a
+/// slash.
 const QUARANTINE: &str = "quarantine";
-/// IOV_MAX: Linux takes this many pieces per call.
+/// Maximum number of pieces per call on Linux (IOV_MAX).
 const MAX_IOVECS: usize = 1024;
-/// Size of a portion: some milliseconds of a disk's time.
+/// Size of a portion in bytes. It takes a disk some milliseconds.
 const ZERO_CHUNK_BYTES: usize = 1 << 20;

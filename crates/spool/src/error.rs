@@ -1,63 +1,68 @@
-//! Errors of a spool, named by who is to blame.
+//! Errors of a spool, by what the caller can do about them.
 use crate::{Damage, Id};
 use std::io;
 use std::sync::Arc;
 
-/// Why the spool did not do what it was asked. Cheap to clone, because a whole batch may fail for one reason.
+/// Reason why the spool did not do what it was asked. Errors are cheap to clone, because a whole
+/// batch may fail for one reason.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no room for this message until other messages are done. An SMTP server should answer 452.
+    /// The spool has no room for this message until other messages are done. An SMTP server should
+    /// answer 452.
     #[error("the spool is full")]
     Full,
-    /// A write or a sync failed, so the content of the disk is unknown, and the spool accepts nothing more. An SMTP
-    /// server should answer 451. A restart recovers what is on the disk.
+    /// A write or a sync failed. The content of the disk is unknown, so the spool accepts nothing
+    /// more, and an SMTP server should answer 451. A restart recovers everything that is on the
+    /// disk.
     #[error("the spool's disk failed; no mail is accepted until a restart: {0}")]
     Poisoned(Arc<str>),
-    /// Synced bytes do not read as they were written.
+    /// Bytes that had been synced do not read as they were written.
     #[error("{file} is damaged at offset {offset}")]
     Damaged {
-        /// Its name in the spool's directory.
+        /// Name of the file in the spool's directory.
         file: String,
-        /// The first byte that is wrong.
+        /// Offset of the first wrong byte in the file.
         offset: u64,
     },
-    /// The spool is damaged, but should be opened only if it is sound ([`OnDamage::Refuse`](crate::OnDamage::Refuse)).
+    /// The spool is damaged, and the options forbid opening a damaged spool
+    /// ([`OnDamage::Refuse`](crate::OnDamage::Refuse)).
     #[error("the spool is damaged, and damage is not permitted; nothing was changed: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     DamageRefused(Arc<[Damage]>),
-    /// A copy of damaged bytes could not be kept. Nothing was removed.
+    /// The spool could not copy damaged bytes to the quarantine. Nothing was removed.
     #[error("cannot copy damaged bytes to {file}, so the spool is not opened: {error}")]
     QuarantineFailed {
-        /// The file in the spool's directory.
+        /// Name of the copy in the spool's directory.
         file: String,
-        /// The reason.
+        /// Error that the file system reported.
         error: Arc<io::Error>,
     },
-    /// A later version of mailrun has written this segment.
+    /// A later version of mailrun has written this file.
     #[error("{file} was written by a later version of mailrun (spool format {version}): open it with that one")]
     NewerVersion {
-        /// Its name in the spool's directory.
+        /// Name of the file in the spool's directory.
         file: String,
-        /// The version that its header states.
+        /// Format version in the file's header.
         version: u32,
     },
     /// Another process has this spool open.
     #[error("another process has this spool open")]
     Locked,
-    /// The message or its envelope is larger than the options allow, even in an empty spool.
+    /// The message or its envelope exceeds the limit of the options. Even an empty spool would not
+    /// accept it.
     #[error("{bytes} bytes are more than the limit of {most} per message")]
     TooLarge {
-        /// Size of the message or envelope.
+        /// Size of the message or envelope in bytes.
         bytes: u64,
-        /// The limit.
+        /// Maximum size in bytes that the spool accepts.
         most: u64,
     },
-    /// The spool was closed.
+    /// The spool was closed, so it accepts nothing more.
     #[error("the spool has been closed")]
     Closed,
-    /// There is no such message: it is done, or never existed.
+    /// There is no message with this id. It may be done already.
     #[error("there is no message {0}")]
     Unknown(Id),
-    /// The disk could not be read, or its directory could not be used.
+    /// The disk could not be read, or the directory could not be used.
     #[error("the spool's disk: {0}")]
     Disk(Arc<io::Error>),
 }

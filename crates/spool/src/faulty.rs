@@ -1,5 +1,6 @@
-//! A disk in memory that behaves as badly as a disk can: it crashes at any operation, tears and reorders unsynced
-//! writes, runs full, and fails syncs. It is for tests, also of other crates.
+//! A disk in memory that behaves as badly as a disk can. It crashes at any operation, tears and
+//! reorders unsynced writes, becomes full, and fails syncs. It is meant for tests, including those
+//! of other crates.
 use crate::disk::{Disk, DiskFile};
 use crate::newest;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,11 +9,11 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Sectors are written whole or not at all. After a crash, each unsynced sector may have its old or its new content, or
-/// neither.
+/// Size of a sector in bytes. A write changes whole sectors. After a crash, an unsynced sector may
+/// have its old content, its new content, or a mixture.
 const SECTOR_BYTES: usize = 512;
 
-/// A disk in memory. Clones refer to the same disk.
+/// A disk in memory with faults. All clones refer to the same disk.
 #[derive(Clone, Default)]
 pub struct FaultyDisk(Arc<FaultyDiskShared>);
 
@@ -26,7 +27,7 @@ struct FaultyDiskShared {
 struct FaultyDiskState {
     /// Names of files as a process sees them.
     files: BTreeMap<String, usize>,
-    /// Names of files as they are durably stored.
+    /// Names of files as they would be after a power failure.
     durable_files: BTreeMap<String, usize>,
     contents: Vec<FileContent>,
     operations: u64,
@@ -35,13 +36,13 @@ struct FaultyDiskState {
     freeze_at_operation: Option<u64>,
     freeze_at_sync: Option<u64>,
     fail_sync: Option<u64>,
-    /// Number of the operation that fails, and its error.
+    /// Number of the operation that fails, and its error code.
     fail_operation: Option<(u64, i32)>,
     failed: Option<FailedOperation>,
-    /// Parts of files that cannot be read.
+    /// Parts of files whose reads fail.
     unreadable: Vec<(usize, Range<usize>)>,
     reads: u64,
-    /// Every n-th read fails.
+    /// The interval of failing reads: every n-th read fails.
     fail_one_read_of: Option<u64>,
     is_frozen: bool,
     capacity: Option<u64>,
@@ -50,14 +51,14 @@ struct FaultyDiskState {
     is_locked: bool,
 }
 
-/// Targets of a failed operation.
+/// Target of an operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailedOperation {
-    /// A file that has never held more than its first header: a segment was being made.
+    /// A segment that was being made. The file has never held more than its first header.
     NewSegment,
-    /// A file that holds, or has held, a log.
+    /// A file that holds, or has held, batches of the log.
     Log,
-    /// The directory, or a file's removal.
+    /// The directory, for example when a file is created or removed.
     Directory,
 }
 
@@ -67,12 +68,12 @@ enum OperationOutcome {
     Fail(io::Error),
 }
 
-/// Size of a write and the number of its pieces.
+/// Size of a write that the disk received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteSize {
-    /// Bytes.
+    /// Number of bytes in the write.
     pub bytes: u64,
-    /// Pieces that were given together.
+    /// Number of pieces that were written with one call.
     pub pieces: usize,
 }
 
@@ -84,12 +85,11 @@ struct FileContent {
     dirty: Vec<Range<usize>>,
 }
 
-/// A generator that is random enough to choose sectors.
 struct DiskRng(u64);
 
 impl DiskRng {
     fn below(&mut self, sides: u64) -> u64 {
-        // splitmix64
+        // This is the generator splitmix64.
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -108,93 +108,99 @@ impl FaultyDisk {
         self.0.state.lock().expect("nothing panics while it holds the disk")
     }
 
-    /// Number of operations that have changed it or asked for a sync.
+    /// Returns the number of operations so far that changed the disk or requested a sync.
     pub fn operations(&self) -> u64 {
         self.state().operations
     }
 
-    /// Number of syncs, of files and of the directory.
+    /// Returns the number of syncs so far, of files and of the directory.
     pub fn syncs(&self) -> u64 {
         self.state().syncs
     }
 
-    /// The sizes of all writes so far.
+    /// Returns the sizes of all writes so far.
     pub fn writes(&self) -> Vec<WriteSize> {
         self.state().writes.clone()
     }
 
-    /// Freezes at that operation, counted from 0 over the disk's life: it is done in part, and nothing is done after
-    /// it.
+    /// Freezes the disk at this operation, counted from 0 over the disk's life. The operation is
+    /// partly done, and all later operations fail.
     pub fn freeze_at_operation(&self, operation: u64) {
         self.state().freeze_at_operation = Some(operation);
     }
 
-    /// Freezes at that sync, counted from 0 over the disk's life: neither it nor anything after it is done.
+    /// Freezes the disk at this sync, counted from 0 over the disk's life. The sync and all later
+    /// operations fail.
     pub fn freeze_at_sync(&self, sync: u64) {
         self.state().freeze_at_sync = Some(sync);
     }
 
-    /// Freezes now.
+    /// Freezes the disk at once. All later operations fail.
     pub fn freeze(&self) {
         self.state().is_frozen = true;
         self.0.released.notify_all();
     }
 
-    /// Fails that sync, counted from 0. As on Linux, the data to be synced is forgotten: the next sync succeeds.
+    /// Makes this sync fail, counted from 0. As on Linux, the disk forgets the data to be synced,
+    /// and the next sync succeeds.
     pub fn fail_sync(&self, sync: u64) {
         self.state().fail_sync = Some(sync);
     }
 
-    /// Fails that operation, counted from 0 over the disk's life, with that system error: a write is done in part, a
-    /// sync forgets the data to be synced. Later operations succeed.
+    /// Makes this operation fail with the given error code, counted from 0 over the disk's life. A
+    /// failed write is partly done, and a failed sync forgets the data to be synced. Later
+    /// operations succeed.
     pub fn fail_operation(&self, operation: u64, errno: i32) {
         self.state().fail_operation = Some((operation, errno));
     }
 
-    /// Returns the target of the operation that [`Self::fail_operation`] failed, once it has.
+    /// Returns the target of the operation that [`Self::fail_operation`] made fail, or `None` if it
+    /// has not failed yet.
     pub fn failed(&self) -> Option<FailedOperation> {
         self.state().failed
     }
 
-    /// Makes reads of a part of a file fail.
+    /// Makes all reads of a part of a file fail.
     pub fn fail_reads(&self, name: &str, range: Range<usize>) {
         let mut state = self.state();
         let file = state.files[name];
         state.unreadable.push((file, range));
     }
 
-    /// Makes every n-th read fail, for `reads` of 2 or more: the next try succeeds.
+    /// Makes every n-th read fail. `reads` must be at least 2, so that the next try succeeds.
     pub fn fail_one_read_of(&self, reads: u64) {
         self.state().fail_one_read_of = Some(reads);
     }
 
-    /// Brings all writes to the media, as a kernel does with old ones.
+    /// Makes all writes durable, as a kernel does in time without a sync.
     pub fn write_back(&self) {
         self.state().contents.iter_mut().for_each(FileContent::sync);
     }
 
-    /// Reports success for every sync of a file, and does nothing: for tests of tests.
+    /// Makes syncs of files report success without doing anything. This shows that tests notice
+    /// missing syncs.
     pub fn ignore_syncs(&self) {
         self.state().ignores_syncs = true;
     }
 
-    /// Limits its capacity to so many bytes; `None` removes the limit.
+    /// Limits the capacity of the disk to this many bytes. `None` removes the limit.
     pub fn limit_capacity(&self, capacity: Option<u64>) {
         self.state().capacity = capacity;
     }
 
-    /// Makes every sync wait until they are released: what is stored meanwhile gathers.
+    /// Makes all syncs wait until [`Self::release_syncs`], so that messages gather meanwhile.
     pub fn hold_syncs(&self) {
         self.state().holds_syncs = true;
     }
 
-    /// Ends [`Self::hold_syncs`].
+    /// Ends [`Self::hold_syncs`], and lets all waiting syncs continue.
     pub fn release_syncs(&self) {
         self.state().holds_syncs = false;
         self.0.released.notify_all();
     }
 
-    /// Returns the disk as it is after the process has died, but not the host: all writes are there.
+    /// Returns the disk as it is after the process was killed. All writes are there, because the
+    /// host is still running.
     pub fn after_kill(&self) -> Self {
         let state = self.state();
         let contents = state.contents.clone();
@@ -207,7 +213,8 @@ impl FaultyDisk {
         Self::with_state(fresh)
     }
 
-    /// Returns the disk as it may be after a power failure: `seed` chooses which unsynced writes are there.
+    /// Returns the disk as it may be after a power failure. `seed` selects which unsynced writes
+    /// have survived.
     pub fn after_power_loss(&self, seed: u64) -> Self {
         let mut dice = DiskRng(seed);
         let state = self.state();
@@ -231,18 +238,18 @@ impl FaultyDisk {
         Self(Arc::new(FaultyDiskShared { state: Mutex::new(state), released: Condvar::new() }))
     }
 
-    /// The names of all files but `newest`, which holds nothing that could be lost.
+    /// Returns the names of all files except `newest`, whose loss costs no message.
     pub fn names(&self) -> Vec<String> {
         self.state().files.keys().filter(|name| *name != newest::NAME).cloned().collect()
     }
 
-    /// Content of a file; `None` if there is no file of that name.
+    /// Returns the content of a file, or `None` if there is no such file.
     pub fn octets(&self, name: &str) -> Option<Vec<u8>> {
         let state = self.state();
         state.files.get(name).map(|file| state.contents[*file].current.clone())
     }
 
-    /// Stores a file durably.
+    /// Stores a file as if it had been written and synced.
     pub fn put(&self, name: &str, octets: &[u8]) {
         let mut state = self.state();
         let content = FileContent { current: octets.to_vec(), durable: octets.to_vec(), dirty: Vec::new() };
@@ -275,7 +282,7 @@ impl FileContent {
 
     fn after_power_loss(&self, dice: &mut DiskRng) -> Self {
         let mut octets = self.durable.clone();
-        // All unsynced writes survive, or none, or some.
+        // All unsynced writes survive, or none of them, or some.
         let mood = dice.below(4);
         let sectors: BTreeSet<usize> =
             self.dirty.iter().flat_map(|range| range.start / SECTOR_BYTES..range.end.div_ceil(SECTOR_BYTES)).collect();
@@ -292,7 +299,7 @@ impl FileContent {
             if takes && octets.len() < from + new.len() {
                 octets.resize(from + new.len(), 0);
             }
-            // Assume that a sector is torn only if it was never written before.
+            // Assume that a sector can be torn only if it has never been written before.
             let is_fresh = octets.get(from..from + new.len()).is_some_and(|old| *old == [0; SECTOR_BYTES][..old.len()]);
             let length = if tears && is_fresh { dice.below(new.len() as u64 + 1) as usize } else { new.len() };
             if takes {
@@ -308,7 +315,7 @@ fn frozen() -> io::Error {
 }
 
 impl FaultyDiskState {
-    /// Counts an operation, and returns its result; `about` gives its target.
+    /// Counts an operation and returns its result. `about` returns the target of the operation.
     fn count_operation(&mut self, about: impl FnOnce(&Self) -> FailedOperation) -> io::Result<OperationOutcome> {
         if self.is_frozen {
             return Err(frozen());
@@ -323,14 +330,14 @@ impl FaultyDiskState {
         Ok(if self.is_frozen { OperationOutcome::Freeze } else { OperationOutcome::Done })
     }
 
-    /// Tells whether the file is a log segment, or a segment that is being made.
+    /// Returns whether the file holds a log, or is a segment that is being made.
     fn target_of(&self, content: usize) -> FailedOperation {
         let used = self.contents[content].current.get(4096..).unwrap_or_default();
         let is_new = used.iter().all(|byte| *byte == 0);
         if is_new { FailedOperation::NewSegment } else { FailedOperation::Log }
     }
 
-    /// Counts a directory operation. An error means that it was not done.
+    /// Counts an operation on the directory. After an error, the operation must not be done.
     fn count_directory_operation(&mut self) -> io::Result<()> {
         match self.count_operation(|_| FailedOperation::Directory)? {
             OperationOutcome::Done => Ok(()),
@@ -339,7 +346,7 @@ impl FaultyDiskState {
         }
     }
 
-    /// Counts a sync, and returns its error if it fails.
+    /// Counts a sync. Returns the sync's error if it fails.
     fn count_sync(&mut self, about: impl FnOnce(&Self) -> FailedOperation) -> io::Result<Option<io::Error>> {
         let run = self.count_operation(about)?;
         let number = self.syncs;
@@ -499,7 +506,7 @@ impl DiskFile for FaultyFile {
         }
         let content = &mut state.contents[self.content];
         if let Some(error) = failure {
-            // Like Linux: a failed sync marks the pages clean, and is reported only once.
+            // As on Linux, a failed sync marks the pages as clean and reports the error only once.
             content.dirty.clear();
             return Err(error);
         }

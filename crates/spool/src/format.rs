@@ -1,16 +1,21 @@
-//! The bytes of a spool, written and read: headers of segments, batches and records. `docs/spool-format.md` draws them.
+//! Encodes and decodes the bytes of a spool: headers of segments, batches and records.
+//! `docs/spool-format.md` shows the layout.
 //!
-//! All numbers are little-endian. For any input, a reader returns a value or "not one of ours".
+//! All numbers are little-endian. Decoders accept any input, and reject bytes that are not in this
+//! format.
 use crate::Id;
 use std::hash::{BuildHasher, RandomState};
 
-/// Batches start at multiples of this, so that no write touches a block that an earlier sync made durable.
+/// Alignment of batches in bytes. It ensures that no write touches a block that an earlier sync
+/// made durable.
 pub(crate) const BLOCK: u64 = 4096;
-/// The first two blocks hold the header, which is written to them alternately. Batches start after them.
+/// Offset of the first batch. The two blocks before it hold the segment's header, and are written
+/// alternately.
 pub(crate) const BATCHES_OFFSET: u64 = 2 * BLOCK;
 pub(crate) const VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"mrspool\0";
-/// No counter can have reached this value. A larger value in a header would let the next number overflow.
+/// No counter can have reached this value. A header with a larger value is rejected, because the
+/// next number could overflow.
 const MAX_COUNTER: u64 = u64::MAX >> 1;
 
 pub(crate) const HEADER_BYTES: usize = 64;
@@ -21,25 +26,27 @@ pub(crate) const BODY_CRC_OFFSET: usize = 36;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SegmentHeaderState {
-    /// Nothing in the segment is live.
+    /// The segment holds nothing live.
     Free,
-    /// It holds batches.
+    /// The segment holds batches.
     Used,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) state: SegmentHeaderState,
-    /// How often this file's header has been written. It decides which of the two places holds this header.
+    /// Number of times that this file's header has been written. It decides which of the two blocks
+    /// holds the header.
     pub(crate) revision: u64,
-    /// Number of this use of the segment. All uses of all segments are numbered consecutively. In a free segment, the
-    /// number of its last use.
+    /// Number of this use of the segment. All uses of all segments are numbered consecutively. A
+    /// free segment has the number of its last use.
     pub(crate) generation: u64,
-    /// Secret number, so that nobody can send a message whose bytes read as a record.
+    /// Secret random number. Without it, somebody could send a message whose bytes look like a
+    /// record.
     pub(crate) salt: u64,
-    /// Every smaller number has already been given to a message.
+    /// All smaller message numbers have already been given.
     pub(crate) next_id: u64,
-    /// End of the previous use's batches, which was synced then; 0 if it was not.
+    /// Offset at which the batches of the previous use ended, or 0 if they were not all synced.
     pub(crate) previous_end: u64,
 }
 
@@ -56,7 +63,7 @@ impl SegmentHeader {
         self.revision % 2 * BLOCK
     }
 
-    /// Seed of all checksums in this use.
+    /// Seed of all checksums in this use of the segment.
     pub(crate) fn seed(&self) -> u32 {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.generation.to_le_bytes());
@@ -64,7 +71,7 @@ impl SegmentHeader {
         checksum(&bytes)
     }
 
-    /// Makes the header for the next use of this segment.
+    /// Returns the header for the next use of this segment.
     pub(crate) fn begin(self, use_number: u64, next_id: u64, previous_end: u64) -> Self {
         let mut next = Self {
             state: SegmentHeaderState::Used,
@@ -82,7 +89,7 @@ impl SegmentHeader {
         }
     }
 
-    /// Makes the header that ends a use.
+    /// Returns the header that ends this use and frees the segment.
     pub(crate) fn end(self, next_id: u64) -> Self {
         Self { state: SegmentHeaderState::Free, revision: self.revision + 1, next_id, previous_end: 0, ..self }
     }
@@ -112,7 +119,8 @@ impl HeaderSlot {
         if bytes[..8] != MAGIC {
             return if *bytes == [0; HEADER_BYTES] { Self::Blank } else { Self::Illegible };
         }
-        // Read the version before the checksum, because later versions may have the checksum elsewhere.
+        // Read the version before the checksum, because later versions may have the checksum
+        // elsewhere.
         let version = u32_at(bytes, 8);
         if version > VERSION {
             return Self::Newer(version);
@@ -139,7 +147,7 @@ impl HeaderSlot {
 }
 
 impl SegmentHeader {
-    /// Tries to undo the flip of a single bit. The 32-bit CRC shows which bit it was.
+    /// Tries to repair a header in which a single bit is flipped. The CRC shows which bit it was.
     pub(crate) fn corrected(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         (0..HEADER_BYTES * 8).find_map(|bit| {
             let mut flipped = *bytes;
@@ -151,7 +159,7 @@ impl SegmentHeader {
         })
     }
 
-    /// Reads generation and salt from an illegible header. Both may be wrong.
+    /// Returns the generation and the checksum seed from an unreadable header. Both may be wrong.
     pub(crate) fn generation_hint(bytes: &[u8; HEADER_BYTES]) -> Option<(u64, u32)> {
         let use_number = u64_at(bytes, 24);
         let salt = u64_at(bytes, 32);
@@ -167,13 +175,13 @@ impl SegmentHeader {
     }
 }
 
-/// The header of the records of one write.
+/// Header of a batch, which holds the records of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchHeader {
     pub(crate) records: u32,
-    /// Length, including this header but not the padding of the last block.
+    /// Length in bytes, including this header but not the padding of the last block.
     pub(crate) bytes: u64,
-    /// When this batch was written, everything in this use before this offset had been synced.
+    /// Offset before which everything in this use had been synced when this batch was written.
     pub(crate) synced: u64,
 }
 
@@ -188,13 +196,14 @@ impl BatchHeader {
         bytes
     }
 
-    /// Returns the seed for the checksum of a batch that may begin here.
+    /// Returns the checksum seed of a batch that may begin here.
     pub(crate) fn seed_of(bytes: &[u8]) -> Option<u32> {
         let bytes: &[u8; BATCH_HEADER_BYTES] = bytes.first_chunk()?;
         (bytes[4] == BATCH_KIND).then(|| u32_at(bytes, 0) ^ checksum(&bytes[4..]))
     }
 
-    /// Reads the batch header at `at`, if such a batch fits there in a segment of `segment_bytes`.
+    /// Decodes the batch header at the offset `at`. Returns `None` if the batch would not fit into
+    /// a segment of `segment_bytes`.
     pub(crate) fn decode(bytes: &[u8], seed: u32, at: u64, segment_bytes: u64) -> Option<Self> {
         let bytes: &[u8; BATCH_HEADER_BYTES] = bytes.first_chunk()?;
         if bytes[4] != BATCH_KIND || u32_at(bytes, 0) != checksum(&bytes[4..]) ^ seed {
@@ -208,9 +217,9 @@ impl BatchHeader {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordKind {
-    /// A message with envelope and body.
+    /// A message with its envelope and body.
     Stored = 1,
-    /// A message that was stored elsewhere before, with all of its notes.
+    /// A message that was moved here from an older segment, with all of its notes.
     Moved = 2,
     /// A note about a message.
     Note = 3,
@@ -225,31 +234,33 @@ pub(crate) struct RecordHeader {
     pub(crate) kind: RecordKind,
     pub(crate) id: Id,
     pub(crate) received_ns: u64,
-    /// Length of the envelope, or of the note.
+    /// Length of the envelope or of the note in bytes.
     pub(crate) envelope_bytes: u32,
-    /// Length of all notes of a moved message, including the length field before each.
+    /// Length in bytes of all notes of a moved message, including the length field before each
+    /// note.
     pub(crate) notes_bytes: u32,
     pub(crate) body_bytes: u32,
     pub(crate) body_crc: u32,
 }
 
 impl RecordHeader {
-    /// Makes a record without envelope, notes and body.
+    /// Returns the header of a record that has no envelope, notes or body.
     pub(crate) fn bare(kind: RecordKind, id: Id) -> Self {
         Self { kind, id, received_ns: 0, envelope_bytes: 0, notes_bytes: 0, body_bytes: 0, body_crc: 0 }
     }
 
-    /// Length from the first byte up to the body. The record's own checksum covers this part.
+    /// Length in bytes from the first byte up to the body. The record's own checksum covers this
+    /// part.
     pub(crate) fn metadata_bytes(&self) -> u64 {
         RECORD_HEADER_BYTES as u64 + u64::from(self.envelope_bytes) + u64::from(self.notes_bytes)
     }
 
-    /// Total length. Records start at multiples of 8.
+    /// Total length in bytes. Records start at multiples of 8.
     pub(crate) fn bytes(&self) -> u64 {
         (self.metadata_bytes() + u64::from(self.body_bytes)).next_multiple_of(8)
     }
 
-    /// Appends the head to `out`.
+    /// Appends the header, the envelope and the notes to `out`, with their checksum.
     pub(crate) fn encode(&self, envelope: &[u8], notes: &[u8], seed: u32, out: &mut Vec<u8>) {
         let from = out.len();
         out.extend_from_slice(&[0, 0, 0, 0, self.kind as u8, 0, 0, 0]);
@@ -263,7 +274,7 @@ impl RecordHeader {
         seal(&mut out[from..], seed);
     }
 
-    /// Reads the fixed part without checking it.
+    /// Decodes the fixed part of a record without checking its checksum.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; RECORD_HEADER_BYTES] = bytes.first_chunk()?;
         let kind = match bytes[4] {
@@ -285,13 +296,14 @@ impl RecordHeader {
         })
     }
 
-    /// Reports whether `head`, from the first byte up to the body, matches its checksum.
+    /// Returns true if `head` matches its checksum. `head` is the record from the first byte up to
+    /// the body.
     pub(crate) fn is_intact(head: &[u8], seed: u32) -> bool {
         head.len() >= RECORD_HEADER_BYTES && u32_at(head, 0) == checksum(&head[4..]) ^ seed
     }
 }
 
-/// Joins notes into the form that a moved message carries.
+/// Joins notes into the form in which a moved message carries them.
 pub(crate) fn join_notes(notes: &[Vec<u8>]) -> Vec<u8> {
     let mut joined = Vec::with_capacity(notes.iter().map(|note| note.len() + 4).sum());
     for note in notes {
@@ -301,7 +313,7 @@ pub(crate) fn join_notes(notes: &[Vec<u8>]) -> Vec<u8> {
     joined
 }
 
-/// Undoes [`join_notes`]. Returns `None` for anything else.
+/// Splits notes that were joined by [`join_notes`]. Returns `None` for any other bytes.
 pub(crate) fn split_notes(mut joined: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut notes = Vec::new();
     while !joined.is_empty() {
@@ -313,12 +325,12 @@ pub(crate) fn split_notes(mut joined: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(notes)
 }
 
-/// CRC-32C (CRC-32/ISCSI).
+/// Computes the CRC-32C (CRC-32/ISCSI).
 pub(crate) fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// Combines the checksums of two adjacent pieces.
+/// Returns the checksum of two adjacent pieces from their checksums.
 pub(crate) fn combined_checksum(first: u32, second: u32, second_bytes: usize) -> u32 {
     crc_fast::checksum_combine(crc_fast::CrcAlgorithm::Crc32Iscsi, first.into(), second.into(), second_bytes as u64)
         as u32

@@ -1,7 +1,9 @@
-//! Classification of the files in a spool's directory by their headers: in use, free, or with a lost header.
+//! Classifies the files in a spool's directory by their headers: in use, free, or with a lost
+//! header.
 //!
-//! A header is written to two places alternately. A place that is neither legible nor zeros is damaged, and so is one
-//! with zeros where something must have been written. For a use whose header was lost, the first batch gives the seed.
+//! A header is written to two blocks alternately. A block is damaged if it holds neither a header
+//! nor zeros, or if it holds zeros although a header must have been written. If the header of a use
+//! is lost, its first batch yields the checksum seed.
 use crate::disk::{DiskFile, read_with_retry};
 use crate::format::{
     BATCH_HEADER_BYTES, BATCHES_OFFSET, BLOCK, BatchHeader, HEADER_BYTES, HeaderSlot, RecordKind, SegmentHeader,
@@ -12,7 +14,7 @@ use crate::{Error, Id};
 use std::io;
 use std::sync::Arc;
 
-/// The largest segment: its record has a body of 4 GiB and two notes.
+/// Maximum size of a segment in bytes. It has room for a record with a body of 4 GiB and two notes.
 const MAX_SEGMENT_BYTES: u64 = 8 << 30;
 
 pub(crate) struct ExaminedFile {
@@ -20,32 +22,32 @@ pub(crate) struct ExaminedFile {
     pub(crate) file: Arc<dyn DiskFile>,
     pub(crate) bytes: u64,
     pub(crate) role: FileRole,
-    /// Offsets of damaged header places.
+    /// Offsets of damaged header blocks.
     pub(crate) bad_slots: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileRole {
     Used(SegmentHeader),
-    /// A used segment whose header is damaged. Its number is known if the damaged header still has it; the seed comes
-    /// from its first batch.
+    /// A used segment whose header is damaged. Its generation is known only if the damaged header
+    /// still shows it. The seed comes from the first batch.
     Headerless {
         generation: Option<u64>,
         seed: u32,
         first_id: Option<Id>,
     },
     Free(SegmentHeader),
-    /// The power failed while this file was being made.
+    /// An empty file, because the power failed while the segment was being made.
     Unfinished,
-    /// Not a segment, or a segment with neither a legible header nor a legible first batch.
+    /// A file that is no segment, or a segment whose header and first batch are both unreadable.
     Illegible,
 }
 
 struct HeaderSlots {
-    /// The newest header. A single flipped bit in it has been corrected.
+    /// The newest header, after repair of a single flipped bit.
     newest: Option<SegmentHeader>,
     bad: Vec<u64>,
-    /// Generations and seeds that can still be read from damaged places.
+    /// Generations and seeds that can still be read from damaged headers.
     hints: Vec<(u64, u32)>,
 }
 
@@ -97,16 +99,17 @@ fn read_slots(name: &str, file: &dyn DiskFile) -> Result<HeaderSlots, Error> {
         places.newest = places.newest.filter(|other| other.revision > header.revision).or(Some(header));
     }
     if failures.len() == 2 {
-        // The disk is bad, but not necessarily the data on it.
+        // The disk cannot be read, but the data on it may be intact.
         return Err(Error::from(failures.swap_remove(0)));
     }
-    // The first header went to the first place, and every later one has overwritten the older place.
+    // The first header goes to the first block, and each later header overwrites the older of the
+    // two.
     let must_be_there = |at: u64| places.newest.is_some_and(|newest| at == 0 || newest.revision >= 2);
     places.bad.extend(blank.into_iter().filter(|at| must_be_there(*at)).collect::<Vec<_>>());
     Ok(places)
 }
 
-/// The first batch of a segment, read without knowing its seed.
+/// The first batch of a segment, read without knowing the seed in advance.
 #[derive(Clone, Copy)]
 struct FirstBatch {
     seed: u32,
@@ -115,8 +118,9 @@ struct FirstBatch {
     has_moved: bool,
 }
 
-/// Reports whether a file with a damaged header, and without a first batch, contains batches of a use that the header
-/// does not mention. A message could have caused that as well, so an administrator has to examine the file.
+/// Returns true if a file with a damaged header, and without a readable first batch, contains
+/// batches of a use that the header does not mention. The content of a message could also look like
+/// that, so an administrator has to examine the file.
 fn has_later_batch(
     places: &HeaderSlots,
     next_id: u64,
@@ -142,8 +146,8 @@ fn has_later_batch(
     Ok(false)
 }
 
-/// Reads the first batch of a segment, with the seed that follows from its own checksum. The batch counts only if a
-/// record's checksum agrees.
+/// Reads the first batch of a segment with the seed that follows from its own checksum. The batch
+/// counts only if the checksum of a record confirms the seed.
 fn first_batch(file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<Option<FirstBatch>> {
     let mut bytes = [0; BATCH_HEADER_BYTES];
     if read_lossy(&**file, &mut bytes, BATCHES_OFFSET)? < BATCH_HEADER_BYTES {
@@ -155,7 +159,7 @@ fn first_batch(file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<Optio
     }
     let mut scan = Scan::new(Arc::clone(file), seed, segment_bytes, BodyMode::Skip);
     let mut seen = Vec::new();
-    // Read several batches, because the first may hold only notes.
+    // Read several batches, because the first may contain only notes.
     let mut first = None;
     for _ in 0..MAX_PROBED_BATCHES {
         let found = scan.next_batch(&mut seen)?;
@@ -174,7 +178,7 @@ fn first_batch(file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<Optio
     Ok(first)
 }
 
-/// Number of batches in which to look for a message's number.
+/// Maximum number of batches that are searched for a message's number.
 const MAX_PROBED_BATCHES: u32 = 4096;
 
 fn role_of(places: &HeaderSlots, first: Option<FirstBatch>, is_blank: bool) -> FileRole {
@@ -194,16 +198,17 @@ fn role_of(places: &HeaderSlots, first: Option<FirstBatch>, is_blank: bool) -> F
     }
 }
 
-/// Reports whether the first batch belongs to the use after the free header, and not to one long before: then that
-/// use's header was lost or never reached the disk.
+/// Returns true if the first batch belongs to the use after the free header, and not to a much
+/// older use. The header of that use was lost, or never reached the disk.
 fn is_later(places: &HeaderSlots, free: &SegmentHeader, first: FirstBatch) -> bool {
     let is_new = first.last_id.is_some_and(|id| id.0 >= free.next_id);
     let is_hinted = places.hints.iter().any(|(_, seed)| *seed == first.seed);
     is_new || is_hinted || (!places.bad.is_empty() && first.first_id.is_none() && first.has_moved)
 }
 
-/// Reports whether nothing was ever written where batches start. The first header is synced before any batch is
-/// written. So a file with a batch but without a header is damaged; a file without either was just being made.
+/// Returns true if nothing was ever written at the offset of the first batch. The first header is
+/// synced before any batch is written. Therefore a file with a batch but no header is damaged, and
+/// a file with neither was just being made.
 fn is_blank(file: &dyn DiskFile) -> io::Result<bool> {
     let mut block = [0; BLOCK as usize];
     let read = read_lossy(file, &mut block, BATCHES_OFFSET)?;

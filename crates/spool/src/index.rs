@@ -1,11 +1,11 @@
-//! Index of the messages that are not done: where each message and its notes are, and how many live bytes each segment
-//! has.
+//! Index of the messages that are not done. It has the locations of each message and its notes, and
+//! the number of live bytes in each segment.
 use crate::segment::{RecordLocation, Segment};
 use crate::{Error, Id};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Messages that are not done, and the used segments without a gap, oldest first.
+/// Messages that are not done, and the used segments from the oldest to the newest, without gaps.
 #[derive(Default)]
 pub(crate) struct MessageIndex {
     messages: HashMap<u64, IndexEntry, foldhash::fast::FixedState>,
@@ -13,10 +13,10 @@ pub(crate) struct MessageIndex {
     bytes: u64,
 }
 
-/// Index entry of a message: 24 bytes, and 8 more for its id.
+/// Index entry of a message. It takes 24 bytes, and 8 more for the message's id.
 struct IndexEntry {
     location: RecordLocation,
-    /// Where its notes are. Most messages have none.
+    /// Locations of the message's notes. Most messages have none.
     #[expect(clippy::box_collection, reason = "a third of a vector's size, for every message")]
     notes: Option<Box<Vec<RecordLocation>>>,
 }
@@ -40,7 +40,7 @@ pub(crate) struct FillLevel {
     pub(crate) live_bytes: u64,
     pub(crate) segments: u64,
     pub(crate) segment_bytes: u64,
-    /// Bytes in all segments but the newest that are no longer live.
+    /// Bytes that are no longer live, in all segments except the newest.
     pub(crate) wasted_bytes: u64,
 }
 
@@ -54,7 +54,8 @@ impl MessageIndex {
         self.segments.back().map(|tenant| tenant.segment.position)
     }
 
-    /// Returns the oldest segment and its number of messages that are not done. Returns none if it is also the newest.
+    /// Returns the oldest segment, and its number of messages that are not done. Returns `None` if
+    /// the oldest segment is also the newest.
     pub(crate) fn oldest(&self) -> Option<(&Arc<Segment>, u32)> {
         let is_alone = self.segments.len() < 2;
         self.segments.front().filter(|_| !is_alone).map(|tenant| (&tenant.segment, tenant.messages))
@@ -76,7 +77,8 @@ impl MessageIndex {
         self.segments.get(order.checked_sub(oldest)? as usize).map(|tenant| &tenant.segment)
     }
 
-    /// Sets where a message is. Its notes are in the same record, so their former places are forgotten.
+    /// Sets the location of a message. Its record includes its notes, so their former locations are
+    /// forgotten.
     pub(crate) fn insert(&mut self, id: Id, location: RecordLocation) {
         if let Some(former) = self.messages.insert(id.0, IndexEntry { location, notes: None }) {
             self.subtract(former.location);
@@ -88,7 +90,7 @@ impl MessageIndex {
         }
     }
 
-    /// Adds a note, unless its message is done.
+    /// Adds the location of a note, unless the note's message is done.
     pub(crate) fn add_note(&mut self, id: Id, location: RecordLocation) {
         if let Some(entry) = self.messages.get_mut(&id.0) {
             entry.notes.get_or_insert_default().push(location);
@@ -113,7 +115,7 @@ impl MessageIndex {
         self.messages.contains_key(&id.0)
     }
 
-    /// Reports whether this message is stored exactly at `location`.
+    /// Returns true if the message is stored exactly at `location`.
     pub(crate) fn is_at(&self, id: Id, location: RecordLocation) -> bool {
         self.messages.get(&id.0).is_some_and(|entry| entry.location == location)
     }
@@ -134,13 +136,14 @@ impl MessageIndex {
         found.map_or(0, |tenant| u64::from(tenant.messages))
     }
 
-    /// Returns the messages of one segment. It searches all messages.
+    /// Returns the messages in one segment. This searches all messages, so it is slow.
     pub(crate) fn messages_in(&self, segment: &Segment) -> Vec<Id> {
         let is_there = |entry: &IndexEntry| entry.location.position == segment.position;
         self.messages.iter().filter(|(_, entry)| is_there(entry)).map(|(id, _)| Id(*id)).collect()
     }
 
-    /// Returns the messages in these segments (given by position) from the given offset on.
+    /// Returns the messages in these segments, each from an offset on. Segments are given by
+    /// position.
     pub(crate) fn messages_after(&self, tails: &[(u64, u64)]) -> Vec<Id> {
         let is_there = |location: RecordLocation| {
             tails.iter().any(|(order, from)| location.position == *order && location.offset() >= *from)
@@ -148,7 +151,6 @@ impl MessageIndex {
         self.messages.iter().filter(|(_, entry)| is_there(entry.location)).map(|(id, _)| Id(*id)).collect()
     }
 
-    /// Returns all messages, in the order of the log.
     pub(crate) fn in_log_order(&self) -> Vec<Id> {
         let mut all: Vec<(RecordLocation, u64)> =
             self.messages.iter().map(|(id, entry)| (entry.location, *id)).collect();
@@ -180,8 +182,8 @@ impl SharedIndex {
         self.0.lock().expect("nothing panics while it holds the index")
     }
 
-    /// Reads a part of a message. The message may have been moved during `read` and its segment reused, so wrong bytes
-    /// count as damage only if the message is still stored there.
+    /// Reads a part of a message. During `read`, the message may be moved and its segment reused.
+    /// Wrong bytes therefore count as damage only if the message is still at the same location.
     pub(crate) fn read<T>(
         &self,
         id: Id,

@@ -1,4 +1,4 @@
-//! Reads a spool from outside as opening it would, but changes nothing.
+//! Reads a spool from outside in the same way as opening it would, but changes nothing.
 use crate::disk::ReadOnlyDisk;
 use crate::index::SharedIndex;
 use crate::load::load;
@@ -6,81 +6,83 @@ use crate::{Backlog, Damage, Error, Id, format, quarantine};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The content of a spool, as opening it would find it.
+/// Content of a spool, as opening the spool would find it.
 ///
-/// While this lives, no relay can open the spool: it does not wait, and reports that another process has it.
+/// As long as this value lives, no relay can open the spool: the relay reports at once that another
+/// process has the spool open.
 pub struct Inspection {
-    /// All segments, in the order of the log; after them those that are free or hold nothing.
+    /// All segments in the order of the log, followed by the files that are free or hold nothing.
     pub segments: Vec<SegmentInfo>,
     /// All damage, in no particular order.
     pub damage: Vec<Damage>,
-    /// Number of bytes that a crash has torn at the end of the log: no message in them was answered 250.
+    /// Number of bytes that a crash has torn at the end of the log. No message in them was answered
+    /// 250.
     pub cut_bytes: u64,
     index: Arc<SharedIndex>,
     damaged_bodies: Vec<Id>,
     _lock: Box<dyn Send + Sync>,
 }
 
-/// A file of a spool.
+/// A file of a spool, as the inspection found it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
-    /// Its name in the directory.
+    /// Name of the file in the spool's directory.
     pub name: String,
-    /// Its state.
+    /// State of the file, according to its header.
     pub state: SegmentState,
-    /// Its length.
+    /// Length of the file in bytes.
     pub bytes: u64,
-    /// Number of messages in it that are not done.
+    /// Number of messages in the file that are not done.
     pub messages: u64,
 }
 
-/// States of a file of a spool.
+/// State of a file of a spool, according to its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentState {
-    /// It holds batches.
+    /// The segment holds batches.
     Used {
-        /// The number of this use.
+        /// Number of this use of the segment. Each new use has a higher number.
         generation: u64,
-        /// End of its batches.
+        /// Offset in bytes at which the batches end.
         end: u64,
     },
-    /// Nothing in it is live.
+    /// The segment holds no messages, and is ready for use.
     Free,
-    /// The process ended while this file was being made. It holds nothing.
+    /// The process ended while it was making this file. The file holds nothing.
     Unfinished,
-    /// It cannot be read at all.
+    /// The file cannot be read as a segment.
     Illegible,
 }
 
-/// A message that is not done.
+/// A message that is not done, as an inspection finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InspectedMessage {
-    /// Its number.
+    /// Number of the message in the spool.
     pub id: Id,
-    /// Time at which it was received, in nanoseconds of Unix time.
+    /// Time at which the message was received, in nanoseconds of Unix time.
     pub received_ns: u64,
-    /// Everything stored of it besides its content.
+    /// Everything stored with the message except its content.
     pub envelope: Vec<u8>,
-    /// Its notes, oldest first.
+    /// Notes about the message, from the oldest on.
     pub notes: Vec<Vec<u8>>,
-    /// Its content.
+    /// Content of the message, which may be damaged.
     pub body: InspectedBody,
 }
 
-/// The content of a message.
+/// Content of a message, and whether it is intact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InspectedBody {
-    /// As it was written.
+    /// The content is undamaged, as its checksum shows.
     Sound(Arc<[u8]>),
-    /// Not as it was written: the parts that cannot be read are zeros.
+    /// The content is not as it was written. Parts that cannot be read are zeros.
     Damaged(Arc<[u8]>),
 }
 
-/// Reads a spool without changing it. It reads everything, as opening does.
+/// Reads a whole spool without changing it. This takes as long as opening the spool.
 ///
 /// # Errors
-/// [`Error::Locked`] if a relay has it open; [`Error::NewerVersion`] if a later version has written it; [`Error::Disk`] if it
-/// cannot be read.
+/// Returns [`Error::Locked`] if a relay has the spool open, [`Error::NewerVersion`] if a later
+/// version of mailrun has written it, and [`Error::Disk`] if it cannot be read.
 pub fn inspect(directory: &Path) -> Result<Inspection, Error> {
     let disk = ReadOnlyDisk::new(directory)?;
     let lock = disk.lock_shared().map_err(Error::of_lock)?;
@@ -113,12 +115,13 @@ pub fn inspect(directory: &Path) -> Result<Inspection, Error> {
 }
 
 impl Inspection {
-    /// Reports whether no damage requires an administrator to act; see [`Damage::is_alarming`].
+    /// Returns true if no damage requires an administrator to act (see [`Damage::is_alarming`]).
     pub fn is_sound(&self) -> bool {
         !self.damage.iter().any(Damage::is_alarming)
     }
 
-    /// Returns all messages that are not done, in the order of the log; each is read when it is asked for.
+    /// Returns all messages that are not done, in the order of the log. A message is read from the
+    /// disk when the iterator reaches it.
     pub fn messages(&self) -> InspectedMessages<'_> {
         let backlog = Backlog::new(Arc::clone(&self.index), &self.damaged_bodies);
         InspectedMessages { inspection: self, backlog }
@@ -136,26 +139,26 @@ impl Inspection {
     }
 }
 
-/// The messages of an [`Inspection`].
+/// Iterator over the messages of an [`Inspection`].
 pub struct InspectedMessages<'a> {
     inspection: &'a Inspection,
     backlog: Backlog,
 }
 
 impl InspectedMessages<'_> {
-    /// Number of messages still to come.
+    /// Maximum number of messages still to come.
     pub fn len(&self) -> usize {
         self.backlog.len()
     }
 
-    /// Reports whether no message is still to come.
+    /// Returns true if no message is still to come.
     pub fn is_empty(&self) -> bool {
         self.backlog.is_empty()
     }
 }
 
 impl Iterator for InspectedMessages<'_> {
-    /// A message, or the reason why it cannot be read any more.
+    /// A message, or the reason why it can no longer be read.
     type Item = Result<InspectedMessage, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -1,4 +1,4 @@
-//! A log of messages that survives a power failure, and gives out the receipt that a 250 needs.
+//! A log of messages that survives a power failure, and returns the receipt that a 250 needs.
 //!
 //! ```
 //! use mailrun_spool::{NewMessage, Options, RealDisk, Spool};
@@ -18,41 +18,42 @@
 //! # }
 //! ```
 //!
-//! One thread commits. Messages that come while it writes are committed together, by one write and one sync: no timer,
-//! no batch size to be tuned. Only a synced message is [`Stored`], and nothing else makes that value. Progress of a
-//! message is noted lazily, so that a crash may repeat work, but never loses any.
+//! One thread commits all messages. It commits the messages that arrive while it writes together,
+//! with one write and one sync, so there is no timer and no batch size to tune. The spool returns a
+//! [`Stored`] only for a message that is durable, and nothing else can create that value. Progress
+//! of a message is written lazily, so a crash may repeat work but never loses a message.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `backlog` | the unfinished messages of a spool that is opened |
-//! | `batch_builder` | a batch under construction |
-//! | `commit` | the commit thread |
-//! | `commit_queue` | the queue before the commit thread |
-//! | `compaction` | making room |
-//! | `damage` | the parts that do not read as they were written, and their cost |
-//! | `disk` | the interface of a disk; a real one |
-//! | `error` | errors, named by who is to blame |
+//! | `batch_builder` | builds a batch |
+//! | `commit` | the thread that commits batches |
+//! | `commit_queue` | the queue of requests to the commit thread |
+//! | `compaction` | makes room by moving messages out of old segments |
+//! | `damage` | the damaged parts of a spool, and what they cost |
+//! | `disk` | the interface to a disk, and a real disk |
+//! | `error` | errors, by what the caller can do about them |
 //! | `faulty` | a disk in memory that crashes, tears, fills up and fails, for tests |
-//! | `format` | the bytes: headers, batches, records |
-//! | `header` | classification of a file by its header |
-//! | `index` | messages that are not done, and the places of their records |
-//! | `inspect` | inspection of a spool from outside, without a change |
-//! | `load` | all of a directory, read and not changed |
-//! | `log` | batches written and synced, segments begun and given up |
-//! | `memory` | the spool that keeps nothing |
-//! | `message` | messages to store, receipts' content, unfinished messages |
+//! | `format` | the bytes of headers, batches and records |
+//! | `header` | classifies a file by its header |
+//! | `index` | the messages that are not done, and the places of their records |
+//! | `inspect` | inspects a spool without changing it |
+//! | `load` | reads a whole directory without changing it |
+//! | `log` | writes and syncs batches, and begins and frees segments |
+//! | `memory` | a spool that stores nothing on disk |
+//! | `message` | messages to store, and messages that were found unfinished |
 //! | `options` | sizes, and the durability that a receipt promises |
 //! | `preallocator` | the thread that keeps a free segment ready |
-//! | `probe` | a measurement of what a disk can do for a spool |
+//! | `probe` | measures the syncs that a disk can do for a spool |
 //! | `quarantine` | copies of damaged bytes |
 //! | `receipt` | a future that resolves when a message is stored |
-//! | `recovery` | opening a directory |
-//! | `replay` | records in their order, and the account of the damage |
-//! | `reserve` | reserved segments for what must be written when the spool is full |
-//! | `scan` | reading through a segment's batches |
-//! | `segment` | a segment in use, single records read |
+//! | `recovery` | opens a directory after a former run |
+//! | `replay` | reads the records in order, and accounts for the damage |
+//! | `reserve` | segments that are reserved for notes and marks when the spool is full |
+//! | `scan` | reads the batches of a segment |
+//! | `segment` | a segment in use, from which single records are read |
 //! | `segment_pool` | free segments |
-//! | `spool` | the handle |
+//! | `spool` | the handle of an open spool |
 //! | `stats` | fill level and counters |
 mod backlog;
 mod batch_builder;

@@ -1,5 +1,5 @@
-//! Reads a whole spool without changing it: the segments in order, the live records, the damage. Opening a spool and
-//! inspecting one both start here, so that they agree.
+//! Reads a whole spool without changing it, and returns the segments in order, the live records and
+//! the damage. Both opening and inspecting a spool start here, so they agree.
 use crate::damage::{Cost, Damage, DamageKind};
 use crate::disk::Disk;
 use crate::format::{HEADER_BYTES, SegmentHeader, SegmentHeaderState};
@@ -15,30 +15,32 @@ use std::sync::Arc;
 
 pub(crate) struct LoadedSpool {
     pub(crate) index: MessageIndex,
-    /// Used segments with the end of their batches, oldest first.
+    /// Used segments with the offsets at which their batches end, from the oldest on.
     pub(crate) used: Vec<(Arc<Segment>, u64)>,
     pub(crate) free_segments: Vec<FreeSegment>,
-    /// Files that hold nothing yet.
+    /// Names of files that hold nothing yet.
     pub(crate) unfinished: Vec<String>,
     pub(crate) illegible: Vec<(String, Arc<dyn crate::DiskFile>)>,
     pub(crate) resume_point: ResumePoint,
     pub(crate) damage: Vec<Damage>,
     pub(crate) damaged_bodies: Vec<Id>,
-    /// Readable messages that may be missing on the media, because nothing proves that their sync succeeded.
+    /// Messages that can be read but may be missing on the media, because nothing proves that their
+    /// sync succeeded.
     pub(crate) unproven: Vec<Id>,
-    /// Length of a torn end.
+    /// Number of bytes of a torn end.
     pub(crate) cut_bytes: u64,
     pub(crate) next_file: u64,
-    /// The newest segment according to `newest`, if its file is missing.
+    /// The newest segment according to the file `newest`, if that segment's file is missing.
     pub(crate) lost_newest: Option<NewestSegment>,
 }
 
-/// A used segment, before its position is known.
+/// A used segment whose position in the log is not known yet.
 struct SegmentCandidate {
     segment: Segment,
-    /// Only known from the segment's first batch.
+    /// Set if the header is lost, and the segment is known only from its first batch.
     headerless: Option<HeaderlessUse>,
-    /// The other header place is damaged. It may have marked this segment as free.
+    /// Set if the segment's other header block is damaged. The lost header may have marked the
+    /// segment as free.
     may_be_free: bool,
 }
 
@@ -89,18 +91,19 @@ fn header_damage(segment: &str, offset: u64, bytes: u64, cost: Cost) -> Damage {
 }
 
 impl LoadedSpool {
-    /// Drops free segments with holes, which a copy of the directory may have: a write into a hole can fail for lack of
-    /// space.
+    /// Drops free segments that have holes, as in a copied directory. A write into a hole can fail
+    /// for lack of space.
     pub(crate) fn drop_sparse_segments(&mut self) {
         let is_sparse = |spare: &mut FreeSegment| !spare.file.is_allocated().unwrap_or(true);
         self.unfinished.extend(self.free_segments.extract_if(.., is_sparse).map(|spare| spare.name));
     }
 
-    /// Adds a file to the right list, or returns it if it is a used segment.
+    /// Adds a file to the right list. Returns the file instead if it is a used segment.
     fn classify(&mut self, look: ExaminedFile) -> Option<SegmentCandidate> {
         let ExaminedFile { name, file, bytes, role, bad_slots: bad_places } = look;
         for at in &bad_places {
-            // The use to which this header belonged is either found otherwise, or reported as damage of its own.
+            // Damage to a header costs nothing by itself. The use that the header described is
+            // either found in another way, or reported as damage of its own.
             self.damage.push(header_damage(&name, *at, HEADER_BYTES as u64, Cost::Nothing));
         }
         if let FileRole::Used(header) | FileRole::Free(header) = role {
@@ -116,7 +119,8 @@ impl LoadedSpool {
             }
             FileRole::Headerless { generation: use_number, seed, first_id } => {
                 if bad_places.is_empty() {
-                    // The header never reached the disk. Either a crash or the disk caused this.
+                    // The header never reached the disk, either because of a crash or because of
+                    // the disk.
                     self.damage.push(header_damage(&name, 0, HEADER_BYTES as u64, Cost::Nothing));
                 }
                 let header = SegmentHeader {
@@ -135,7 +139,7 @@ impl LoadedSpool {
                     may_be_free: false,
                 });
             }
-            // A file with a damaged header is not reused.
+            // A file with a damaged header is not used again.
             FileRole::Free(_) if !bad_places.is_empty() => self.unfinished.push(name),
             FileRole::Free(header) => self.free_segments.push(FreeSegment { name, file, header, bytes }),
             FileRole::Unfinished => self.unfinished.push(name),
@@ -147,7 +151,7 @@ impl LoadedSpool {
         None
     }
 
-    /// Puts the used segments in order, including those without a header.
+    /// Sorts the used segments, including those without a header.
     fn order_segments(&mut self, candidates: Vec<SegmentCandidate>) -> Vec<SegmentCandidate> {
         let (headless, mut row): (Vec<_>, Vec<_>) =
             candidates.into_iter().partition(|candidate| candidate.headerless.is_some());
@@ -170,8 +174,8 @@ impl LoadedSpool {
         self.without_freed(row)
     }
 
-    /// Removes the oldest segment if it was apparently given up: its other header is damaged and its successors are
-    /// gone.
+    /// Removes the oldest segment if it was probably freed: its other header is damaged, and the
+    /// segments after it are gone.
     fn without_freed(&mut self, mut row: Vec<SegmentCandidate>) -> Vec<SegmentCandidate> {
         let is_gap = |row: &[SegmentCandidate]| {
             let [first, second, ..] = row else { return false };
@@ -185,9 +189,9 @@ impl LoadedSpool {
         row
     }
 
-    /// Reads all records, oldest segment first.
+    /// Replays all records, from the oldest segment on.
     fn replay_segments(&mut self, row: Vec<SegmentCandidate>, newest: Option<NewestSegment>) -> Result<(), Error> {
-        // A segment that cannot be read may be the missing one.
+        // An unreadable segment may be the one that seems to be missing.
         let is_missing = |newest: &NewestSegment| {
             newest.generation >= self.resume_point.next_generation && self.illegible.is_empty()
         };
@@ -234,8 +238,9 @@ impl LoadedSpool {
     }
 }
 
-/// Returns the position of a used segment without a header. It follows from the segment's generation, or else from its
-/// first message: earlier segments began before that number was given, later ones afterwards.
+/// Returns the position of a used segment without a header. The position follows from the segment's
+/// generation if that is known. Otherwise it follows from the first message: earlier segments were
+/// begun before that message's number was given, and later segments after it.
 fn insert_position(row: &[SegmentCandidate], known: HeaderlessUse) -> usize {
     let is_before = |candidate: &SegmentCandidate| {
         let header = &candidate.segment.header;
@@ -246,7 +251,8 @@ fn insert_position(row: &[SegmentCandidate], known: HeaderlessUse) -> usize {
         }
     };
     if known.generation.is_none() && known.first_id.is_none() {
-        // The segment has only notes and moved messages, so it belongs into the gap, or at the end.
+        // The segment contains only notes and moved messages, so it belongs into the gap, or at the
+        // end.
         let numbers: Vec<u64> = row.iter().map(|candidate| candidate.segment.header.generation).collect();
         return numbers.windows(2).position(|two| two[1] == two[0] + 2).map_or(row.len(), |at| at + 1);
     }

@@ -1,4 +1,4 @@
-//! The log as the commit thread sees it: it writes and syncs batches, and begins and gives up segments.
+//! The log as the commit thread uses it: writes and syncs batches, and begins and frees segments.
 use crate::batch_builder::{BatchBuilder, RecordParts};
 use crate::commit_queue::CommitBatch;
 use crate::format::{BATCH_HEADER_BYTES, BATCHES_OFFSET, BLOCK, RecordHeader, RecordKind};
@@ -19,16 +19,17 @@ pub(crate) struct Log {
     pub(crate) index: Arc<SharedIndex>,
     pub(crate) segment_pool: Arc<SharedSegmentPool>,
     pub(crate) counters: Arc<SpoolCounters>,
-    /// The segment that is being written. None right after opening, because a torn segment is never continued.
+    /// The segment that is being written. `None` after opening, because the last segment of an
+    /// earlier run is never continued.
     current: Option<CurrentSegment>,
-    /// End of the last segment of the previous run.
+    /// Offset at which the last segment of the previous run ends.
     previous_end: u64,
     next_generation: u64,
     next_id: u64,
     batch: BatchBuilder,
-    /// Index changes that take effect once the batch is written.
+    /// Changes of the index that take effect when the batch is written.
     changes: Vec<IndexChange>,
-    /// Set while a moved message is not synced. Until then its former place is still needed.
+    /// Set while a moved message is not synced. Until then, its old copy is still needed.
     has_unsynced_moves: bool,
     newest_file: NewestFile,
     /// Set when a message is rejected because the spool is full. Cleared when a segment is freed.
@@ -39,11 +40,11 @@ struct CurrentSegment {
     segment: Arc<Segment>,
     /// Offset of the next batch.
     end: u64,
-    /// Everything before this offset has been synced; 0 if not even the header has.
+    /// Offset before which everything has been synced, or 0 if not even the header has been synced.
     synced: u64,
 }
 
-/// Space reserved in each segment for the empty batch that marks a clean close.
+/// Space in bytes reserved in each segment for the empty batch that marks a clean close.
 const CLOSING_BATCH_BYTES: u64 = BLOCK;
 
 enum IndexChange {
@@ -90,8 +91,9 @@ impl Log {
         }
     }
 
-    /// Writes everything that was taken, and syncs it if it contains messages or notes that must be durable. An error
-    /// ends the log. Messages that were only rejected are returned with their position in the batch.
+    /// Writes everything that was taken. Syncs it if it contains messages, or notes that must be
+    /// durable. An error ends the log. Returns the rejected messages, each with its position in the
+    /// batch and the reason.
     pub(crate) fn commit(&mut self, taken: &mut CommitBatch) -> io::Result<Vec<(u32, Error)>> {
         for record in taken.deferred_records.drain(..) {
             self.append_deferred(record)?;
@@ -141,8 +143,8 @@ impl Log {
         let appended = self.append(&RecordParts { record, envelope: note, notes: &[], body: None }, Reserve::Notes);
         match (lazy, appended) {
             (DeferredRecord::Note(id, _), Ok(spot)) => self.changes.push(IndexChange::AddNote(id, spot)),
-            // The message is done even if this could not be written. A restart would then find it again and deliver it
-            // twice.
+            // The message is done in this process even if the mark could not be written. After a
+            // restart it would be found again and delivered twice.
             (DeferredRecord::Done(id), Ok(_)) => self.changes.push(IndexChange::Remove(id)),
             (lazy, Err(LogWriteError::NoSpace)) => {
                 self.counters.unwritten.add(1);
@@ -164,7 +166,8 @@ impl Log {
         Ok(())
     }
 
-    /// Adds a record to the batch. If the segment has no room for it, completes the batch first.
+    /// Adds a record to the batch. If the segment has no room for the record, the batch is written
+    /// first, and a new segment is begun if necessary.
     fn append(&mut self, content: &RecordParts<'_>, reserve: Reserve) -> Result<RecordLocation, LogWriteError> {
         let bytes = content.record.bytes();
         self.segment_pool.lock().check(reserve)?;
@@ -181,7 +184,7 @@ impl Log {
         Ok(RecordLocation::new(current.segment.position, at, bytes))
     }
 
-    /// Bytes of records that still fit into the batch.
+    /// Bytes of records that still fit into the segment after the current batch.
     fn free_bytes(&self) -> u64 {
         let Some(current) = &self.current else { return 0 };
         current.segment.bytes.saturating_sub(CLOSING_BATCH_BYTES + current.end + self.batch.length())
@@ -189,8 +192,9 @@ impl Log {
 
     fn begin_segment(&mut self, bytes: u64, reserve: Reserve) -> Result<(), LogWriteError> {
         if self.has_unsynced_moves {
-            // When the segment in use is synced, the sources of moved messages may be given up. Another segment is in
-            // use from here on, so sync this one now.
+            // Moved messages are in the current segment. Once another segment is in use, syncing
+            // that one would not make them durable, but their old copies might be freed. So sync
+            // them now.
             self.sync().map_err(LogWriteError::Disk)?;
         }
         let previous_end = match &self.current {
@@ -210,13 +214,14 @@ impl Log {
         self.index.lock().push_segment(Arc::clone(&segment));
         self.current = Some(CurrentSegment { segment, end: BATCHES_OFFSET, synced: 0 });
         if self.options.durability == Durability::Write {
-            // A crash may lose its batches, but no segment may be missing in between.
+            // A crash may lose the batches of this segment, but the segment itself must not be
+            // missing between others.
             self.sync()?;
         }
         Ok(())
     }
 
-    /// Writes the batch. Syncs it if this is requested and the durability promises it.
+    /// Writes the batch. Syncs it if `flush` asks for that and the durability requires it.
     pub(crate) fn flush(&mut self, flush: FlushMode) -> io::Result<()> {
         if let Some(current) = self.current.as_mut().filter(|_| !self.batch.is_empty()) {
             let mut pieces = self.batch.finish(current.segment.seed, current.synced);
@@ -232,7 +237,7 @@ impl Log {
         Ok(())
     }
 
-    /// Syncs the current segment if it has unsynced bytes, whatever the durability.
+    /// Syncs the current segment if it has unsynced bytes, whatever the durability is.
     fn sync(&mut self) -> io::Result<()> {
         if let Some(current) = self.current.as_mut().filter(|current| current.synced < current.end) {
             current.segment.file.sync_data()?;
@@ -257,14 +262,15 @@ impl Log {
             state,
             generation: header.generation,
             file_number,
-            // The message that needs the new segment got its number before the header is written.
+            // The message for which this segment was begun got its number before the header was
+            // written.
             first_id: header.next_id.saturating_sub(1),
             next_id: self.next_id,
             closed_at: if state == NewestState::Closed { current.end } else { 0 },
         });
     }
 
-    /// Makes what has been written visible to readers.
+    /// Makes the records that have been written visible to readers.
     fn apply_changes(&mut self) {
         if self.changes.is_empty() {
             return;
@@ -279,8 +285,8 @@ impl Log {
         }
     }
 
-    /// Gives up the oldest segments that hold nothing live. The order matters: notes in a segment are about messages in
-    /// it or in older segments, so no live note is lost.
+    /// Frees the oldest segments that hold nothing live. Freeing them in order loses no live note,
+    /// because notes in a segment are about messages in the same segment or in older ones.
     pub(crate) fn retire(&mut self) -> io::Result<()> {
         while self.index.lock().oldest().is_some_and(|(_, messages)| messages == 0) {
             let is_header_synced = self.current.as_ref().is_none_or(|current| current.synced > 0);
@@ -295,7 +301,8 @@ impl Log {
         Ok(())
     }
 
-    /// Writes and syncs the rest, and marks the end. Later damage is then not mistaken for the torn end of a crash.
+    /// Writes and syncs the rest, and marks the end. The mark ensures that later damage is not
+    /// mistaken for the torn end of a crash.
     pub(crate) fn close(&mut self) -> io::Result<()> {
         self.flush(FlushMode::Synced)?;
         self.sync()?;

@@ -1,4 +1,4 @@
-//! A spool that stores nothing: it keeps messages in memory until they are done. For runs that measure the cost of
+//! A spool that keeps messages only in memory until they are done. It serves to measure the cost of
 //! durability.
 use crate::reserve::Reserve;
 use crate::{Error, Id, NewMessage, Options, Receipt, SpoolStats};
@@ -9,7 +9,7 @@ use std::time::SystemTime;
 pub(crate) struct MemoryBackend {
     state: Mutex<MemoryState>,
     max_bytes: u64,
-    /// The part of the room that only notices may use.
+    /// Part of the capacity in bytes that only notices may use.
     reserved_bytes: u64,
 }
 
@@ -22,7 +22,8 @@ struct MemoryState {
 
 impl MemoryBackend {
     pub(crate) fn new(options: &Options) -> Self {
-        // The ids of an earlier run are unknown, but ids derived from the current time are unused.
+        // The ids of an earlier run are unknown. Ids that begin with the current time are larger
+        // than those, so they are unused.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let next_id = u64::try_from(now.as_nanos()).unwrap_or(1);
         let kept = MemoryState { drafts: HashMap::new(), stats: SpoolStats::default(), next_id, is_closed: false };

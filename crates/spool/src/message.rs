@@ -1,9 +1,10 @@
-//! Input and output of a spool: drafts, receipts' content, unfinished messages of a former run.
+//! Messages to store, receipts for stored messages, and unfinished messages of an earlier run.
 use crate::reserve::Reserve;
 use std::fmt;
 use std::sync::Arc;
 
-/// A message's number in the spool: it grows, and is never used again. Users see it as 16 hexadecimal digits.
+/// Number of a message in the spool. Numbers grow and are never used again. Users see a number as
+/// 16 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id(pub u64);
 
@@ -14,10 +15,10 @@ impl fmt::Display for Id {
 }
 
 impl Id {
-    /// Bytes of its text.
+    /// Length of the number as text, in bytes.
     pub const TEXT_BYTES: usize = 16;
 
-    /// Writes the id as text at that offset of a body, if the body is long enough.
+    /// Writes the number as text at this offset of a body, if the body is long enough.
     pub(crate) fn write_in(self, body: &mut Arc<[u8]>, at: usize) {
         if let Some(place) = Arc::make_mut(body).get_mut(at..at + Self::TEXT_BYTES) {
             let digits: [u8; Self::TEXT_BYTES] =
@@ -27,58 +28,60 @@ impl Id {
     }
 }
 
-/// A message that is to be stored.
+/// A message that the caller wants to store.
 #[derive(Clone, Debug)]
 pub struct NewMessage {
-    /// Time at which it was received, in nanoseconds of Unix time.
+    /// Time at which the message was received, in nanoseconds of Unix time.
     pub received_ns: u64,
-    /// Everything to be stored of it besides its content; opaque to the spool.
+    /// Everything to be stored with the message except its content. The spool does not interpret
+    /// these bytes.
     pub envelope: Vec<u8>,
-    /// Its content. Not copied if it is large.
+    /// Content of the message. A large body is not copied.
     pub body: Arc<[u8]>,
 }
 
-/// A stored message without its content.
+/// A stored message without its body, which is read from the disk when it is needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredEnvelope {
-    /// Time at which it was received, in nanoseconds of Unix time.
+    /// Time at which the message was received, in nanoseconds of Unix time.
     pub received_ns: u64,
-    /// The draft's envelope.
+    /// Envelope in the bytes in which it was stored.
     pub envelope: Vec<u8>,
 }
 
-/// Proves that a message is as durable as the spool's mode promises. Only the spool can create it, and does so only
-/// after the message is durable.
+/// Proof that a message is as durable as the spool's options promise. Only the spool can create it,
+/// and does so only after the message is durable.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Stored {
     pub(crate) id: Id,
 }
 
 impl Stored {
-    /// The number that identifies the message from now on.
+    /// Number of the message, which identifies it from now on.
     pub fn id(&self) -> Id {
         self.id
     }
 }
 
-/// An unfinished message, as opening a spool finds it.
+/// An unfinished message that was found when the spool was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveredMessage {
-    /// Its number.
+    /// Number of the message in the spool.
     pub id: Id,
-    /// Time at which it was received, in nanoseconds of Unix time.
+    /// Time at which the message was received, in nanoseconds of Unix time.
     pub received_ns: u64,
-    /// The draft's envelope.
+    /// Envelope in the bytes in which it was stored.
     pub envelope: Vec<u8>,
-    /// Its notes, oldest first.
+    /// Notes about the message, from the oldest on.
     pub notes: Vec<Vec<u8>>,
-    /// Length of its body; [`Spool::read`](crate::Spool::read) returns the body.
+    /// Length of the body in bytes. [`Spool::read`](crate::Spool::read) returns the body.
     pub body_bytes: u64,
-    /// The body did not read as it was written when the spool was opened: it can be neither read nor delivered.
+    /// Set if the body was damaged when the spool was opened. Such a body can be neither read nor
+    /// delivered.
     pub is_body_damaged: bool,
 }
 
-/// A message with its id, on its way into the log.
+/// A message with its number, on its way into the log.
 #[derive(Debug)]
 pub(crate) struct NumberedMessage {
     pub(crate) id: Id,
@@ -87,7 +90,7 @@ pub(crate) struct NumberedMessage {
     pub(crate) reserve: Reserve,
 }
 
-/// A record that goes into some later batch.
+/// A note, or a mark that a message is done. It may be written with a later batch.
 #[derive(Debug)]
 pub(crate) enum DeferredRecord {
     Note(Id, Box<[u8]>),

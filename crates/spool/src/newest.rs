@@ -1,23 +1,23 @@
-//! The file `newest`: the number of the newest segment, and where the log was closed in it. Each segment proves that
-//! the segments before it must exist, and where they end. Without this file, nothing would prove that for the newest
-//! one.
+//! The file `newest` contains the number of the newest segment, and the offset at which the log was
+//! closed. Each segment proves that the segments before it must exist, and where they end. Only
+//! this file proves the same for the newest segment.
 //!
-//! The file only helps to notice a loss. If it cannot be read or written, no mail is refused, but the loss of the
-//! newest segment or of its end goes unnoticed. The file is written after the first sync of a segment, so it never
-//! names a segment that a power failure has taken back. Like the header of a segment, it has two places that are
-//! written in turn.
+//! The file only helps to notice a loss. If it cannot be read or written, no mail is refused, but
+//! the loss of the newest segment or of its end goes unnoticed. The file is written after the first
+//! sync of a segment, so it never names a segment that a power failure can take back. Like a
+//! segment's header, it is written to two places alternately.
 use crate::disk::{Disk, DiskFile, read_with_retry};
 use crate::format::checksum;
 use std::io::{self, ErrorKind, IoSlice};
 use std::sync::Arc;
 
-/// Name of the file.
+/// Name of the file in the spool's directory.
 pub(crate) const NAME: &str = "newest";
 const MAGIC: &[u8; 8] = b"mrnewest";
 const VERSION: u32 = 2;
-/// Distance between the two places.
+/// Distance between the two places in bytes.
 const SECTOR_BYTES: u64 = 512;
-/// Length of the record, with its checksum.
+/// Length of the content in bytes, including the checksum.
 const RECORD_BYTES: usize = 68;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,11 +25,12 @@ pub(crate) struct NewestSegment {
     pub(crate) state: NewestState,
     pub(crate) generation: u64,
     pub(crate) file_number: u64,
-    /// The first message that can be in the segment.
+    /// Number of the first message that can be in the segment.
     pub(crate) first_id: u64,
-    /// When this was written, every smaller number had already been given to a message.
+    /// When this was written, all smaller message numbers had already been given.
     pub(crate) next_id: u64,
-    /// Offset of the batch that closed the log, up to which everything had been synced; 0 if the log is open.
+    /// Offset of the batch that closed the log, or 0 if the log is open. Everything before the
+    /// offset had been synced.
     pub(crate) closed_at: u64,
 }
 
@@ -37,7 +38,7 @@ pub(crate) struct NewestSegment {
 pub(crate) enum NewestState {
     /// The log is open, so more messages may have followed.
     Open = 1,
-    /// The log was closed after this message.
+    /// The log was closed after the last message.
     Closed = 2,
     /// The segment was missing when the spool was opened, and this has been reported.
     Lost = 3,
@@ -55,7 +56,7 @@ impl NewestFile {
         Self { disk: Arc::clone(disk), file: None, revision }
     }
 
-    /// Writes and syncs the file, if the disk allows it.
+    /// Writes and syncs the file. Errors are ignored.
     pub(crate) fn record(&mut self, newest: &NewestSegment) {
         self.file = self.write(newest).ok();
     }
@@ -78,7 +79,7 @@ impl NewestFile {
     }
 }
 
-/// Reads the file. Returns `None` if it does not exist or cannot be read.
+/// Reads the file. Returns `None` if the file does not exist or cannot be read.
 pub(crate) fn read(disk: &dyn Disk) -> Option<NewestSegment> {
     read_file(disk).map(|(_, newest)| newest)
 }

@@ -1,27 +1,30 @@
 //! Options of a spool: its size, and the durability that its receipts promise.
 
-/// Durability that a receipt promises.
+/// Durability that a receipt promises for a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// The message survives power loss: it has been synced.
+    /// The message has been synced, so it survives a power failure.
     #[default]
     Sync,
-    /// The message survives the death of the process, not that of the host: it has been written.
+    /// The message has been written. It survives the death of the process, but not a failure of the
+    /// host.
     Write,
-    /// The message survives nothing: it is only in memory, and the directory is not even opened.
+    /// The message is only in memory and does not survive the process. The spool does not even open
+    /// its directory.
     Memory,
 }
 
 /// Options of a spool: its size, and the durability that its receipts promise.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The size of a segment. A larger message has one of its own. It is reduced if `most_bytes` would hold fewer than
-    /// eight.
+    /// Size of a segment in bytes. A message that does not fit gets a larger segment of its own.
+    /// The size is reduced if `max_bytes` would hold fewer than eight segments.
     pub segment_bytes: u64,
-    /// Disk space that the spool may use, free segments included. One segment's worth of it is reserved for notes and
-    /// notices, and another for messages that are moved, so that a full spool can empty itself.
+    /// Disk space in bytes that the spool may use, including free segments. The size of one segment
+    /// is reserved for notes and notices, and that of another for moved messages, so that a full
+    /// spool can empty itself.
     pub max_bytes: u64,
-    /// The largest body; at most 4 GiB less 64 KiB, the limit of a record.
+    /// Maximum size of a body in bytes, at most 4 GiB less 64 KiB, which is the limit of a record.
     pub max_message_bytes: u64,
     /// Durability that a receipt promises.
     pub durability: Durability,
@@ -29,14 +32,15 @@ pub struct Options {
     pub on_damage: OnDamage,
 }
 
-/// Reactions to damage that is found when a spool is opened.
+/// Reaction to damage that is found when a spool is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDamage {
-    /// The spool is opened with its sound parts; copies of the damaged bytes are kept in its directory `quarantine`.
+    /// The spool is opened with its intact parts. Copies of the damaged bytes are kept in its
+    /// subdirectory `quarantine`.
     #[default]
     Quarantine,
-    /// The spool is not opened ([`Error::DamageRefused`](crate::Error::DamageRefused)), and nothing is changed, unless
-    /// all damage costs nothing or is in the quarantine already.
+    /// The spool is not opened ([`Error::DamageRefused`](crate::Error::DamageRefused)), and nothing
+    /// is changed. Damage that costs nothing, or that is already in the quarantine, is permitted.
     Refuse,
 }
 
@@ -53,12 +57,12 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The smallest segment; every size is a whole number of blocks.
+    /// Minimum size of a segment in bytes. Each segment is a multiple of this size.
     pub const MIN_SEGMENT_BYTES: u64 = 64 << 10;
-    /// The longest envelope, and the longest note.
+    /// Maximum size of an envelope, and of a note, in bytes.
     pub const MAX_ENVELOPE_BYTES: u64 = 16 << 20;
 
-    /// Adjusts the values to each other.
+    /// Adjusts the options to each other.
     pub(crate) fn fitted(mut self) -> Self {
         let wanted = self.segment_bytes.min(self.max_bytes / 8).clamp(Self::MIN_SEGMENT_BYTES, 4 << 30);
         self.segment_bytes = wanted / Self::MIN_SEGMENT_BYTES * Self::MIN_SEGMENT_BYTES;

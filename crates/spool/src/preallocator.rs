@@ -1,5 +1,5 @@
-//! The thread that keeps a free segment ready, so that the commit thread does not have to wait until one is filled with
-//! zeros.
+//! The thread that keeps a free segment ready, so that the commit thread does not have to wait
+//! until a new segment is filled with zeros.
 use crate::reserve::Reserve;
 use crate::segment_pool::{FreeSegment, SegmentPool};
 use std::io;
@@ -8,13 +8,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-/// Upper bound of a pause, so that a disk that stalls does not delay the segment even more.
+/// Maximum pause after a write, so that a stalling disk does not delay the segment even more.
 const MAX_WRITE_DELAY: Duration = Duration::from_millis(50);
 
 pub(crate) struct SharedSegmentPool {
     pool: Mutex<SegmentPool>,
     changed: Condvar,
-    /// Somebody waits for the segment that is being made: the commit thread, or the caller that closes the spool.
+    /// Set while the commit thread, or the caller that closes the spool, waits for the segment that
+    /// is being made.
     is_awaited: AtomicBool,
 }
 
@@ -27,8 +28,9 @@ impl SharedSegmentPool {
         self.pool.lock().expect("nothing panics while it holds the supply")
     }
 
-    /// Takes a segment of exactly that size. Uses one that is ready or being made, or else makes one now. Only one
-    /// thread makes segments at a time, so that the spool's limit holds.
+    /// Takes a segment of exactly that size. Uses a segment that is ready or being made, or else
+    /// makes one now. Only one thread makes segments at a time, so that the spool stays within its
+    /// limit.
     pub(crate) fn take(&self, bytes: u64, reserve: Reserve) -> Result<FreeSegment, crate::segment_pool::LogWriteError> {
         let mut pool = self.lock();
         while pool.is_preallocating && pool.free_segments.iter().all(|spare| spare.bytes != bytes) {
@@ -52,7 +54,7 @@ impl SharedSegmentPool {
         self.changed.notify_all();
     }
 
-    /// Leaves the disk to the commit thread for as long as the last write kept it busy, because senders wait for that
+    /// Pauses for as long as the last write kept the disk busy, because senders wait for the commit
     /// thread's syncs. Does not pause if the commit thread waits for this segment.
     fn throttle(&self, busy: Duration) {
         if !self.is_awaited.load(Ordering::Relaxed) {

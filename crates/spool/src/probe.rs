@@ -1,4 +1,5 @@
-//! Measures a disk: writes batches like the commit thread, into a segment made like the spool's.
+//! Measures a disk. It writes batches like the commit thread, into a segment that is made like the
+//! spool's segments.
 use crate::Id;
 use crate::batch_builder::{BatchBuilder, RecordParts};
 use crate::disk::{Disk, DiskFile, RealDisk};
@@ -8,12 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Envelope of a message with one recipient, about as long as the relay's.
+/// An envelope of a message with one recipient, about as long as the relay's envelopes.
 const ENVELOPE: [u8; 120] = [b'e'; 120];
-/// Seed of the checksums. In a spool, each use of a segment has its own.
+/// Seed of the checksums. In a spool, each use of a segment has a seed of its own.
 const SEED: u32 = 0x6d72_7031;
 
-/// A segment for measurements in a directory. It is removed when it is dropped.
+/// A segment in a directory that is only used for measuring. It is removed when this value is
+/// dropped.
 pub struct DiskProbe {
     disk: RealDisk,
     name: String,
@@ -25,28 +27,29 @@ pub struct DiskProbe {
     next_id: u64,
 }
 
-/// A batch that was written and synced.
+/// Measurement of a batch that was written and synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeCommit {
-    /// Bytes that were written, whole blocks.
+    /// Number of bytes written, including the padding to whole blocks.
     pub bytes: u64,
-    /// Time from the first byte to the end of the sync.
+    /// Time from the beginning of the write to the end of the sync.
     pub elapsed: Duration,
 }
 
 impl DiskProbe {
-    /// Makes the segment and fills it with zeros, as the spool does, in a directory that exists.
+    /// Makes the segment in an existing directory and fills it with zeros, as the spool does.
     ///
     /// # Errors
     ///
-    /// If there is no such directory, or it cannot be written to, or there is no room. Nothing is left there.
+    /// Fails if the directory does not exist, is not writable, or has no room. Nothing is left in
+    /// the directory then.
     pub fn create(directory: &Path, name: &str, segment_bytes: u64) -> io::Result<Self> {
         if !directory.metadata()?.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());
         }
         let disk = RealDisk::new(directory)?;
         let file = disk.create(name)?;
-        // From here on, `drop` removes the file.
+        // From here on, dropping `probe` removes the file.
         let probe = Self {
             disk,
             name: name.to_owned(),
@@ -62,26 +65,27 @@ impl DiskProbe {
         Ok(probe)
     }
 
-    /// Bytes that further files may have in a directory.
+    /// Returns the number of bytes that new files in a directory can have.
     ///
     /// # Errors
     ///
-    /// If there is no such directory.
+    /// Fails if the directory does not exist.
     pub fn available_bytes(directory: &Path) -> io::Result<u64> {
         let system = rustix::fs::statvfs(directory)?;
         Ok(system.f_bavail.saturating_mul(system.f_frsize))
     }
 
-    /// The file that is measured with.
+    /// Path of the file that is used for measuring.
     pub fn path(&self) -> PathBuf {
         self.disk.directory().join(&self.name)
     }
 
-    /// Writes a batch of as many messages with that body, and syncs it. At the end of the segment it begins anew.
+    /// Writes a batch of this many messages with the same body, and syncs it. At the end of the
+    /// segment, the next batch goes to the beginning.
     ///
     /// # Errors
     ///
-    /// If the disk fails, or the batch is larger than the segment.
+    /// Fails if the disk fails, or if the batch is larger than the segment.
     pub fn commit(&mut self, messages: u32, body: &Arc<[u8]>) -> io::Result<ProbeCommit> {
         let body_crc = checksum(body);
         for _ in 0..messages {
@@ -115,7 +119,8 @@ impl DiskProbe {
 
 impl Drop for DiskProbe {
     fn drop(&mut self) {
-        // If removing fails, the directory is gone or no longer writable, and nothing else would help.
+        // If the file cannot be removed, its directory is gone or no longer writable, and nothing
+        // else would help.
         _ = self.disk.remove(&self.name);
     }
 }

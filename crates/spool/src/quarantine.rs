@@ -1,4 +1,4 @@
-//! The directory `quarantine` beside the segments: copies of all bytes that were damaged when the spool was opened.
+//! The subdirectory `quarantine`: copies of all bytes that were damaged when the spool was opened.
 use crate::disk::{Disk, DiskFile};
 use crate::format::BLOCK;
 use crate::load::LoadedSpool;
@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 const COPY_CHUNK_BYTES: u64 = 1 << 20;
 
-/// Name of the copy: name of the segment, seed of its use, offset, and kind of damage.
+/// Name of the copy. It consists of the segment's name, the seed of its use, the offset, and the
+/// kind of damage.
 fn copy_name(damage: &Damage, reading: &LoadedSpool) -> String {
     if let (DamageKind::Body, [id]) = (damage.kind, &damage.messages[..]) {
-        // The body of a moved message keeps its number.
+        // The name has no offset, because a message keeps its number when it is moved.
         return format!("quarantine/message-{id}");
     }
     let used = reading.used.iter().find(|(segment, _)| segment.name == damage.segment);
@@ -35,7 +36,7 @@ fn damaged_file(disk: &dyn Disk, damage: &Damage, reading: &LoadedSpool) -> io::
     known.map_or_else(|| disk.open(&damage.segment), |file| Ok(Arc::clone(file)))
 }
 
-/// Marks the damage that has already been copied.
+/// Marks the damage that an earlier start has already copied.
 pub(crate) fn mark_known(disk: &dyn Disk, reading: &mut LoadedSpool) {
     let is_copied = |damage| find_copy(disk, damage, reading).is_ok_and(|(_, state)| state == CopyState::Whole);
     let known: Vec<bool> = reading.damage.iter().map(is_copied).collect();
@@ -44,18 +45,20 @@ pub(crate) fn mark_known(disk: &dyn Disk, reading: &mut LoadedSpool) {
     }
 }
 
-/// How an existing file in the quarantine relates to a damage.
+/// Relation of a file in the quarantine to a damage.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CopyState {
     Missing,
-    /// A crash interrupted the copying.
+    /// The copy is incomplete, because a crash interrupted the copying.
     Partial,
     Whole,
-    /// A copy of other bytes. This can happen because a later segment may get the name of a lost or removed one.
+    /// The file is a copy of other bytes. This can happen because a new segment may get the name of
+    /// a lost or removed one.
     Foreign,
 }
 
-/// Returns the name and state of a damage's copy. If that name is taken by a foreign copy, a number is appended.
+/// Returns the name and the state of a damage's copy. If a foreign copy has the name already, a
+/// number is appended.
 fn find_copy(disk: &dyn Disk, damage: &Damage, reading: &LoadedSpool) -> io::Result<(String, CopyState)> {
     let file = damaged_file(disk, damage, reading)?;
     let first = copy_name(damage, reading);
@@ -80,7 +83,7 @@ fn compare_copy(damage: &Damage, file: &dyn DiskFile, copy: &dyn DiskFile) -> io
         return Ok(CopyState::Whole);
     }
     let expected = end_of(damage, file)? - damage.offset.min(file.bytes()?);
-    // The copy of a whole segment includes its header, which may be damaged itself.
+    // A whole segment is copied with its header, which may be damaged itself.
     let mut is_equal = bytes >= expected;
     let mut is_part = bytes <= expected;
     let mut one = Vec::new();
@@ -91,7 +94,7 @@ fn compare_copy(damage: &Damage, file: &dyn DiskFile, copy: &dyn DiskFile) -> io
         read_lossy(file, &mut one, at)?;
         let read = read_lossy(copy, &mut other, at - damage.offset)?;
         is_equal &= one == other;
-        // Bytes that were not synced before a crash read as zeros.
+        // Bytes of the copy that were not synced before a crash read as zeros.
         is_part &= other[..read].iter().zip(&one).all(|(copied, octet)| *copied == 0 || copied == octet);
     }
     Ok(match (is_equal, is_part) {
@@ -105,15 +108,15 @@ fn end_of(damage: &Damage, file: &dyn DiskFile) -> io::Result<u64> {
     Ok((damage.offset + damage.bytes).min(file.bytes()?))
 }
 
-/// Splits the damage into the parts in which it is read. Returns their offsets and lengths.
+/// Splits the damage into parts for reading. Returns the offset and length of each part.
 fn parts(damage: &Damage, file: &dyn DiskFile) -> io::Result<impl Iterator<Item = (u64, usize)> + use<>> {
     let end = end_of(damage, file)?;
     let parts = (damage.offset..end).step_by(COPY_CHUNK_BYTES as usize);
     Ok(parts.map(move |at| (at, (end - at).min(COPY_CHUNK_BYTES) as usize)))
 }
 
-/// Copies the damaged bytes, and returns when the copies are durable. A torn end is only copied if there is room. For
-/// other damage, a copy is required before anything is changed.
+/// Copies the damaged bytes. Returns when the copies are durable. A torn end is copied only if
+/// there is room. Other damage must be copied before the spool is changed.
 pub(crate) fn copy_damage(disk: &dyn Disk, reading: &LoadedSpool) -> Result<(), Error> {
     let mut is_any = false;
     // A missing file has no bytes to copy.

@@ -1,4 +1,4 @@
-//! The receipt of a message that is being stored: a future that any runtime can await.
+//! The receipt of a message that is being stored. It is a future that any runtime can await.
 use crate::message::Stored;
 use crate::stats::SpoolCounters;
 use crate::{Error, Id};
@@ -7,8 +7,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-/// Resolves when the message is as durable as the spool's mode promises, or when it is known that it will not be.
-/// Dropping it changes nothing: the message may be stored nevertheless.
+/// Resolves when the message is as durable as the spool's options promise, or when it is certain
+/// that it will not be. Dropping the receipt has no effect: the message may be stored nevertheless.
 #[derive(Debug)]
 #[must_use = "only the receipt tells whether the message was stored"]
 pub struct Receipt(ReceiptState);
@@ -28,7 +28,7 @@ impl Receipt {
         Self(ReceiptState::Resolved(Some(outcome.map(|id| Stored { id }))))
     }
 
-    /// Blocks the thread until it resolves.
+    /// Blocks the thread until the receipt resolves.
     pub fn wait(self) -> Result<Stored, Error> {
         block_on(self)
     }
@@ -45,7 +45,8 @@ fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
     }
 }
 
-/// Resolves when notes are as durable as the spool's mode promises for a message: [`Spool::sync_notes`] returns one.
+/// Receipt of [`Spool::sync_notes`]. Resolves when the notes are as durable as the spool's options
+/// promise for a message.
 ///
 /// [`Spool::sync_notes`]: crate::Spool::sync_notes
 #[derive(Debug)]
@@ -55,7 +56,7 @@ pub struct NotesReceipt {
     unwritten: Option<UnwrittenNotes>,
 }
 
-/// The counter of notes that found no room, and its earlier value.
+/// Counter of notes that were not written for lack of room, and its value at the mark.
 #[derive(Debug)]
 struct UnwrittenNotes {
     counters: Arc<SpoolCounters>,
@@ -63,7 +64,7 @@ struct UnwrittenNotes {
 }
 
 impl NotesReceipt {
-    /// A receipt needs an id, so it gets a placeholder.
+    /// The receipt's id is a placeholder, because notes have no id.
     pub(crate) fn of_batch(ticket: Arc<BatchStatus>, place: u32) -> Self {
         Self { receipt: Receipt::of_batch(ticket, place, Id(0)), unwritten: None }
     }
@@ -72,13 +73,14 @@ impl NotesReceipt {
         Self { receipt: Receipt::resolved(outcome.map(|()| Id(0))), unwritten: None }
     }
 
-    /// Lets the receipt also fail if by then more than `before` notes have found no room.
+    /// Makes the receipt fail if the counter of unwritten notes differs from `before` when the
+    /// receipt resolves.
     pub(crate) fn fail_if_unwritten(mut self, counters: &Arc<SpoolCounters>, before: u64) -> Self {
         self.unwritten = Some(UnwrittenNotes { counters: Arc::clone(counters), before });
         self
     }
 
-    /// Blocks the thread until it resolves.
+    /// Blocks the thread until the receipt resolves.
     pub fn wait(self) -> Result<(), Error> {
         block_on(self)
     }
@@ -87,7 +89,7 @@ impl NotesReceipt {
 impl Future for NotesReceipt {
     type Output = Result<(), Error>;
 
-    /// Panics if it is polled after it has resolved, as futures may.
+    /// Panics if it is polled again after it has resolved.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.receipt).poll(context).map(|outcome| {
             outcome?;
@@ -100,7 +102,7 @@ impl Future for NotesReceipt {
 impl Future for Receipt {
     type Output = Result<Stored, Error>;
 
-    /// Panics if it is polled after it has resolved, as futures may.
+    /// Panics if it is polled again after it has resolved.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
             ReceiptState::Resolved(outcome) => Poll::Ready(outcome.take().expect("a receipt resolves once")),
@@ -124,7 +126,7 @@ impl std::task::Wake for ThreadWaker {
     }
 }
 
-/// State that all receipts of a batch share, in one allocation.
+/// State that all receipts of a batch share, so that a batch needs only one allocation.
 #[derive(Debug, Default)]
 pub(crate) struct BatchStatus(Mutex<BatchWaiters>);
 
@@ -139,9 +141,10 @@ const INITIAL_WAKERS: usize = 32;
 
 #[derive(Debug)]
 pub(crate) enum BatchOutcome {
-    /// All messages are stored except these. Each is given by its position in the batch, in ascending order.
+    /// All messages are stored except these. Each is given by its position in the batch, in
+    /// ascending order.
     StoredExcept(Vec<(u32, Error)>),
-    /// None is.
+    /// No message of the batch is stored.
     Failed(Error),
 }
 
@@ -174,7 +177,7 @@ impl BatchStatus {
         Poll::Pending
     }
 
-    /// Resolves all receipts. Only the first call counts.
+    /// Resolves all receipts of the batch. Only the first call has an effect.
     pub(crate) fn resolve(&self, outcome: BatchOutcome) {
         let wakers = {
             let mut waiting = self.lock();

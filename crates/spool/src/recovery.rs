@@ -1,4 +1,4 @@
-//! Opens a directory: repairs the log, and copies damaged bytes to the quarantine.
+//! Opens a spool's directory: repairs the log, and copies damaged bytes to the quarantine.
 use crate::damage::Damage;
 use crate::disk::Disk;
 use crate::faulty::FaultyDisk;
@@ -22,12 +22,13 @@ pub(crate) struct RecoveredState {
     pub(crate) damage: Vec<Damage>,
     /// Messages whose envelope is intact but whose body is damaged.
     pub(crate) damaged_bodies: Vec<Id>,
-    /// Messages that must be written again before anything relies on them.
+    /// Messages that must be written again, because nothing proves that their sync succeeded.
     pub(crate) unproven: Vec<Id>,
     pub(crate) newest_file: NewestFile,
 }
 
-/// Reads the whole spool. It changes only what repair requires: copies damaged bytes, and removes unfinished files.
+/// Reads the whole spool. Changes only what the repair requires: copies damaged bytes, and removes
+/// unfinished files.
 pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<RecoveredState, Error> {
     let mut reading = load(&**disk)?;
     quarantine::mark_known(&**disk, &mut reading);
@@ -38,8 +39,9 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
     sync(&**disk, &reading)?;
     quarantine::copy_damage(&**disk, &reading)?;
     reading.drop_sparse_segments();
-    // If a sync failed in an earlier process, its pages are marked clean: they are read from the cache, and the syncs
-    // above succeed although the media lacks them. So messages whose sync nothing proves are written again.
+    // If a sync failed in an earlier process, Linux has marked the pages as clean. They are then
+    // read from the cache, and the syncs above succeed, although the media lacks the data.
+    // Therefore all messages without a proven sync are written again.
     let unproven =
         if options.durability == Durability::Sync { std::mem::take(&mut reading.unproven) } else { Vec::new() };
     if !unproven.is_empty() {
@@ -47,7 +49,7 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
     }
     let mut newest_file = NewestFile::new(disk);
     if let Some(lost) = reading.lost_newest.filter(|lost| lost.state != NewestState::Lost) {
-        // Report this only once, because nothing more can be done about it.
+        // Record the loss, so that it is reported only once. Nothing more can be done about it.
         newest_file.record(&NewestSegment { state: NewestState::Lost, next_id: reading.resume_point.next_id, ..lost });
     }
     let LoadedSpool {
@@ -90,8 +92,8 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
     })
 }
 
-/// Makes everything durable that was read. Writes of a killed process may exist only in the page cache, but from here
-/// on the spool relies on them: names, headers and batches.
+/// Makes everything durable that was read: names, headers and batches. Writes of a killed process
+/// may exist only in the page cache, but from here on the spool relies on them.
 fn sync(disk: &dyn Disk, reading: &LoadedSpool) -> Result<(), Error> {
     disk.sync_directory()?;
     for (segment, _) in &reading.used {
@@ -103,7 +105,7 @@ fn sync(disk: &dyn Disk, reading: &LoadedSpool) -> Result<(), Error> {
     Ok(())
 }
 
-/// For fuzzing: reads any bytes as a segment, and returns the number of messages in it.
+/// For fuzzing. Reads any bytes as a segment, and returns the number of messages in it.
 #[doc(hidden)]
 pub(crate) fn try_octets(octets: &[u8]) -> Result<u64, Error> {
     let disk = FaultyDisk::new();
@@ -114,7 +116,8 @@ pub(crate) fn try_octets(octets: &[u8]) -> Result<u64, Error> {
     Backlog::new(Arc::clone(&index), &recovered.damaged_bodies).try_fold(0, |messages, left| left.map(|_| messages + 1))
 }
 
-/// For fuzzing: corrects every possible checksum in the bytes, to reach the code behind the checks.
+/// For fuzzing. Corrects all checksums that can be found in the bytes, so that the fuzzer reaches
+/// the code behind the checks.
 #[doc(hidden)]
 pub(crate) fn with_checksums(octets: &[u8]) -> Vec<u8> {
     let mut octets = octets.to_vec();
@@ -145,7 +148,7 @@ mod tests {
     use crate::{NewMessage, Spool};
     use proptest::prelude::*;
 
-    /// A segment with messages, notes, and one message that is done.
+    /// Returns a segment with messages, notes, and one message that is done.
     fn octets() -> Vec<u8> {
         let disk = FaultyDisk::new();
         let options = Options { segment_bytes: 1 << 16, ..Options::default() };
@@ -166,7 +169,8 @@ mod tests {
     fn what_is_whole_has_its_checksums_already() {
         let octets = octets();
         assert_eq!(try_octets(&octets).unwrap(), 3);
-        // The header of the free segment is in the first place, and the header with the batches' seed in the second.
+        // The first block has the header of the free segment, and the second block the header with
+        // the seed of the batches.
         assert_eq!(with_checksums(&octets).len(), octets.len());
     }
 
@@ -179,7 +183,7 @@ mod tests {
             whole: bool,
         ) {
             let mut octets = octets();
-            // The header in use, which has the seed for the checksums.
+            // Make the header with the right seed the one in use.
             octets.copy_within(4096..4160, 0);
             octets[16] = 2;
             changes.into_iter().for_each(|(at, octet)| octets[at] = octet);

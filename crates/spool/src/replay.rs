@@ -1,5 +1,5 @@
-//! Reads the records of all segments in order, and accounts for damage. Often only later records show which messages a
-//! damage costs.
+//! Reads the records of all segments in order, and finds out what damage costs. Often only later
+//! records show which messages were lost.
 use crate::damage::{Cost, Damage, DamageKind};
 use crate::format::{BATCHES_OFFSET, BLOCK, RECORD_HEADER_BYTES, RecordKind};
 use crate::index::MessageIndex;
@@ -11,39 +11,39 @@ use crate::{Error, Id};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// The account of the damage.
 pub(crate) struct Replay {
     index: MessageIndex,
     pub(crate) damage: Vec<Damage>,
     next_id: u64,
     previous_end: u64,
     cut_bytes: u64,
-    /// Segments (by position) with the offset from which nothing proves a sync.
+    /// Segments, by position, with the offset from which nothing proves a sync.
     unproven: Vec<(u64, u64)>,
-    /// The last message in ascending order, or the number before the first one that the first segment may hold.
+    /// Number of the last stored message. Before the first message, the number before the first one
+    /// that the oldest segment may hold.
     last_stored: Option<u64>,
     /// Holes after which no message has been seen yet.
     pending: Vec<PendingHole>,
-    /// Messages that were done or moved, beginning with the first segment.
+    /// Messages that were seen as done or moved after the first pending hole.
     settled: HashSet<u64>,
-    /// Messages that may have been in a hole, each with the index of that damage.
+    /// Messages that may have been in a hole, each with the index of its damage.
     missing: HashMap<u64, usize>,
-    /// Messages with damaged content, each with the index of that damage.
+    /// Messages with a damaged body, each with the index of its damage.
     bodies: HashMap<u64, usize>,
     /// Messages of which only notes were seen.
     orphans: HashSet<u64>,
 }
 
-/// A hole, and what is known about its content.
+/// A hole, and the facts that limit its content.
 struct PendingHole {
     damage: usize,
-    /// The last message before it.
+    /// Number of the last message before the hole.
     after: Option<u64>,
-    /// Number of records that are missing in its region, if known.
+    /// Number of records that are missing, if known.
     records: Option<u64>,
     max_records: u64,
     record: Option<DamagedRecord>,
-    /// The next segment had not yet given this number when it began.
+    /// Upper bound from the next segment, which was begun before this number was given.
     before: Option<u64>,
 }
 
@@ -92,7 +92,8 @@ impl Replay {
         self.damage.len() - 1
     }
 
-    /// Compares a segment's number with that of the one before it.
+    /// Compares the generation of a segment with that of the segment before it, and reports doubled
+    /// and missing segments.
     pub(crate) fn check_sequence(&mut self, segment: &Segment, before: u64, is_guess: bool) {
         let number = segment.header.generation;
         if number == before && !is_guess {
@@ -106,24 +107,27 @@ impl Replay {
         }
     }
 
-    /// Reads a segment up to `claimed_end`, the end that the next segment states; if that is 0, up to its own end.
-    /// Returns the end's offset.
+    /// Replays a segment up to `claimed_end`, where it ends according to the next segment. If
+    /// `claimed_end` is 0, replays it up to its own end. Returns the offset of the end.
     pub(crate) fn replay_segment(&mut self, segment: &Arc<Segment>, claimed_end: u64) -> Result<u64, Error> {
         self.index.push_segment(Arc::clone(segment));
         if self.last_stored.is_none() && segment.header.next_id > 0 {
-            // The message that needed this segment got its number before the header was written.
+            // The message for which this segment was begun got its number before the header was
+            // written.
             self.last_stored = Some(segment.header.next_id.saturating_sub(2));
         }
         let bound = Some(segment.header.next_id).filter(|next_id| *next_id > 0);
         self.pending.iter_mut().for_each(|pending| pending.before = pending.before.or(bound));
         let mut scan = Scan::new(Arc::clone(&segment.file), segment.seed, segment.bytes, BodyMode::Check);
         let mut seen = Vec::new();
-        // Offset at which the segment is cut, if nothing sound follows.
+        // Offset at which the segment is cut off if nothing intact follows. 0 means that it must
+        // not be cut.
         let mut cut = None;
         loop {
             match scan.next_part(&mut seen, claimed_end)? {
                 ScanStep::Batch => {
-                    // If the next segment stated this end, the torn end would look like damage.
+                    // Cutting here would let the torn end look like damage later, because the next
+                    // segment states its end.
                     cut = cut.map(|_| 0);
                     for one in &seen {
                         self.apply(segment, one);
@@ -156,7 +160,7 @@ impl Replay {
         if !region.was_synced {
             self.cut_bytes += region.batch.filter(|_| seen.is_empty()).map_or(lost, |batch| batch.bytes);
         }
-        // A batch's header says nothing about later batches.
+        // The header of a batch says nothing about later batches.
         let whole = region.batch.filter(|batch| begin + batch.bytes.next_multiple_of(BLOCK) >= region.range.end);
         let stated = whole.map(|batch| u64::from(batch.records).saturating_sub(seen.len() as u64));
         let mut holes = region.holes.iter().peekable();
@@ -212,9 +216,10 @@ impl Replay {
         }
     }
 
-    /// Records that a message is done, or stored here. Losing its other records then costs nothing.
+    /// Records that a message is done or stored here, so that losing its other records costs
+    /// nothing.
     fn mark_settled(&mut self, id: Id) {
-        // Most spools are undamaged, so skip the hashing.
+        // Most spools are undamaged, so skip the hashing if the sets are empty.
         if !self.orphans.is_empty() {
             self.orphans.remove(&id.0);
         }
@@ -229,8 +234,8 @@ impl Replay {
         }
     }
 
-    /// Handles a message in ascending order. Messages with numbers between the last one and this one were in the holes
-    /// between them.
+    /// Handles a newly stored message, whose number is the highest so far. Messages with numbers
+    /// between the previous one and this one were in the holes between them.
     fn resolve_pending(&mut self, id: Id) {
         for pending in std::mem::take(&mut self.pending) {
             self.resolve(&pending, Some(id.0));
@@ -239,11 +244,12 @@ impl Replay {
         self.last_stored = Some(id.0);
     }
 
-    /// Names the messages that were in a hole, up to the number of the next message.
+    /// Decides which messages were in a hole. `next` is the number of the next message.
     fn resolve(&mut self, pending: &PendingHole, next: Option<u64>) {
         let next = next.or(pending.before);
         let before_next = next.unwrap_or_else(|| {
-            // No message follows, so assume as many as there were records, if that is known.
+            // No message follows. Assume as many messages as there were records, if their number is
+            // known.
             pending.after.unwrap_or_default().saturating_add(1 + pending.records.unwrap_or(0))
         });
         let first = pending.after.map_or(before_next, |after| after + 1);
@@ -254,7 +260,8 @@ impl Replay {
         match pending.record {
             Some(DamagedRecord::Message(id)) if is_in_row(id) => self.mark_missing(pending.damage, id.0..id.0 + 1),
             Some(DamagedRecord::Message(id)) => {
-                // Either the message was moved and has an older number, or the number itself is damaged.
+                // The message had been moved and has an older number, or the number itself is
+                // damaged.
                 if id.0 < self.next_id {
                     self.mark_missing(pending.damage, id.0..id.0 + 1);
                 }
@@ -271,7 +278,7 @@ impl Replay {
         let damage = &mut self.damage[pending.damage];
         damage.cost = damage.cost.max(cost);
         if next.is_none() && pending.before.is_none() {
-            // Do not give the numbers of lost records again.
+            // The numbers of lost records must not be given again.
             let given = pending.max_records.min(self.next_id);
             self.next_id = self.next_id.saturating_add(given);
         }
@@ -285,7 +292,7 @@ impl Replay {
         }
     }
 
-    /// Accounts for the loss of the newest segment.
+    /// Reports the loss of the newest segment.
     pub(crate) fn lose_newest(&mut self, lost: &NewestSegment) {
         let NewestSegment { state, file_number, first_id, next_id, .. } = *lost;
         if state != NewestState::Lost {
@@ -306,8 +313,8 @@ impl Replay {
         }
         self.next_id = self.next_id.max(next_id);
         if state == NewestState::Open {
-            // Do not give the numbers of the lost messages again. Doubling is a guess: most likely no more messages
-            // arrived since than in all the time before.
+            // The numbers of the lost messages must not be given again. Doubling is a guess: the
+            // lost segment hardly had more messages than all segments before it.
             self.next_id = self.next_id.saturating_mul(2);
         }
     }

@@ -1,4 +1,5 @@
-//! Reads the batches of a segment: batch by batch where they are intact, otherwise record by record.
+//! Reads the batches of a segment. Intact batches are read as a whole, and damaged batches record
+//! by record.
 use crate::Id;
 use crate::disk::{DiskFile, read_with_retry};
 use crate::format::{
@@ -14,69 +15,70 @@ pub(crate) struct ScannedRecord {
     pub(crate) id: Id,
     pub(crate) at: u64,
     pub(crate) bytes: u64,
-    /// The body does not match its checksum. Always false if bodies are skipped.
+    /// Set if the body does not match its checksum. Always false if bodies are skipped.
     pub(crate) is_body_damaged: bool,
 }
 
-/// Whether bodies are read and checked, or skipped.
+/// Tells whether bodies are checked or skipped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyMode {
     Check,
     Skip,
 }
 
-/// What was found at the scan's offset.
+/// Result of reading at the scan's offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScanResult {
     Batch,
-    /// No intact batch; the offset is that of the first wrong byte.
+    /// There is no intact batch. The offset is that of the first wrong byte.
     Invalid(u64),
 }
 
 #[derive(Debug)]
 pub(crate) enum ScanStep {
-    /// A batch that is intact, except perhaps for message bodies.
+    /// A batch that is intact, except perhaps for the bodies of messages.
     Batch,
-    /// A part without an intact batch. Its sound records have been returned.
+    /// A part without an intact batch. The intact records in it have been returned.
     Region(DamagedRegion),
     End,
 }
 
-/// A part of a segment that cannot be read as batches.
+/// A part of a segment that cannot be read as intact batches.
 #[derive(Debug)]
 pub(crate) struct DamagedRegion {
-    /// From the start of a batch to the start of the next readable one, or to the end of the log.
+    /// From the start of a batch to the start of the next readable batch, or to the end of the log.
     pub(crate) range: Range<u64>,
-    /// The first byte that is wrong.
+    /// Offset of the first wrong byte.
     pub(crate) damage_offset: u64,
-    /// Something proves that all of the region had been synced.
+    /// Set if it is proven that the whole region had been synced.
     pub(crate) was_synced: bool,
-    /// The batch's header, if it is legible.
+    /// Header of the batch, if the header is readable.
     pub(crate) batch: Option<BatchHeader>,
-    /// Gaps between sound records, which may have held records.
+    /// Gaps between intact records, which may have held other records.
     pub(crate) holes: Vec<Hole>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Hole {
     pub(crate) range: Range<u64>,
-    /// Number of sound records in the region before this hole.
+    /// Number of intact records of the region before this hole.
     pub(crate) after: usize,
-    /// The record that was here, if its own length field is right.
+    /// The record that was in the hole, if its own length field is right.
     pub(crate) record: Option<DamagedRecord>,
 }
 
-/// What a damaged record was, according to its own fields.
+/// Kind of a damaged record, according to its own fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DamagedRecord {
-    /// It has fields that only messages have.
+    /// The record has fields that only messages have.
     Message(Id),
-    /// A note, or a mark that a message is done.
+    /// The record is a note, or a mark that a message is done.
     Mark,
 }
 
 impl DamagedRecord {
-    /// Reads the fixed part of a record that is not sound, whatever its kind seems to be.
+    /// Decodes the fixed part of a damaged record. Ignores the kind, which may be damaged as well.
+    /// Returns the length, too.
     fn read(bytes: &[u8]) -> Option<(Self, u64)> {
         let mut bytes: [u8; RECORD_HEADER_BYTES] = *bytes.first_chunk()?;
         bytes[KIND_OFFSET] = RecordKind::Moved as u8;
@@ -90,16 +92,16 @@ impl DamagedRecord {
 /// Offset of the kind in a record.
 const KIND_OFFSET: usize = 4;
 
-/// A pass through one use of a segment.
+/// A pass through the batches of one use of a segment.
 pub(crate) struct Scan {
     window: ReadWindow,
     seed: u32,
     segment_bytes: u64,
     bodies: BodyMode,
     at: u64,
-    /// The last batch stated that the log was closed after it.
+    /// Set if the last batch marks a clean close of the log.
     is_closed: bool,
-    /// According to the batches read so far, everything before this offset had been synced.
+    /// Offset before which everything had been synced, according to the batches read so far.
     synced: u64,
 }
 
@@ -110,7 +112,7 @@ impl Scan {
         Self { window, seed, segment_bytes, bodies, at: BATCHES_OFFSET, is_closed: false, synced: 0 }
     }
 
-    /// Creates a scan that starts at an offset and skips bodies.
+    /// Creates a scan that starts at this offset and skips bodies.
     pub(crate) fn starting_at(file: Arc<dyn DiskFile>, seed: u32, segment_bytes: u64, at: u64) -> Self {
         Self { at, ..Self::new(file, seed, segment_bytes, BodyMode::Skip) }
     }
@@ -119,14 +121,16 @@ impl Scan {
         self.at
     }
 
-    /// Offset from which nothing proves a sync. `claimed_end` is the end that the next segment states.
+    /// Returns the offset from which nothing proves a sync. `claimed_end` is the end according to
+    /// the next segment.
     pub(crate) fn unproven_from(&self, claimed_end: u64) -> Option<u64> {
         let is_proven = self.is_closed || (claimed_end > 0 && claimed_end == self.at);
         (!is_proven).then_some(self.synced)
     }
 
-    /// Reads one batch, and replaces `seen` by its records. After [`ScanResult::Invalid`], `seen` has the records before
-    /// the damage. A damaged body does not make a batch invalid.
+    /// Reads one batch, and replaces `seen` by the records of the batch. After
+    /// [`ScanResult::Invalid`], `seen` contains the records before the damage. A damaged body does
+    /// not make a batch invalid.
     pub(crate) fn next_batch(&mut self, seen: &mut Vec<ScannedRecord>) -> io::Result<ScanResult> {
         seen.clear();
         let Some(batch) = self.batch(self.at)? else { return Ok(ScanResult::Invalid(self.at)) };
@@ -146,8 +150,8 @@ impl Scan {
         Ok(ScanResult::Batch)
     }
 
-    /// Reads the next part, and adds its sound records to `seen`. `claimed_end` is the end of the batches that another
-    /// segment states, or 0.
+    /// Reads the next part, and replaces `seen` by its intact records. `claimed_end` is the end of
+    /// the batches according to another segment, or 0.
     pub(crate) fn next_part(&mut self, seen: &mut Vec<ScannedRecord>, claimed_end: u64) -> io::Result<ScanStep> {
         seen.clear();
         let begin = self.at;
@@ -163,8 +167,9 @@ impl Scan {
         }
     }
 
-    /// Handles a batch, from `begin` to the scan's offset, that has damaged bodies. If nothing proves that it was
-    /// synced, they count as torn.
+    /// Handles a batch that has damaged bodies. The batch extends from `begin` to the scan's
+    /// offset. If nothing proves that the batch was synced, the damaged bodies count as torn by a
+    /// crash.
     fn pass_bodies(&mut self, begin: u64, seen: &mut Vec<ScannedRecord>, claimed_end: u64) -> io::Result<ScanStep> {
         let was_synced = claimed_end > begin || self.later_batches(begin, self.segment_bytes)?.synced > begin;
         if was_synced {
@@ -196,7 +201,7 @@ impl Scan {
         }
         let stated_end = batch.map_or(begin, |batch| begin + batch.bytes);
         let seen_end = seen.last().map_or(begin, |one| one.at + one.bytes);
-        // Without other evidence, the log ends where the legible part ends.
+        // Without other evidence, the log ends where the readable part ends.
         let is_last = next.is_none() && !is_claimed;
         let end = if is_last { stated_end.max(seen_end).next_multiple_of(BLOCK).min(to) } else { to };
         if end == begin {
@@ -206,14 +211,15 @@ impl Scan {
         let is_stated = batch.is_some() && stated_end.next_multiple_of(BLOCK) == end;
         let was_synced = is_claimed || synced > begin;
         if !was_synced {
-            // The end is torn within this body, so the message was never answered with 250.
+            // The crash tore this body, so the message was never answered with 250.
             seen.retain(|one| !one.is_body_damaged);
         }
         let holes = self.holes(begin, if is_stated { stated_end } else { end }, seen)?;
         Ok(ScanStep::Region(DamagedRegion { range: begin..end, damage_offset, was_synced, batch, holes }))
     }
 
-    /// Finds the first later batch before `last`, and the largest offset that any later batch states as synced.
+    /// Finds the first later batch before `last`, and the largest offset that any later batch
+    /// states as synced.
     fn later_batches(&mut self, begin: u64, last: u64) -> io::Result<LaterBatches> {
         let mut later = LaterBatches { first: None, synced: 0, is_blank: self.is_blank(begin)? };
         let mut at = begin + BLOCK;
@@ -230,13 +236,13 @@ impl Scan {
         Ok(later)
     }
 
-    /// Reports whether the block at `at` consists of zeros, or lies behind the end of the file.
+    /// Returns true if the block at `at` consists of zeros, or lies after the end of the file.
     fn is_blank(&mut self, at: u64) -> io::Result<bool> {
         let length = BLOCK.min(self.segment_bytes.saturating_sub(at));
         Ok(self.window.bytes(at, length)?.is_none_or(|bytes| *bytes == ZEROS[..bytes.len()]))
     }
 
-    /// Searches for single sound records at every possible offset.
+    /// Searches for single intact records at each possible offset.
     fn salvage(&mut self, from: u64, to: u64, seen: &mut Vec<ScannedRecord>) -> io::Result<()> {
         let mut at = from;
         let mut budget = SALVAGE_LIMIT;
@@ -260,8 +266,8 @@ impl Scan {
         Ok(())
     }
 
-    /// Returns the record at `at` if it is sound. Reads long heads only while there is `budget` left, because damaged
-    /// bytes may claim any length.
+    /// Returns the record at `at` if it is intact. Long records are read only as long as `budget`
+    /// lasts, because damaged bytes may claim any length.
     fn sound_record(&mut self, at: u64, to: u64, budget: &mut u64) -> io::Result<Option<ScannedRecord>> {
         let head = match self.window.bytes(at, RECORD_HEADER_BYTES as u64)?.and_then(RecordHeader::decode) {
             Some(record) if record.bytes() <= to - at => record.metadata_bytes(),
@@ -274,13 +280,14 @@ impl Scan {
         self.record(at, to)
     }
 
-    /// Returns the gaps between the batch's header and `end` that hold no sound record and no padding.
+    /// Returns the gaps between the batch's header and `end` that contain neither intact records
+    /// nor padding.
     fn holes(&mut self, begin: u64, end: u64, seen: &[ScannedRecord]) -> io::Result<Vec<Hole>> {
         let mut holes = Vec::new();
         let mut at = begin + BATCH_HEADER_BYTES as u64;
         let ends = seen.iter().map(|one| (one.at, one.at + one.bytes)).chain([(end, end)]);
         for (after, (next, next_end)) in ends.enumerate() {
-            // Where a batch's first record belongs, there can be no padding.
+            // There can be no padding at the offset of the batch's first record.
             let is_first = at == begin + BATCH_HEADER_BYTES as u64;
             if at < next && (is_first || !self.is_padding(at, next)?) {
                 self.divide(at..next, after, &mut holes)?;
@@ -290,7 +297,7 @@ impl Scan {
         Ok(holes)
     }
 
-    /// Splits a range into the records that it held, if their length fields are right.
+    /// Splits a range into the records that it held, as far as their length fields are right.
     fn divide(&mut self, range: Range<u64>, after: usize, holes: &mut Vec<Hole>) -> io::Result<()> {
         let mut at = range.start;
         while at < range.end {
@@ -303,7 +310,8 @@ impl Scan {
         Ok(())
     }
 
-    /// Reports whether the range is the padding of a batch's last block followed by another batch's header.
+    /// Returns true if the range is the padding of a batch's last block, followed by another
+    /// batch's header.
     fn is_padding(&mut self, from: u64, to: u64) -> io::Result<bool> {
         let block_end = from.next_multiple_of(BLOCK);
         if to < block_end || to > block_end + BATCH_HEADER_BYTES as u64 {
@@ -320,7 +328,7 @@ impl Scan {
         Ok(bytes.and_then(|bytes| BatchHeader::decode(bytes, seed, at, segment_bytes)))
     }
 
-    /// Returns the record at `at`, before `end`, if everything but its body is intact.
+    /// Returns the record at `at` if it ends before `end` and everything except its body is intact.
     fn record(&mut self, at: u64, end: u64) -> io::Result<Option<ScannedRecord>> {
         let Some(bytes) = self.window.bytes(at, RECORD_HEADER_BYTES as u64)? else { return Ok(None) };
         let Some(record) = RecordHeader::decode(bytes).filter(|record| record.bytes() <= end - at.min(end)) else {
@@ -342,29 +350,29 @@ impl Scan {
 const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
 struct LaterBatches {
-    /// Beginning of the first batch.
+    /// Offset of the first batch.
     first: Option<u64>,
-    /// The largest offset that any batch states as synced.
+    /// Largest offset that any of the batches states as synced.
     synced: u64,
-    /// There are only zeros from the part's beginning on.
+    /// Set if there are only zeros up to the first batch.
     is_blank: bool,
 }
 
-/// Limit of the bytes of long heads that are checksummed per damaged region.
+/// Maximum number of bytes of long records that are checked per damaged region.
 const SALVAGE_LIMIT: u64 = 1 << 30;
 
-/// Finds the first offset in a block where a record may start: a multiple of 8 with a valid kind and three zeros after
-/// it.
+/// Returns the first offset in a block at which a record may begin: a multiple of 8 with a valid
+/// kind, followed by three zeros.
 fn first_plausible(bytes: &[u8]) -> Option<u64> {
     let words = bytes.chunks_exact(8);
     let is_plausible = |word: &[u8]| matches!(word[4..], [1..=4, 0, 0, 0]);
     words.map(is_plausible).position(|is| is).map(|at| at as u64 * 8)
 }
 
-/// Bytes of a file that are read at once.
+/// Number of bytes that are read from the file at a time.
 const READ_AHEAD_BYTES: u64 = 1 << 20;
 
-/// A part of a file that is read ahead.
+/// A part of a file that has been read ahead.
 struct ReadWindow {
     file: Arc<dyn DiskFile>,
     from: u64,
@@ -374,7 +382,7 @@ struct ReadWindow {
 }
 
 impl ReadWindow {
-    /// Returns `length` bytes at `at`; `None` if the file ends before.
+    /// Returns `length` bytes at `at`, or `None` if the file ends earlier.
     fn bytes(&mut self, at: u64, length: u64) -> io::Result<Option<&[u8]>> {
         if at < self.from || at + length > self.from + self.filled as u64 {
             self.fill(at, length.max(self.ahead) as usize)?;
@@ -408,8 +416,8 @@ impl ReadWindow {
     }
 }
 
-/// Reads what the disk returns, and zeros where it returns an error. The checksums will reveal these. Returns the
-/// number of bytes.
+/// Reads as much as possible, and puts zeros where the disk returns an error. The checksums reveal
+/// those zeros. Returns the number of bytes, including the zeros.
 pub(crate) fn read_lossy(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     if let Ok(read) = file.read_at(buffer, at) {
         return Ok(read);
@@ -417,7 +425,7 @@ pub(crate) fn read_lossy(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io:
     let length = file.bytes()?.saturating_sub(at).min(buffer.len() as u64) as usize;
     let mut from = 0;
     while from < length {
-        // Up to the next block boundary of the disk.
+        // Read only up to the next block boundary of the disk.
         let to = (from + (BLOCK - (at + from as u64) % BLOCK) as usize).min(length);
         let part = &mut buffer[from..to];
         if read_with_retry(file, part, at + from as u64).is_err() {

@@ -1,4 +1,4 @@
-//! A used segment, and reading single records from it.
+//! A used segment, from which single records can be read.
 use crate::Error;
 use crate::disk::{DiskFile, read_with_retry};
 use crate::format::{RECORD_HEADER_BYTES, RecordHeader, SegmentHeader};
@@ -6,25 +6,27 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A segment's file with the header of its present use.
+/// A segment's file, with the header of its current use.
 pub(crate) struct Segment {
     pub(crate) name: String,
     pub(crate) file: Arc<dyn DiskFile>,
     pub(crate) header: SegmentHeader,
     pub(crate) bytes: u64,
-    /// Seed of this use's checksums. It comes from the header, unless the header was lost.
+    /// Seed of this use's checksums. It comes from the header, or from the first batch if the
+    /// header was lost.
     pub(crate) seed: u32,
-    /// Position among the used segments, without gaps. It is the generation, unless a segment was missing when the
-    /// spool was opened.
+    /// Position among the used segments, without gaps. It equals the generation, unless a segment
+    /// was missing when the spool was opened.
     pub(crate) position: u64,
-    /// Part of the segment was damaged when the spool was opened. It is removed instead of reused once it is given up.
+    /// Set if part of the segment was damaged when the spool was opened. Such a segment is later
+    /// removed instead of reused.
     pub(crate) is_damaged: AtomicBool,
 }
 
-/// Where a record is. This is small because every message that is not done has one.
+/// Location of a record. The type is small because each message that is not done needs one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RecordLocation {
-    /// The segment's position.
+    /// Position of the segment.
     pub(crate) position: u64,
     offset_words: u32,
     length_words: u32,
@@ -55,17 +57,17 @@ impl RecordMetadata {
         &self.bytes[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + self.record.envelope_bytes as usize]
     }
 
-    /// The notes of a moved message, joined.
+    /// Returns the joined notes of a moved message.
     pub(crate) fn notes(&self) -> &[u8] {
         &self.bytes[RECORD_HEADER_BYTES + self.record.envelope_bytes as usize..]
     }
 }
 
-/// Size of the first read of a record. It suffices for most heads.
+/// Number of bytes that are read first. They contain the header, envelope and notes of most
+/// records.
 const METADATA_READ_BYTES: u64 = 1024;
 
 impl Segment {
-    /// Creates a segment from its header.
     pub(crate) fn new(name: String, file: Arc<dyn DiskFile>, header: SegmentHeader, bytes: u64) -> Self {
         let seed = header.seed();
         let order = header.generation;
@@ -80,7 +82,7 @@ impl Segment {
         Error::Damaged { file: self.name.clone(), offset }
     }
 
-    /// Reads the record at that location up to its body; `None` if there is none.
+    /// Reads the record at that location up to its body. Returns `None` if there is no such record.
     pub(crate) fn read_metadata(&self, location: RecordLocation) -> io::Result<Option<RecordMetadata>> {
         let mut bytes = vec![0; location.bytes().min(METADATA_READ_BYTES) as usize];
         let read = read_with_retry(&*self.file, &mut bytes, location.offset())?;
@@ -100,8 +102,8 @@ impl Segment {
         Ok(RecordHeader::is_intact(&bytes, self.seed).then_some(RecordMetadata { record, bytes }))
     }
 
-    /// Reads the body of a message that is moved, with zeros for unreadable parts. The moved message keeps its old
-    /// checksum, which reveals the damage.
+    /// Reads the body of a message that is being moved. An unreadable body is replaced by zeros.
+    /// The moved record keeps the old checksum, which reveals the damage.
     pub(crate) fn read_body_lossy(&self, location: RecordLocation, record: &RecordHeader) -> Arc<[u8]> {
         match self.read_body(location, record) {
             Ok(Some(body)) => body,
@@ -109,9 +111,10 @@ impl Segment {
         }
     }
 
-    /// Reads the record's body without checking it; `None` if the file ends before.
+    /// Reads the record's body without checking it. Returns `None` if the file ends earlier.
     pub(crate) fn read_body(&self, location: RecordLocation, record: &RecordHeader) -> io::Result<Option<Arc<[u8]>>> {
-        // Collecting from an iterator of known length allocates the body only once, in its final place.
+        // Collecting from an iterator of known length allocates the body only once, at its final
+        // address.
         let mut body: Arc<[u8]> = std::iter::repeat_n(0, record.body_bytes as usize).collect();
         let buffer = Arc::get_mut(&mut body).expect("nobody else has it yet");
         let read = read_with_retry(&*self.file, buffer, location.offset() + record.metadata_bytes())?;

@@ -1,4 +1,5 @@
-//! Free segments: makes them, reuses them, and keeps the spool within its limit.
+//! The pool of free segments. It makes and reuses segments, and keeps the spool within its size
+//! limit.
 use crate::Options;
 use crate::disk::{Disk, DiskFile};
 use crate::format::{BLOCK, SegmentHeader, SegmentHeaderState};
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A segment without anything live. It contains zeros or records of former uses throughout.
+/// A segment that holds nothing live. It contains only zeros, or records of earlier uses.
 pub(crate) struct FreeSegment {
     pub(crate) name: String,
     pub(crate) file: Arc<dyn DiskFile>,
@@ -17,19 +18,20 @@ pub(crate) struct FreeSegment {
     pub(crate) bytes: u64,
 }
 
-/// Why something could not be written. There is deliberately no conversion from [`io::Error`]: only an error of making
-/// a segment may pass for a lack of room, never one of another write or sync.
+/// Reason why a record could not be written. There is deliberately no conversion from
+/// [`io::Error`]: only an error of making a segment may count as lack of room, and no error of
+/// another write or sync.
 #[derive(Debug)]
 pub(crate) enum LogWriteError {
-    /// The spool or the disk has no room for another segment. Nothing else has happened.
+    /// The spool or the disk has no room for another segment. Nothing was changed.
     NoSpace,
     /// A write or sync failed, so the content of the disk is unknown.
     Disk(io::Error),
 }
 
 impl LogWriteError {
-    /// Classifies an error of making a segment. The segment holds nothing yet, so a lack of room or of file descriptors
-    /// does no harm here.
+    /// Classifies an error of making a segment. The new segment holds nothing yet, so a lack of
+    /// space or of file descriptors does no harm.
     fn from_create(error: io::Error) -> Self {
         let is_out_of_files = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].map(|errno| errno.raw_os_error());
         match error.kind() {
@@ -45,20 +47,22 @@ pub(crate) struct SegmentPool {
     pub(crate) segment_bytes: u64,
     pub(crate) max_bytes: u64,
     pub(crate) free_segments: Vec<FreeSegment>,
-    /// The bytes of the segments that are in use.
+    /// Number of bytes of the segments in use.
     pub(crate) used_bytes: u64,
     pub(crate) next_file: u64,
-    /// The preallocator is making a segment.
+    /// Set while the preallocator is making a segment.
     pub(crate) is_preallocating: bool,
-    /// The preallocator failed to make a segment. It tries again after a segment was taken or given back.
+    /// Set if the preallocator failed to make a segment. It tries again after a segment was taken
+    /// or freed.
     pub(crate) has_failed: bool,
-    /// The preallocator found a file with the next segment's name that this process did not create.
+    /// Error of the preallocator when another process had created a file with the next segment's
+    /// name.
     pub(crate) foreign_file: Option<io::Error>,
     pub(crate) is_closed: bool,
 }
 
-/// Adapts the options to a disk that has less room than the spool may use. Segments then become smaller, so that the
-/// two reserved ones are not most of the spool.
+/// Adapts the options to a disk with less room than the spool may use. The segments become smaller,
+/// so that the two reserved segments are not most of the spool.
 pub(crate) fn fit_to_disk(disk: &dyn Disk, options: Options) -> io::Result<Options> {
     let mut bytes = disk.available_bytes().unwrap_or(u64::MAX);
     for name in disk.list()?.iter().filter(|name| name.starts_with(SegmentPool::PREFIX)) {
@@ -67,7 +71,7 @@ pub(crate) fn fit_to_disk(disk: &dyn Disk, options: Options) -> io::Result<Optio
     Ok(Options { segment_bytes: options.segment_bytes.min(bytes / 8), ..options }.fitted())
 }
 
-/// More free segments than this are removed, unless even more segments are in use.
+/// Maximum number of free segments that are kept, unless even more segments are in use.
 const MAX_IDLE_SEGMENTS: u64 = 4;
 
 impl SegmentPool {
@@ -77,7 +81,7 @@ impl SegmentPool {
         self.used_bytes + self.free_segments.iter().map(|spare| spare.bytes).sum::<u64>()
     }
 
-    /// Reports whether one more segment should be made ready.
+    /// Returns true if another segment should be made ready.
     pub(crate) fn needs_segment(&self) -> bool {
         self.free_segments.is_empty() && !self.has_failed && self.permits(self.segment_bytes, Reserve::Messages)
     }
@@ -90,8 +94,9 @@ impl SegmentPool {
         }
     }
 
-    /// Accepts a segment that was made in advance. If making it failed, the commit thread tries again when it needs
-    /// one, and reports the error. If a foreign file was found, the commit thread stops at the next record.
+    /// Accepts a segment that was made in advance. If making it failed, the commit thread tries
+    /// again when it needs a segment, and reports the error. If another process had created the
+    /// file, the commit thread stops at the next record.
     pub(crate) fn put(&mut self, made: io::Result<FreeSegment>) {
         match made {
             Ok(spare) => self.free_segments.push(spare),
@@ -107,7 +112,8 @@ impl SegmentPool {
         Self::file_name(self.next_file - 1)
     }
 
-    /// The number in a segment's name. Files with other names do not belong to the spool.
+    /// Returns the number in a segment's file name. Files with other names do not belong to the
+    /// spool.
     pub(crate) fn file_number(name: &str) -> Option<u64> {
         let digits = name.strip_prefix(Self::PREFIX)?;
         let is_ours = digits.len() >= 8 && digits.len() < 16 && digits.bytes().all(|c| c.is_ascii_hexdigit());
@@ -118,17 +124,18 @@ impl SegmentPool {
         format!("{}{number:08x}", Self::PREFIX)
     }
 
-    /// Fails if the segment in use must not be written to.
+    /// Fails if nothing may be written for this purpose, not even to the current segment.
     pub(crate) fn check(&mut self, reserve: Reserve) -> Result<(), LogWriteError> {
         match self.foreign_file.take() {
             Some(error) => Err(LogWriteError::Disk(error)),
-            // A segment that was begun with reserved room is not open to every purpose either.
+            // The current segment may have been taken from the reserve, so it is not open to every
+            // purpose.
             None if !self.permits(0, reserve) => Err(LogWriteError::NoSpace),
             None => Ok(()),
         }
     }
 
-    /// Reports whether a segment of that size may be taken.
+    /// Returns true if the spool's limit permits another segment of this size.
     fn permits(&self, bytes: u64, reserve: Reserve) -> bool {
         self.used_bytes + bytes + self.reserved_bytes(reserve) <= self.max_bytes
     }
@@ -137,15 +144,14 @@ impl SegmentPool {
         reserve.reserved_segments() * self.segment_bytes
     }
 
-    /// Reports whether the disk has that much free space in addition to the reserve. Other programs may still use it
-    /// up, which cannot be prevented.
+    /// Returns true if the disk has this much free space in addition to the reserve. Other programs
+    /// may still use up the space, which cannot be prevented.
     fn has_disk_space(&self, bytes: u64, reserve: Reserve) -> bool {
         let spare = self.free_segments.iter().map(|spare| spare.bytes).sum::<u64>();
         let room = self.disk.available_bytes().unwrap_or(u64::MAX).saturating_add(spare);
         reserve == Reserve::Moves || room >= bytes + self.reserved_bytes(reserve)
     }
 
-    /// Takes or makes a segment of exactly that size.
     pub(crate) fn take(&mut self, bytes: u64, reserve: Reserve) -> Result<FreeSegment, LogWriteError> {
         self.check(reserve)?;
         if !self.permits(bytes, reserve) || !self.has_disk_space(bytes, reserve) {
@@ -161,7 +167,7 @@ impl SegmentPool {
     }
 
     fn make(&mut self, bytes: u64) -> Result<FreeSegment, LogWriteError> {
-        // The free segment has the wrong size.
+        // Free segments of another size may have to make room.
         while self.bytes() + bytes > self.max_bytes && !self.free_segments.is_empty() {
             self.remove_free_segment().map_err(LogWriteError::Disk)?;
         }
@@ -169,8 +175,8 @@ impl SegmentPool {
         Self::make_file(&*self.disk, &name, bytes, &|_| ()).map_err(LogWriteError::from_create)
     }
 
-    /// Makes a segment, which needs no record before it is complete. Calls `rest` [between
-    /// writes](DiskFile::preallocate).
+    /// Makes a segment. A crash before it is complete does no harm, because it holds no record yet.
+    /// `throttle` is called [between writes](DiskFile::preallocate).
     pub(crate) fn make_file(
         disk: &dyn Disk,
         name: &str,
@@ -186,7 +192,8 @@ impl SegmentPool {
         })?;
         let made = Self::fill_file(disk, name, file, bytes, throttle);
         if made.is_err() {
-            // Part of a segment is useless and takes space. If it cannot be removed, the next start finds it.
+            // An incomplete segment is useless and takes space. If it cannot be removed, the next
+            // start finds it.
             _ = disk.remove(name);
         }
         made
@@ -222,8 +229,8 @@ impl SegmentPool {
         self.free_segments.pop().map_or(Ok(()), |spare| self.disk.remove(&spare.name))
     }
 
-    /// Ends the use of a segment, durably when this returns. Must be called in the order in which the uses began, or a
-    /// restart would find a gap.
+    /// Frees a segment. The change is durable when this returns. Segments must be freed in the
+    /// order in which they were begun, because a restart would report a gap.
     pub(crate) fn retire(&mut self, segment: &Segment, next_id: u64) -> io::Result<()> {
         self.used_bytes -= segment.bytes;
         self.has_failed = false;
@@ -258,7 +265,7 @@ impl SegmentPool {
     }
 }
 
-/// Writes the header to its place, and fills the rest of the block with zeros.
+/// Writes the header to its block, and fills the rest of the block with zeros.
 pub(crate) fn write_header(file: &dyn DiskFile, header: &SegmentHeader) -> io::Result<()> {
     let rest = [0; BLOCK as usize - crate::format::HEADER_BYTES];
     file.write_at(&mut [IoSlice::new(&header.encode()), IoSlice::new(&rest)], header.offset())

@@ -1,4 +1,5 @@
-//! The spool's public handle: store, note, read and close.
+//! The public handle of a spool. It stores messages, adds notes, reads messages and closes the
+//! spool.
 use crate::commit_queue::CommitQueue;
 use crate::disk::Disk;
 use crate::index::SharedIndex;
@@ -17,15 +18,15 @@ use crate::{
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// A log of messages that survives a power failure. It is a handle: clones refer to the same spool, which is closed
-/// with the last.
+/// A log of messages that survives a power failure. This is a handle: all clones refer to the same
+/// spool, which is closed when the last clone is dropped.
 #[derive(Clone)]
 pub struct Spool {
     backend: Arc<Backend>,
     max_message_bytes: u64,
 }
 
-/// A point in the row of notes.
+/// A point in time that [`Spool::sync_notes`] uses to recognise unwritten notes.
 #[derive(Clone, Copy, Debug)]
 pub struct NotesMark(u64);
 
@@ -45,9 +46,10 @@ struct LogBackend {
 }
 
 impl Spool {
-    /// Opens the spool in that directory, or begins one, and returns the unfinished messages. It reads and checks
-    /// everything, which takes as long as reading the segments in use does. Damage is left out and reported
-    /// ([`Spool::damage`]), or the reason not to open it ([`Options::on_damage`]).
+    /// Opens the spool on this disk, or creates it, and returns the unfinished messages. Opening
+    /// reads and checks all segments in use, so it takes as long as reading them. Depending on
+    /// [`Options::on_damage`], damaged parts are left out and reported by [`Spool::damage`], or the
+    /// spool is not opened.
     pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Self, Backlog), Error> {
         let options = options.fitted();
         let most_message_bytes = options.max_message_bytes;
@@ -60,21 +62,23 @@ impl Spool {
         Ok((Self { backend: Arc::new(keeper), max_message_bytes: most_message_bytes }, backlog))
     }
 
-    /// Stores a message with the next batch: together with all that gathers while the last one is synced. It never
-    /// blocks on the disk; the receipt resolves when the message is as durable as the mode promises.
+    /// Stores a message with the next batch, together with all messages that arrive while the last
+    /// batch is synced. This does not wait for the disk. The receipt resolves when the message is
+    /// as durable as the options promise.
     pub fn store(&self, draft: NewMessage) -> Receipt {
         self.store_for(draft, Reserve::Messages, None).0
     }
 
-    /// Stores a message, and writes its number at that offset of the body, over [`Id::TEXT_BYTES`] bytes. Returns the
-    /// body as it is stored. The caller should not share the body, because a shared one is copied.
+    /// Stores a message, and writes its number into the body at this offset, over
+    /// [`Id::TEXT_BYTES`] bytes. Returns the body as it is stored. The caller should not hold
+    /// another reference to the body, because a shared body is copied.
     pub fn store_with_id(&self, draft: NewMessage, id_at: usize) -> (Receipt, Arc<[u8]>) {
         self.store_for(draft, Reserve::Messages, Some(id_at))
     }
 
-    /// Stores a message that lets others end, for example a notice to their sender: if new ones are rejected for lack
-    /// of room, it may use the reserve for notes. Otherwise a spool that is full of messages whose senders must be
-    /// notified would stay full.
+    /// Stores a message that lets other messages end, for example a notice to their sender. If
+    /// there is no room for new messages, such a message may use the space that is reserved for
+    /// notes. Otherwise a spool full of messages whose senders must be notified would stay full.
     pub fn store_from_reserve(&self, draft: NewMessage) -> Receipt {
         self.store_for(draft, Reserve::Notes, None).0
     }
@@ -92,10 +96,12 @@ impl Spool {
         }
     }
 
-    /// Adds a note to a message: the recipients that are done, the time of the next try. It is written with the next
-    /// batch or after at most about a second, and never synced by itself: after a crash the last notes may be missing,
-    /// so that work is repeated, but never left out. A note above [`Options::MAX_ENVELOPE_BYTES`] is not taken, and
-    /// the oldest notes of a message are dropped if together they exceed that.
+    /// Adds a note to a message, such as the recipients that are done or the time of the next try.
+    /// The note is written with the next batch, or after about a second. It is not synced by
+    /// itself, so a crash may lose the last notes. Work is then repeated, but never left out.
+    ///
+    /// A note above [`Options::MAX_ENVELOPE_BYTES`] is ignored. If all notes of a message exceed
+    /// that size together, the oldest are dropped.
     pub fn note(&self, id: Id, note: &[u8]) {
         let Backend::Log(retention) = &*self.backend else { return };
         if note.len() as u64 > Options::MAX_ENVELOPE_BYTES {
@@ -104,7 +110,7 @@ impl Spool {
         retention.commit_queue.add_deferred(DeferredRecord::Note(id, note.into()));
     }
 
-    /// Marks a message as done. Written as notes are.
+    /// Marks a message as done. The mark is written like a note.
     pub fn done(&self, id: Id) {
         match &*self.backend {
             Backend::Log(retention) => retention.commit_queue.add_deferred(DeferredRecord::Done(id)),
@@ -112,8 +118,8 @@ impl Spool {
         }
     }
 
-    /// Returns the point from which a later [`Spool::sync_notes`] answers for notes: to be taken before the first of
-    /// them.
+    /// Returns a mark for a later [`Spool::sync_notes`]. The caller must take the mark before it
+    /// adds the first of the notes that it wants to be sure of.
     pub fn notes_mark(&self) -> NotesMark {
         match &*self.backend {
             Backend::Log(retention) => NotesMark(retention.counters.unwritten.value()),
@@ -121,8 +127,9 @@ impl Spool {
         }
     }
 
-    /// Makes durable, at once, all notes so far and all marks of done messages: as durable as the mode promises for a
-    /// stored message. Fails with [`Error::Full`] if any note was left out for lack of room since `mark`.
+    /// Makes all notes and all marks of done messages durable at once, as durable as the options
+    /// promise for a message. The receipt fails with [`Error::Full`] if a note was not written for
+    /// lack of room since `mark`.
     pub fn sync_notes(&self, mark: NotesMark) -> NotesReceipt {
         match &*self.backend {
             Backend::Log(retention) => {
@@ -132,12 +139,13 @@ impl Spool {
         }
     }
 
-    /// Reads the body of a message that is stored and not done from the disk, and checks it. Blocks while it reads.
+    /// Reads and checks the body of a message that is stored and not done. Blocks while the disk is
+    /// read.
     pub fn read(&self, id: Id) -> Result<Arc<[u8]>, Error> {
         self.fetch(id).map(|draft| draft.body)
     }
 
-    /// Reads all of a message that is stored and not done, as it was handed in. Blocks like [`Spool::read`].
+    /// Reads all parts of a message that is stored and not done. Blocks like [`Spool::read`].
     pub fn fetch(&self, id: Id) -> Result<NewMessage, Error> {
         match &*self.backend {
             Backend::Log(retention) => retention.fetch(id),
@@ -145,8 +153,9 @@ impl Spool {
         }
     }
 
-    /// Reads only the envelope of a message that is stored and not done, checked by its own checksum: it can be read
-    /// even if the body is damaged. Blocks like [`Spool::read`].
+    /// Reads only the envelope of a message that is stored and not done. The envelope has a
+    /// checksum of its own, so it can be read even if the body is damaged. Blocks like
+    /// [`Spool::read`].
     pub fn fetch_envelope(&self, id: Id) -> Result<StoredEnvelope, Error> {
         match &*self.backend {
             Backend::Log(retention) => retention.fetch_envelope(id),
@@ -156,7 +165,8 @@ impl Spool {
         }
     }
 
-    /// The reason why it accepts nothing any more ([`Error::Poisoned`]), even if no caller waited for what failed.
+    /// Returns the error because of which the spool accepts nothing more ([`Error::Poisoned`]),
+    /// even if no caller waited for the operation that failed.
     pub fn failure(&self) -> Option<Error> {
         match &*self.backend {
             Backend::Log(retention) => retention.commit_queue.failure(),
@@ -164,7 +174,7 @@ impl Spool {
         }
     }
 
-    /// The damage that was found when it was opened, in no particular order.
+    /// Returns the damage that was found when the spool was opened, in no particular order.
     pub fn damage(&self) -> &[Damage] {
         match &*self.backend {
             Backend::Log(retention) => &retention.damage,
@@ -172,7 +182,7 @@ impl Spool {
         }
     }
 
-    /// Fill level, and counters of its work.
+    /// Returns the spool's fill level, and counters of its work.
     pub fn stats(&self) -> SpoolStats {
         match &*self.backend {
             Backend::Log(retention) => retention.stats(),
@@ -180,8 +190,8 @@ impl Spool {
         }
     }
 
-    /// Stores the gathered messages, writes the waiting notes, syncs, and releases the directory. Later requests of
-    /// other handles are rejected.
+    /// Stores the gathered messages, writes the waiting notes, syncs, and unlocks the directory.
+    /// Later requests through other handles are rejected.
     pub fn close(self) {
         match &*self.backend {
             Backend::Log(retention) => retention.close(),
@@ -293,7 +303,8 @@ impl LogBackend {
         self.segment_pool.close();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
-            // The threads exit by themselves. If one panicked, its guard has already woken all waiting callers.
+            // The threads exit by themselves. If a thread panicked, its guard has already woken all
+            // waiting callers.
             _ = thread.join();
         }
     }

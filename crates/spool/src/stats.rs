@@ -1,34 +1,36 @@
-//! Fill level of a spool, and counters of its work.
+//! The fill level of a spool, and counters of its work.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Fill level of a spool, and counters of its work since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpoolStats {
-    /// Messages that are not done.
+    /// Number of messages that are not done.
     pub messages: u64,
-    /// Bytes that they take in the log.
+    /// Bytes of the log that messages which are not done occupy.
     pub bytes: u64,
-    /// Segments in use.
+    /// Number of segments that hold batches.
     pub segments: u64,
-    /// Bytes that all files take on the disk, free segments included.
+    /// Bytes that all files take on the disk, including free segments.
     pub disk_bytes: u64,
-    /// Batches written.
+    /// Number of batches that were written since the spool was opened.
     pub commits: u64,
-    /// Syncs of batches.
+    /// Number of syncs of batches since the spool was opened.
     pub syncs: u64,
-    /// Messages stored.
+    /// Number of messages that were stored since the spool was opened.
     pub stored: u64,
-    /// Messages rejected because there was no room.
+    /// Number of messages rejected because there was no room.
     pub refused: u64,
-    /// Messages moved to make room.
+    /// Number of messages moved to make room.
     pub moved: u64,
-    /// Notes that could not be written for lack of room.
+    /// Number of notes and marks that could not be written for lack of room.
     pub unwritten: u64,
-    /// Bytes at the end of the log that were cut off when the spool was opened, because a crash had torn them.
+    /// Bytes at the end of the log that were cut off when the spool was opened, because a crash had
+    /// torn them.
     pub cut_bytes: u64,
-    /// Damaged places that were found when the spool was opened and cost something, except torn ends.
+    /// Number of damaged places that were found when the spool was opened. Torn ends, and damage
+    /// that costs nothing, do not count.
     pub damaged: u64,
-    /// Messages lost by these, as far as that is known.
+    /// Number of messages lost by this damage, as far as that is known.
     pub lost_messages: u64,
 }
 

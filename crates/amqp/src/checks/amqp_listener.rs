@@ -1,9 +1,10 @@
-//! Any octets for an AMQP listener, whole and cut. The listener must read and write the same, within its limits, and
-//! lose no message. The last octet chooses who may log in, and the cut.
+//! Feeds any bytes to an AMQP listener. The result must not depend on how the bytes are cut. The
+//! listener must stay within its limits and lose no message. The last byte selects who may log in,
+//! and the cut.
 use crate::{FuzzConnection, FuzzOutcome, ListenerAuth, Password, PlainCredentials};
 
-/// Octets of output that are allowed at the start, and for each octet of input. A flow is the most expensive input: its
-/// 20 octets are answered and release a message of 600.
+/// Bytes of output that are allowed at the start, and for each byte of input. A flow is the most
+/// expensive input: its 20 bytes cause an answer, and release a message of 600 bytes.
 const SAID_BYTES: usize = 1024;
 const SAID_FOR_EACH: usize = 64;
 const MOST_BYTES: u64 = 1000;
@@ -19,7 +20,7 @@ pub(crate) fn heard<'a>(pieces: impl Iterator<Item = &'a [u8]>, auth: ListenerAu
     let mut rehearsal = FuzzConnection::new(auth, MOST_BYTES);
     for piece in pieces {
         rehearsal.feed(piece);
-        // A message that is too long ends its link and is not kept.
+        // A message that is too long must end its link, and must not be kept.
         assert!(rehearsal.incomplete_bytes() <= 2 * MOST_BYTES);
     }
     rehearsal.finish()

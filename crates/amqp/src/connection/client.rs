@@ -1,4 +1,4 @@
-//! The client's part of a connection: login, and beginning sessions and links.
+//! The client's part of a connection. The client logs in, and begins sessions and links.
 use super::{
     AmqpConnection, ConnectionError, ConnectionEvent, ConnectionRole, ConnectionState, FrameError, LinkId, LinkState,
     MAX_LINK_NAME_BYTES, MAX_LINKS, MAX_SESSIONS, MIN_MAX_FRAME_SIZE, Session, SessionId, Violation, write_end,
@@ -8,54 +8,55 @@ use crate::frame::{self, AMQP_HEADER, Attach, Layer, LinkRole, SASL_HEADER};
 use crate::sasl_client::{ClientLogin, LoginError, SaslClient};
 use thiserror::Error;
 
-/// Options of a connection.
+/// Options of a client's connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionOptions {
-    /// Our container-id.
+    /// Container-id of this client (AMQP 1.0 §2.7.1).
     pub container: String,
-    /// The host that we think we speak to.
+    /// Name of the host that we want to talk to.
     pub hostname: Option<String>,
-    /// Limit of a frame that we accept; 512 at least.
+    /// Maximum size of a frame that we accept, in bytes. At least 512.
     pub max_frame_size: u32,
     /// Interval in which we want to hear something, in milliseconds.
     pub idle_timeout_ms: u32,
-    /// Limit of a message, for links that have none of their own; and half of what all incomplete ones may take.
+    /// Maximum size in bytes of a message on a link without a limit of its own. All incomplete
+    /// messages together may take twice as much.
     pub max_message_bytes: u64,
 }
 
-/// A link that we ask for.
+/// A link that a client asks the server for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkRequest<'a> {
-    /// Its name: no other link of the container has it.
+    /// Name of the link. No other link of the container may have it.
     pub name: &'a str,
-    /// Our end of it.
+    /// Role of this client on the link: it sends or receives messages.
     pub role: LinkRole,
-    /// The node at the other end.
+    /// Address of the node at the server, for example the name of a queue.
     pub address: &'a str,
     /// Capabilities that the node must have.
     pub capabilities: &'a [&'a str],
-    /// Messages are sent settled: nobody waits for an outcome.
+    /// Set if messages are sent settled, so that nobody waits for an outcome.
     pub settled: bool,
-    /// The largest message that we take, as a receiver.
+    /// Maximum size in bytes of a message that we accept, if we are the receiver.
     pub max_message_bytes: u64,
 }
 
 /// Reason why no session can be begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SessionRefused {
-    /// The connection is not open.
+    /// The connection is not open yet, or no longer open.
     #[error("the connection is not open")]
     NotOpen,
-    /// The peer allows no more (channel-max of its open).
+    /// The peer allows no more sessions (channel-max in its open).
     #[error("the peer allows no more than {0} sessions on one connection")]
     PeerLimit(usize),
-    /// We allow no more.
+    /// The connection has as many sessions as this crate supports.
     #[error("no more than {0} sessions on one connection are supported")]
     OwnLimit(usize),
 }
 
 impl<T> AmqpConnection<T> {
-    /// A connection to a server. Its first bytes are in the output.
+    /// Creates a connection to a server. Its first bytes are already in the output.
     pub fn client(login: ClientLogin, options: ConnectionOptions) -> Self {
         let hostname = options.hostname.as_deref().unwrap_or_default();
         let role = ConnectionRole::Client(Box::new(SaslClient::new(login, hostname)));
@@ -86,7 +87,7 @@ impl<T> AmqpConnection<T> {
     /// Begins a session.
     ///
     /// # Errors
-    /// If the connection is not open, or has as many sessions as both sides allow.
+    /// Fails if the connection is not open, or if it has as many sessions as both sides allow.
     pub fn begin_session(&mut self) -> Result<SessionId, SessionRefused> {
         if !self.is_open() {
             return Err(SessionRefused::NotOpen);
@@ -106,7 +107,8 @@ impl<T> AmqpConnection<T> {
         Ok(SessionId(channel))
     }
 
-    /// Reads the answer to our begin. `rest` contains its next-outgoing-id and its incoming-window.
+    /// Reads the answer to our begin. `rest` contains the peer's next-outgoing-id and
+    /// incoming-window.
     pub(super) fn read_begin(&mut self, remote: u16, ours: u16, rest: (u32, u32)) -> Result<(), Violation> {
         if self.sessions.values().any(|session| session.remote_channel == Some(remote)) {
             return Err(Violation::not_allowed("a session that has begun already"));
@@ -119,8 +121,9 @@ impl<T> AmqpConnection<T> {
         Ok(())
     }
 
-    /// Asks for a link. `Attached` or `Detached` follows. Returns `None` if the session has ended, has no room for
-    /// another link, or already has a link with that name and role, or if the name is too long.
+    /// Asks for a link. `Attached` or `Detached` follows. Returns `None` if the session has ended,
+    /// has no room for another link, or already has a link with this name and role. Also returns
+    /// `None` if the name is too long.
     pub fn attach_link(&mut self, session: SessionId, request: &LinkRequest<'_>) -> Option<LinkId> {
         let peer = match request.role {
             LinkRole::Sender => LinkRole::Receiver,
@@ -140,7 +143,8 @@ impl<T> AmqpConnection<T> {
         Some(LinkId { channel: session.0, handle })
     }
 
-    /// Reads the answer to our attach. An answer without the node announces a detach (AMQP 1.0 §2.6.3).
+    /// Reads the answer to our attach. An answer without a node announces a detach (AMQP 1.0
+    /// §2.6.3).
     pub(super) fn read_attach(&mut self, channel: u16, attach: &Attach<'_>) -> Result<(), FrameError> {
         let Some(session) = self.sessions.get_mut(&channel) else { return Ok(()) };
         if session.links.values().any(|link| link.remote_handle == Some(attach.handle)) {
@@ -172,14 +176,16 @@ impl<T> AmqpConnection<T> {
         Ok(())
     }
 
-    /// Detaches a link; `Detached` follows when the peer has answered. What still comes over it is dropped.
+    /// Detaches a link. `Detached` follows when the peer has answered. Messages that still arrive
+    /// over the link are dropped.
     pub fn detach_link(&mut self, id: LinkId) {
         self.write_dispositions();
         self.send_detach(id, None);
     }
 
-    /// Ends a session; `Detached` of its links and `Ended` follow when the peer has answered. To be called for a session
-    /// that has ended, too: its number then is free for another.
+    /// Ends a session. `Detached` for its links, and `Ended`, follow when the peer has answered.
+    /// This must also be called for a session that has ended by itself, so that its number can be
+    /// used again.
     pub fn end_session(&mut self, id: SessionId) {
         self.write_dispositions();
         self.ended.remove(&id.0);
@@ -200,7 +206,7 @@ impl<T> AmqpConnection<T> {
         write_end(self.output.tail(), id.0, None);
     }
 
-    /// Closes the connection; `Closed` follows when the peer has answered.
+    /// Closes the connection. `Closed` follows when the peer has answered.
     pub fn close(&mut self, error: Option<(&str, &str)>) {
         let is_answered = self.expects_performatives() && self.state != ConnectionState::CloseSent;
         if is_answered {
@@ -211,7 +217,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Asks the peer to send what it has, within the link's credit, and to give back the rest of it. `Drained` follows.
+    /// Asks the peer to send what it has, within the link's credit, and to return the remaining
+    /// credit. `Drained` follows.
     pub fn drain(&mut self, id: LinkId) {
         if let Some(link) = self.link(id).filter(|link| link.accepted && link.peer == LinkRole::Sender) {
             link.drain_sent = true;
@@ -241,7 +248,8 @@ fn write_request(out: &mut Vec<u8>, channel: u16, handle: u32, request: &LinkReq
                 LinkRole::Receiver => {
                     fields.described_list(0x28, |source| {
                         write_node(source, request.address);
-                        // Same fields as in a target, and: distribution-mode, filter, default-outcome, outcomes
+                        // The fields of a target, and distribution-mode, filter, default-outcome
+                        // and outcomes.
                         (0..8).for_each(|_| source.null());
                         source.symbols(request.capabilities);
                     });
@@ -261,7 +269,8 @@ fn write_request(out: &mut Vec<u8>, channel: u16, handle: u32, request: &LinkReq
     });
 }
 
-/// Writes the first fields of a terminus: its address, and that it keeps unsettled deliveries (unsettled-state).
+/// Writes the first fields of a terminus: its address, and that it keeps unsettled deliveries
+/// (unsettled-state).
 fn write_node(terminus: &mut Writer<'_>, address: &str) {
     terminus.string(address);
     terminus.uint(2);
@@ -294,7 +303,7 @@ mod tests {
         LinkRequest { name, role, address: "q", capabilities: &["queue"], settled: false, max_message_bytes: 100_000 }
     }
 
-    /// A client and a server that are connected by two buffers.
+    /// A client and a server, connected by two buffers.
     struct Pair {
         client: AmqpConnection<u32>,
         server: AmqpConnection<u32>,
@@ -312,8 +321,8 @@ mod tests {
             }
         }
 
-        /// Carries at most `step` bytes at a time each way until both are silent. Returns the events of both. The
-        /// server accepts each link and grants 10 messages.
+        /// Carries at most `step` bytes at a time in each direction until both are silent. Returns
+        /// the events of both. The server accepts each link and grants 10 messages.
         fn run(&mut self, step: usize) -> Result<(Events, Events), ConnectionError> {
             let mut heard = Events::new();
             let mut served = Events::new();
@@ -350,7 +359,8 @@ mod tests {
         ClientLogin::Plain { user: "u".to_owned(), password: Password::new(password) }
     }
 
-    /// A pair with a session, a sending link and a receiving link.
+    /// Returns a pair with a session, a link over which the client sends, and a link over which it
+    /// receives.
     fn opened(step: usize) -> (Pair, LinkId, LinkId) {
         let mut pair = Pair::new(ClientLogin::Anonymous, ListenerAuth::Any);
         assert_eq!(pair.run(step).unwrap().0, [ConnectionEvent::Opened]);
@@ -372,7 +382,7 @@ mod tests {
             assert!(pair.client.may_send(sender));
             pair.client.send_parts(sender, b"head", Bytes::from(vec![number as u8; length]), number as u32);
         }
-        // The peer numbers its links itself. Here it uses the numbers that it was sent.
+        // The peer numbers its links itself. Here it uses the same numbers as the client.
         pair.server.send(receiver, EncodedMessage::from(vec![9; 1500]), 77);
         let (mut heard, mut served) = pair.run(step).unwrap();
         for event in &served {
@@ -453,7 +463,7 @@ mod tests {
         assert_eq!(error, ConnectionError::Login(LoginError::NotOffered));
     }
 
-    /// Bytes that our own server sends until a client has a link of each direction.
+    /// Returns the bytes that our own server sends until a client has a link in each direction.
     fn recorded() -> Vec<u8> {
         let mut pair = Pair::new(ClientLogin::Anonymous, ListenerAuth::Any);
         let mut said = Vec::new();
@@ -477,7 +487,8 @@ mod tests {
         said
     }
 
-    /// Runs a client that begins a session and two links as soon as it can. Returns what it makes of the bytes.
+    /// Runs a client that begins a session and two links as soon as it can. Returns its events, or
+    /// its error, and the client.
     fn hear(octets: &[u8], cut: usize) -> (Result<Events, ConnectionError>, AmqpConnection<u32>) {
         let mut client = AmqpConnection::client(ClientLogin::Anonymous, options());
         let mut input = BytesMut::new();
@@ -546,7 +557,7 @@ mod tests {
         })
     }
 
-    /// The server's bytes until the connection is open, followed by `then`.
+    /// Returns the server's bytes until the connection is open, followed by `then`.
     fn after_open(then: &[Vec<u8>]) -> Vec<u8> {
         let mut pair = Pair::new(ClientLogin::Anonymous, ListenerAuth::Any);
         let mut said = Vec::new();
@@ -617,7 +628,7 @@ mod tests {
         assert!(client.is_closed());
     }
 
-    /// Returns the errors that the client writes: each condition, and what it ends.
+    /// Returns the errors that the client writes: what each one ends, and its condition.
     fn written_errors(client: &mut AmqpConnection<u32>) -> Vec<(&'static str, String)> {
         let count = client.output().remaining();
         let mut octets = BytesMut::from(&client.output().copy_to_bytes(count)[..]);
@@ -779,7 +790,7 @@ mod tests {
         fn a_hostile_server_is_bounded(
             octets in proptest::collection::vec(any::<u8>(), 0..300), keep in 0usize..500, cut in 1usize..50,
         ) {
-            // A valid beginning, cut somewhere, with anything after it.
+            // A valid beginning that is cut somewhere, followed by any bytes.
             let good = recorded();
             let all = [&good[..keep.min(good.len())], &octets].concat();
             let (whole, mut client) = hear(&all, all.len().max(1));

@@ -1,4 +1,5 @@
-//! Errors, and what each of them ends: a link, a session, or the connection.
+//! Errors of a connection, and the part of the connection that each error ends: a link, a session,
+//! or the whole connection.
 use super::LinkId;
 use crate::codec::DecodeError;
 use crate::peer_error::PeerError;
@@ -6,20 +7,21 @@ use crate::sasl_client::LoginError;
 use std::fmt;
 use thiserror::Error;
 
-/// A rule that the peer broke, and the condition of the specification for it (AMQP 1.0 §2.8.15 to §2.8.18).
+/// A rule that the peer broke, and the condition that the specification defines for it (AMQP 1.0
+/// §2.8.15 to §2.8.18).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{condition}: {description}")]
 pub struct Violation {
-    /// The condition, such as `amqp:link:transfer-limit-exceeded`.
+    /// Condition, such as `amqp:link:transfer-limit-exceeded`.
     pub condition: &'static str,
-    /// The rule.
+    /// Description of the broken rule for a person.
     pub description: &'static str,
 }
 
 impl Violation {
-    /// The condition of a message that is longer than its link allows.
+    /// Condition of a message that is longer than its link allows.
     pub const MESSAGE_SIZE: &str = "amqp:link:message-size-exceeded";
-    /// The condition if the peer exceeds one of our own limits, such as the time for a handshake.
+    /// Condition if the peer exceeds one of our own limits, such as the time for a handshake.
     pub const RESOURCE_LIMIT: &str = "amqp:resource-limit-exceeded";
 
     pub(super) fn new(condition: &'static str, description: &'static str) -> Self {
@@ -46,40 +48,41 @@ impl Violation {
         Self::new("amqp:session:unattached-handle", "a frame of a link that is not attached")
     }
 
-    /// Condition and description, as in a detach, an end or a close.
+    /// Returns condition and description in the form that a detach, an end or a close needs.
     pub(super) fn parts(&self) -> (&str, &str) {
         (self.condition, self.description)
     }
 }
 
-/// Reason why the connection cannot go on. The peer reads it in a close, if the connection is open already.
+/// Reason why the connection cannot continue. If the connection is already open, the close tells it
+/// to the peer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConnectionError {
-    /// It begins with something else.
+    /// The peer's first bytes are not a header of AMQP 1.0.
     #[error("not AMQP 1.0: the connection begins with {0:02x?}")]
     Header([u8; 8]),
-    /// It skips SASL, which is required.
+    /// The peer skips SASL, which is required.
     #[error("the peer does not authenticate itself")]
     Unauthenticated,
-    /// Its login is wrong.
+    /// The peer's login is wrong.
     #[error("user or password is wrong")]
     Refused,
-    /// We are not let in.
+    /// The peer does not accept our login.
     #[error("{0}")]
     Login(#[from] LoginError),
-    /// It sends bytes that are no frame.
+    /// The peer sends bytes that are not a frame.
     #[error("{0}")]
     Framing(DecodeError),
-    /// It sends a frame that cannot be decoded.
+    /// The peer sends a frame that cannot be decoded.
     #[error("{0}")]
     Malformed(#[from] DecodeError),
-    /// It breaks a rule of the protocol.
+    /// The peer breaks a rule of the protocol.
     #[error("{}", .0.description)]
     Violation(#[from] Violation),
 }
 
 impl ConnectionError {
-    /// The condition of the specification.
+    /// Returns the condition that the specification defines for this error.
     pub fn condition(&self) -> &'static str {
         match self {
             Self::Header(_) | Self::Framing(_) => "amqp:connection:framing-error",
@@ -90,12 +93,12 @@ impl ConnectionError {
     }
 }
 
-/// Part of a connection that can end by itself.
+/// Part of a connection that can end on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// One link.
+    /// Only a link.
     Link,
-    /// A session and all links of it.
+    /// A session and all of its links.
     Session,
 }
 
@@ -111,10 +114,10 @@ impl fmt::Display for Scope {
 /// Reason why a link or a session has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum EndError {
-    /// The peer ended it.
+    /// The peer ended the link or the session, for this reason.
     #[error("{0}")]
     Peer(PeerError),
-    /// We ended it, because the peer broke a rule.
+    /// We ended it because the peer broke a rule.
     #[error("{0}")]
     Violation(Violation),
 }
@@ -123,7 +126,7 @@ pub enum EndError {
 #[derive(Debug)]
 pub(super) enum FrameError {
     Link(LinkId, Violation),
-    /// Ends our session with that number.
+    /// Ends our session with this number.
     Session(u16, Violation),
     Connection(ConnectionError),
 }

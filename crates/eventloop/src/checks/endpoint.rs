@@ -1,4 +1,5 @@
-//! Parses any text as an address with a port. Either the mistake is reported, or the parts make the same address again.
+//! Parses any text as an address with a port. The text must be rejected, or its parts must make the
+//! same address again.
 use crate::Endpoint;
 
 pub fn check(data: &[u8]) {

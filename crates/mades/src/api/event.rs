@@ -1,28 +1,29 @@
-//! Send events: an endpoint reports the state of a message as text in the queue `send.event` (reference §2.6).
+//! Send events. An endpoint reports the state of a message as text in the queue `send.event`
+//! (reference §2.6).
 use super::reading::{BodyContent, PropertyReader, content, first_identity};
 use super::writing::AmqpMessageBuilder;
 use super::{AmqpMessage, AmqpMessageId, DecodedMessage, Oddity, RunMessageId, names};
 use std::borrow::Cow;
 use std::fmt;
 
-/// At most so many characters of an unknown state are kept.
+/// Maximum number of characters that are kept of an unknown state.
 const SHOWN_CHARACTERS: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EventState {
-    /// The sender's endpoint has it.
+    /// The sender's endpoint has accepted the message.
     Accepted,
-    /// It is on the way between endpoints.
+    /// The message is on the way between the endpoints.
     Transported,
-    /// The receiver's endpoint has it.
+    /// The receiver's endpoint has the message.
     Delivered,
-    /// The receiver's business application, or its inbox, has it.
+    /// The receiver's business application, or its inbox, has the message.
     Received,
-    /// It will not arrive.
+    /// The message will not arrive.
     Failed,
     /// A tracing message came back.
     Tracing,
-    /// An unknown state; its first 64 characters.
+    /// A state that the reference does not define. The variant has its first 64 characters.
     Unknown(String),
 }
 
@@ -63,9 +64,9 @@ pub struct SendEvent<'m> {
     /// `None` if the body has no text.
     pub state: Option<EventState>,
     pub correlation: Option<Cow<'m, str>>,
-    /// The id that the endpoint gave.
+    /// The id that the endpoint gave the message.
     pub message_id: Option<Cow<'m, str>>,
-    /// The id that the business application gave.
+    /// The id that the business application gave the message.
     pub ba_message_id: Option<Cow<'m, str>>,
     pub error_code: Option<Cow<'m, str>>,
     pub error_message: Option<Cow<'m, str>>,
@@ -87,14 +88,15 @@ impl<'m> SendEvent<'m> {
         Self { state, correlation, message_id, ba_message_id, error_code, error_message, oddities: reader.oddities }
     }
 
-    /// Identity of the message that the event is about, from the business application's id or from the correlation-id.
+    /// Returns the identity of the message that the event is about. The id of the business
+    /// application is tried first, and then the correlation-id.
     pub fn identity(&self) -> Option<RunMessageId> {
         first_identity(&[&self.ba_message_id, &self.correlation])
     }
 }
 
-/// Reads the state in the body. It belongs in an amqp-value string. A `data` section is accepted as well, as in
-/// go-mades-bench, but reported as an oddity.
+/// Reads the state in the body. The body should be an amqp-value string. A single `data` section is
+/// accepted too, as in go-mades-bench, but it is reported as an oddity.
 fn state(message: &DecodedMessage, oddities: &mut Vec<Oddity>) -> Option<EventState> {
     let content = content(message);
     let text = match &content {
@@ -125,9 +127,9 @@ fn state(message: &DecodedMessage, oddities: &mut Vec<Oddity>) -> Option<EventSt
 pub struct EventDraft<'a> {
     pub state: EventState,
     pub correlation: Option<AmqpMessageId<'a>>,
-    /// The id that the endpoint gave.
+    /// The id that the endpoint gave the message.
     pub message_id: &'a str,
-    /// The id that the business application gave.
+    /// The id that the business application gave the message.
     pub ba_message_id: Option<&'a str>,
     pub receiver_code: Option<&'a str>,
     pub message_type: Option<&'a str>,
@@ -135,7 +137,7 @@ pub struct EventDraft<'a> {
 }
 
 impl EventDraft<'_> {
-    /// Builds the message. `created_at_ms` counts from 1970.
+    /// Builds the message. `created_at_ms` is in milliseconds since 1970.
     pub fn message(self, created_at_ms: i64) -> AmqpMessage {
         AmqpMessageBuilder::new(self.correlation, created_at_ms)
             .with(names::MESSAGE_ID, self.message_id)

@@ -1,20 +1,22 @@
-//! `<sequence>-<run uuid>`: the id by which a run tells its own messages from those of others.
+//! The identity of a message, in the form `<sequence>-<run uuid>`. A run recognises its own
+//! messages by it.
 use std::fmt;
 use uuid::Uuid;
 
 const UUID_CHARACTERS: usize = 36;
 
-/// Identity of a message in transit. The sequence number leads directly to the message's slot.
+/// Identity of a message in transit. The sequence number leads directly to the place of the message
+/// in the table of messages in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RunMessageId {
-    /// Number of the message within the run, from 0.
+    /// Number of the message within the run, counted from 0.
     pub sequence: u64,
     pub run: Uuid,
 }
 
 impl RunMessageId {
-    /// Reads an id in exactly the form that [`RunMessageId`] writes. An id with a leading zero, a sign or capitals
-    /// belongs to another sender.
+    /// Reads an id that has exactly the form that [`RunMessageId`] writes. An id with a leading
+    /// zero, a sign or capitals comes from another sender, so the function returns `None`.
     pub fn read(text: &str) -> Option<Self> {
         let at = text.len().checked_sub(UUID_CHARACTERS)?;
         let head = text.get(..at)?;
@@ -30,7 +32,7 @@ impl RunMessageId {
         Some(Self { sequence: digits.parse().ok()?, run: Uuid::try_parse(uuid).ok()? })
     }
 
-    /// Replaces the content of `text` by the id.
+    /// Replaces the content of `text` with the id.
     pub fn write_into(&self, text: &mut String) {
         text.clear();
         let mut digits = [0; 20];
@@ -40,7 +42,8 @@ impl RunMessageId {
     }
 }
 
-/// Writes a number in digits. Avoids `format!`, because an id is written for every message.
+/// Writes a number in decimal digits without `format!`, which would be too slow because an id is
+/// written for every message.
 fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &str {
     let mut at = digits.len();
     loop {

@@ -7,9 +7,9 @@ use std::borrow::Cow;
 #[derive(Clone, Debug, PartialEq)]
 pub struct InboxMessage<'m> {
     pub correlation: Option<Cow<'m, str>>,
-    /// The id that the sender's endpoint gave.
+    /// The id that the sender's endpoint gave the message.
     pub message_id: Option<Cow<'m, str>>,
-    /// The id that the sender's business application gave.
+    /// The id that the sender's business application gave the message.
     pub ba_message_id: Option<Cow<'m, str>>,
     /// The conversation that the message belongs to.
     pub ba_correlation_id: Option<Cow<'m, str>>,
@@ -18,7 +18,7 @@ pub struct InboxMessage<'m> {
     pub message_type: Option<Cow<'m, str>>,
     pub business_type: Option<Cow<'m, str>>,
     pub sender_application: Option<Cow<'m, str>>,
-    /// Time at which the sender's endpoint accepted it, in milliseconds since 1970.
+    /// Time in milliseconds since 1970 at which the sender's endpoint accepted the message.
     pub sent_at_ms: Option<i64>,
     pub content: BodyContent<'m>,
     pub oddities: Vec<Oddity>,
@@ -33,7 +33,7 @@ impl<'m> InboxMessage<'m> {
         }
         let ba_message_id = reader.text(names::BA_MESSAGE_ID);
         Self {
-            // In mode `amqp` no endpoint is involved, so there is no id.
+            // In the mode `amqp` no endpoint is involved, so the message has no id of an endpoint.
             message_id: reader.text(names::MESSAGE_ID),
             ba_message_id,
             correlation: reader.correlation(),
@@ -54,7 +54,8 @@ impl<'m> InboxMessage<'m> {
     }
 }
 
-/// Reads only what is needed to find the slot and check the payload, for a message that is read once.
+/// Reads the identity alone, for callers that need only the place of the message and its payload.
+/// It is cheaper than reading the whole message.
 pub fn identity(message: &DecodedMessage) -> Option<RunMessageId> {
     let mut reader = PropertyReader::new(message);
     let ba_message_id = reader.text(names::BA_MESSAGE_ID);
@@ -65,9 +66,9 @@ pub fn identity(message: &DecodedMessage) -> Option<RunMessageId> {
 #[derive(Clone, Debug)]
 pub struct InboxDraft<'a> {
     pub correlation: Option<AmqpMessageId<'a>>,
-    /// The id that the sender's endpoint gave.
+    /// The id that the sender's endpoint gave the message.
     pub message_id: &'a str,
-    /// The id that the business application gave.
+    /// The id that the sender's business application gave the message.
     pub ba_message_id: Option<&'a str>,
     /// The conversation that the message belongs to.
     pub ba_correlation_id: Option<&'a str>,
@@ -76,12 +77,12 @@ pub struct InboxDraft<'a> {
     pub message_type: Option<&'a str>,
     pub business_type: Option<&'a str>,
     pub sender_application: Option<&'a str>,
-    /// Time at which the sender's endpoint accepted it, as text (RFC 3339).
+    /// Time at which the sender's endpoint accepted the message, as text (RFC 3339).
     pub sent_at: Option<&'a str>,
 }
 
 impl InboxDraft<'_> {
-    /// Builds the message with this payload. `created_at_ms` counts from 1970.
+    /// Builds the message with this payload. `created_at_ms` is in milliseconds since 1970.
     pub fn message(self, created_at_ms: i64, payload: Payload) -> AmqpMessage {
         AmqpMessageBuilder::new(self.correlation, created_at_ms)
             .id(self.message_id)

@@ -1,10 +1,12 @@
-//! A message of AMQP 1.0 (part 3 §3.2), read in place and written in one pass.
+//! A message of AMQP 1.0 (part 3 §3.2). A received message is read in place, and a message to send
+//! is written in one pass.
 //!
 //! ```text
 //! header · delivery-annotations · message-annotations · properties · application-properties · body · footer
 //! ```
-//! Sections come in this order, each at most once, except for the `data` and `amqp-sequence` sections of a body. A
-//! message that breaks this rule, or has a property of the wrong type, cannot be decoded.
+//! The sections come in this order, each at most once. Only the `data` and `amqp-sequence` sections
+//! of a body may be repeated. A message that breaks this rule, or has a property of the wrong type,
+//! cannot be decoded.
 use super::Payload;
 use bytes::Bytes;
 use mailrun_amqp::{DecodeError, EncodedMessage, Reader, Scalar, Value, Writer};
@@ -57,7 +59,7 @@ impl<'m> AmqpMessageId<'m> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageHeader {
-    /// Asks the broker to keep the message over a restart.
+    /// Set if the sender asks the broker to keep the message over a restart.
     pub is_durable: bool,
     pub priority: u8,
     /// Number of earlier deliveries that failed.
@@ -72,7 +74,7 @@ enum BodyKind {
     Empty,
 }
 
-/// A received message. Clones share its bytes.
+/// A received message. Clones share the bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecodedMessage {
     octets: Bytes,
@@ -87,7 +89,7 @@ impl DecodedMessage {
     /// Decodes a message.
     ///
     /// # Errors
-    /// If the sections are not those of a message.
+    /// Fails if the bytes are not the sections of a message in the right order.
     pub fn decode(message: &EncodedMessage) -> Result<Self, DecodeError> {
         let octets = message.whole();
         let mut reader = Reader::new(&octets);
@@ -134,7 +136,7 @@ impl DecodedMessage {
         let is_valid = match code {
             DATA => section.as_binary().is_some(),
             SEQUENCE => section.as_list().is_some(),
-            // Text that is not UTF-8 is invalid.
+            // A text that is not UTF-8 is invalid.
             _ => !section.is_text() || section.as_text().is_some(),
         };
         if !is_valid {
@@ -150,7 +152,7 @@ impl DecodedMessage {
         Ok(())
     }
 
-    /// All bytes of the message, as received.
+    /// Returns all bytes of the message as they were received.
     pub fn octets(&self) -> &Bytes {
         &self.octets
     }
@@ -164,7 +166,7 @@ impl DecodedMessage {
         Reader::new(&self.octets[from..to]).value().ok()
     }
 
-    /// A field of the properties, by its number.
+    /// Returns the field of the properties with this number.
     fn property(&self, number: u32) -> Option<Value<'_>> {
         let mut fields = self.section(self.properties)?.as_list()?;
         fields.skip(number).ok()?;
@@ -186,7 +188,8 @@ impl DecodedMessage {
         }
     }
 
-    /// The application properties in the order in which they came, or `None` without that section.
+    /// Returns the application properties in the order in which they came. `None` if the message
+    /// has no such section.
     pub fn application_properties(&self) -> Option<Vec<(&str, Scalar<'_>)>> {
         let mut entries = self.section(self.application_properties)?.as_map()?;
         let mut properties = Vec::with_capacity(16);
@@ -196,14 +199,14 @@ impl DecodedMessage {
         Some(properties)
     }
 
-    /// The bytes of the `data` sections, or `None` if the body has another type.
+    /// Returns the bytes of each `data` section, or `None` if the body has another type.
     pub(super) fn data(&self) -> Option<impl Iterator<Item = &[u8]>> {
         let mut reader = Reader::new(&self.octets[self.body.0..self.body.1]);
         (self.body_kind == BodyKind::Data)
             .then(|| std::iter::from_fn(move || reader.value().ok().and_then(|section| section.as_binary())))
     }
 
-    /// The value of the `amqp-value` section, or `None` if the body has another type.
+    /// Returns the value of the `amqp-value` section, or `None` if the body has another type.
     pub(super) fn value(&self) -> Option<Value<'_>> {
         (self.body_kind == BodyKind::Value).then(|| self.section(Some(self.body)))?
     }
@@ -213,7 +216,8 @@ impl DecodedMessage {
     }
 }
 
-/// The descriptor of a section, which must be allowed after the section `last`.
+/// Returns the descriptor of a section. Fails unless the section is permitted after the section
+/// `last`.
 fn next_section(last: u8, section: &Value<'_>) -> Result<u8, DecodeError> {
     let code = section.descriptor().and_then(|code| u8::try_from(code).ok()).unwrap_or(0);
     let is_next = match code {
@@ -240,7 +244,7 @@ fn read_header(section: &Value<'_>) -> Result<MessageHeader, DecodeError> {
     })
 }
 
-/// Checks the types of all properties (§3.2.4).
+/// Checks that every property has its type (§3.2.4).
 fn check_properties(section: &Value<'_>) -> Result<(), DecodeError> {
     const FIELDS: [fn(&Scalar<'_>) -> bool; 13] = [
         is_id,
@@ -283,7 +287,7 @@ fn is_time(value: &Scalar<'_>) -> bool {
     matches!(value, Scalar::Timestamp(_))
 }
 
-/// Checks that all keys are strings and all values have simple types (§3.2.5).
+/// Checks that all keys are strings and that all values have simple types (§3.2.5).
 fn check_application_properties(section: &Value<'_>) -> Result<(), DecodeError> {
     let mut entries = section.as_map().ok_or(DecodeError::Expected("application-properties"))?;
     while let Some(key) = entries.element()? {
@@ -294,7 +298,7 @@ fn check_application_properties(section: &Value<'_>) -> Result<(), DecodeError> 
     Ok(())
 }
 
-/// A message to be sent: the encoded sections up to the payload, and the payload.
+/// A message to be sent. It consists of the encoded sections before the payload, and the payload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AmqpMessage {
     pub(crate) sections: Vec<u8>,
@@ -302,7 +306,7 @@ pub struct AmqpMessage {
 }
 
 impl AmqpMessage {
-    /// Encoded length.
+    /// Returns the length of the encoded message in bytes.
     pub fn bytes(&self) -> usize {
         self.sections.len() + self.payload.len()
     }
@@ -318,7 +322,7 @@ impl AmqpMessage {
 #[derive(Clone, Debug, Default)]
 pub(super) struct SectionFields<'a> {
     pub(super) is_durable: bool,
-    /// Without a value, the priority is 4.
+    /// Priority, or `None` for the default priority of 4.
     pub(super) priority: Option<u8>,
     pub(super) message_id: Option<&'a str>,
     pub(super) correlation: Option<AmqpMessageId<'a>>,
@@ -326,7 +330,8 @@ pub(super) struct SectionFields<'a> {
 }
 
 impl SectionFields<'_> {
-    /// Writes the sections before the body. `entries` writes the keys and values of the application properties.
+    /// Writes the sections before the body. `entries` writes the keys and values of the application
+    /// properties.
     pub(super) fn write(&self, out: &mut Vec<u8>, entries: impl FnOnce(&mut Writer<'_>)) {
         let mut out = Writer::new(out);
         out.described_list(HEADER, |fields| {
@@ -352,7 +357,7 @@ impl SectionFields<'_> {
     }
 }
 
-/// Writes the beginning of a `data` section with `length` bytes.
+/// Writes the beginning of a `data` section of `length` bytes.
 pub(super) fn begin_data(out: &mut Vec<u8>, length: usize) {
     out.extend_from_slice(&[0, 0x53, DATA]);
     match u8::try_from(length) {

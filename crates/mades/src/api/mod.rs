@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! business application ── outgoing ──▶ outbox        endpoint A
-//! ◀─── reply ──── outbox.reply       │ network
-//! ◀─── event ──── send.event         ▼
+//!                      ◀─── reply ──── outbox.reply       │ network
+//!                      ◀─── event ──── send.event         ▼
 //! business application ◀─── inbox ──── inbox         endpoint B
 //! ```
 //!
-//! Readers borrow from the message and never fail. They report each deviation as an [`Oddity`] and understand the rest
-//! as far as possible. Property names are case-sensitive and spelled as ECP spells them.
+//! A reader borrows from the message and never fails. It reports each deviation as an [`Oddity`]
+//! and reads the rest as far as possible. Property names are case-sensitive and spelled as ECP
+//! spells them.
 pub mod event;
 pub mod identity;
 pub mod inbox;
@@ -38,32 +39,33 @@ pub use status_document::{MessageStatus, StatusDocument};
 
 use bytes::Bytes;
 
-/// Body of a message, in one `data` section. It is shared, so that it can be sent many times without a copy.
+/// Payload of a message, in one `data` section. Its bytes are shared, so that a payload can be sent
+/// many times without a copy.
 pub type Payload = Bytes;
 
 pub fn payload(octets: impl Into<Vec<u8>>) -> Payload {
     Bytes::from(octets.into())
 }
 
-/// The names of application properties (reference: ECP Business Application AMQP API).
+/// Names of application properties (reference: ECP Business Application AMQP API).
 pub mod names {
-    /// Component code of the receiver. Required.
+    /// Component code of the receiver. Every message needs it.
     pub const RECEIVER_CODE: &str = "receiverCode";
     pub const SENDER_CODE: &str = "senderCode";
     /// Message type for ECP, which requires it.
     pub const MESSAGE_TYPE: &str = "messageType";
     /// Message type for EDX, which requires it.
     pub const BUSINESS_TYPE: &str = "businessType";
-    /// The id that the business application gave.
+    /// The id that the business application gave the message.
     pub const BA_MESSAGE_ID: &str = "baMessageID";
     /// The conversation that the business application names.
     pub const BA_CORRELATION_ID: &str = "baCorrelationID";
-    /// The id that the endpoint gave.
+    /// The id that the endpoint gave the message.
     pub const MESSAGE_ID: &str = "messageID";
     pub const SENDER_APPLICATION: &str = "senderApplication";
-    /// Extension that the payload would have as a file.
+    /// File extension that the payload would have as a file.
     pub const FILE_EXTENSION: &str = "fileExtension";
-    /// Marks a tracing message (SOAP: ConnectivityTest).
+    /// Marks a tracing message, which SOAP calls ConnectivityTest.
     pub const IS_TRACING_MESSAGE: &str = "isTracingMessage";
     /// Time at which the sender's endpoint accepted the message.
     pub const SEND_TIMESTAMP: &str = "sendTimestamp";

@@ -1,7 +1,9 @@
-//! Deviations of a received message from the reference. They are named and counted, but are no reason to fail.
+//! Deviations of a received message from the reference. A run names and counts them, but does not
+//! fail because of them.
 use std::fmt;
 
-/// One deviation. Each variant has few values, so that a run can count them by kind in bounded memory.
+/// A deviation. Each variant has few possible values, so that a run can count deviations by kind in
+/// bounded memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Oddity {
     /// A required property is missing.
@@ -10,7 +12,7 @@ pub enum Oddity {
         property: &'static str,
         found: &'static str,
     },
-    /// The body is in a section of another type.
+    /// The body is in a section of another type than expected.
     WrongSection {
         expected: &'static str,
         found: &'static str,

@@ -1,5 +1,5 @@
-//! Messages that a business application hands to its endpoint, with the same properties as those of go-mades-bench
-//! (reference §1.3).
+//! Messages that a business application hands to its endpoint. They have the same properties as the
+//! messages of go-mades-bench (reference §1.3).
 use super::message::{SectionFields, begin_data};
 use super::reading::PropertyReader;
 use super::{AmqpMessage, AmqpMessageId, DecodedMessage, Oddity, Payload, RunMessageId, names};
@@ -12,17 +12,18 @@ pub struct OutgoingProperties {
     pub message_type: String,
     pub business_type: String,
     pub sender_application: String,
-    /// Asks the broker to keep the messages over a restart.
+    /// Set if the broker must keep the messages over a restart.
     pub is_durable: bool,
-    /// Priority to be written. If it is `None`, none is written, which means 4 (AMQP 1.0 part 3 §3.2.1).
+    /// Priority of the messages. `None` writes no priority, which means 4 (AMQP 1.0 part 3 §3.2.1).
     pub priority: Option<u8>,
     pub is_tracing: bool,
-    /// The run that these messages refer to. Each names that run's message of the same number in `baCorrelationID`.
+    /// Another run that these messages refer to. In `baCorrelationID`, each message names the
+    /// message of that run with the same number.
     pub about_run: Option<Uuid>,
 }
 
 impl OutgoingProperties {
-    /// Durable messages of this type.
+    /// Properties for durable messages of this type.
     pub fn new(receiver_code: &str, message_type: &str) -> Self {
         Self {
             receiver_code: receiver_code.to_owned(),
@@ -42,19 +43,20 @@ impl OutgoingProperties {
     }
 }
 
-/// A message that is rewritten in place for each sequence number, without allocation.
+/// A message that is rewritten in place for each sequence number without allocating memory.
 #[derive(Debug)]
 pub struct OutgoingTemplate {
     properties: OutgoingProperties,
     run: Uuid,
     identity: String,
-    /// Identity of the message that this one refers to, as text.
+    /// Identity of the message that this message refers to, as text.
     about: String,
     message: AmqpMessage,
 }
 
 impl OutgoingTemplate {
-    /// The message with this number. `created_at_ms` counts from 1970; the payload is the last one.
+    /// Returns the message with this number and the last payload. `created_at_ms` is in
+    /// milliseconds since 1970.
     pub fn fill(&mut self, sequence: u64, created_at_ms: i64) -> &AmqpMessage {
         RunMessageId { sequence, run: self.run }.write_into(&mut self.identity);
         let properties = &self.properties;
@@ -97,7 +99,7 @@ impl OutgoingTemplate {
         self.message.payload = payload;
     }
 
-    /// As `fill`, with a new payload.
+    /// Returns the message with this number and a new payload.
     pub fn fill_with(&mut self, sequence: u64, created_at_ms: i64, payload: Payload) -> &AmqpMessage {
         self.set_payload(payload);
         self.fill(sequence, created_at_ms)
@@ -106,20 +108,20 @@ impl OutgoingTemplate {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Submission<'m> {
-    /// The correlation-id, to be returned unchanged.
+    /// Correlation-id of the message. The reply must carry it unchanged.
     pub correlation: Option<AmqpMessageId<'m>>,
     pub receiver_code: Option<Cow<'m, str>>,
     pub message_type: Option<Cow<'m, str>>,
     pub business_type: Option<Cow<'m, str>>,
-    /// The id that the business application gave.
+    /// The id that the business application gave the message.
     pub ba_message_id: Option<Cow<'m, str>>,
     /// The conversation that the message belongs to.
     pub ba_correlation_id: Option<Cow<'m, str>>,
     pub sender_application: Option<Cow<'m, str>>,
-    /// File extension for the payload.
+    /// File extension that the payload would have as a file.
     pub file_extension: Option<Cow<'m, str>>,
     pub is_tracing: bool,
-    /// Set if the broker was asked to keep the message.
+    /// Set if the sender asks the broker to keep the message over a restart.
     pub is_durable: bool,
     /// Creation time in milliseconds since 1970.
     pub created_at_ms: Option<i64>,
@@ -145,12 +147,13 @@ impl<'m> Submission<'m> {
         }
     }
 
-    /// Identity of the message, if a run sent it.
+    /// Returns the identity of the message, if a run sent the message.
     pub fn identity(&self) -> Option<RunMessageId> {
         self.ba_message_id.as_deref().and_then(RunMessageId::read)
     }
 
-    /// Correlation-id of the reply: the message's own, unchanged, or else the business application's id.
+    /// Returns the correlation-id for the reply. This is the message's own correlation-id,
+    /// unchanged, or the id of the business application if there is none.
     pub fn reply_to(&self) -> Option<AmqpMessageId<'m>> {
         let fallback = || self.ba_message_id.clone().map(AmqpMessageId::String);
         self.correlation.clone().or_else(fallback)

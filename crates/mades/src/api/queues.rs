@@ -1,17 +1,18 @@
-/// Queue names. Endpoints that share a broker have different prefixes.
+/// Names of the queues of an endpoint. Endpoints that share a broker have different prefixes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointQueueNames {
     pub outbox: String,
-    /// Queue of the endpoint's replies.
+    /// Queue with the replies of the endpoint.
     pub reply: String,
     pub inbox: String,
-    /// Queue of send events. An EDX toolbox has none and reports in its reply instead.
+    /// Queue of send events. An EDX toolbox has no such queue, and reports the state in its reply
+    /// instead.
     pub send_event: Option<String>,
 }
 
-/// The default prefix of an ECP endpoint's queues.
+/// Default prefix of the queues of an ECP endpoint.
 pub const ECP_PREFIX: &str = "ecp.endpoint";
-/// The default prefix of an EDX toolbox's queues.
+/// Default prefix of the queues of an EDX toolbox.
 pub const EDX_PREFIX: &str = "edx.endpoint";
 
 impl EndpointQueueNames {
@@ -24,7 +25,8 @@ impl EndpointQueueNames {
         }
     }
 
-    /// Queue names of an EDX toolbox. The name of its reply queue does not derive from the outbox.
+    /// Queue names of an EDX toolbox. The name of its reply queue does not begin with the name of
+    /// the outbox.
     pub fn edx(prefix: &str) -> Self {
         Self {
             outbox: format!("{prefix}.outbox"),

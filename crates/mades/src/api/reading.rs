@@ -1,4 +1,5 @@
-//! Reads message properties leniently. A value of an unexpected type is used if possible and reported as an oddity.
+//! Reads the properties of messages leniently. If a value has an unexpected type, the reader uses
+//! it as far as possible and reports an oddity.
 use super::{AmqpMessageId, DecodedMessage, Oddity, RunMessageId};
 use mailrun_amqp::Scalar;
 use std::borrow::Cow;
@@ -8,14 +9,14 @@ use uuid::Uuid;
 pub enum BodyContent<'m> {
     Data(Vec<&'m [u8]>),
     Text(&'m str),
-    /// Any other body: its section and type.
+    /// Any other body, with the name of its section and type.
     Other(&'static str),
-    /// No body, or an `amqp-value` of null, which some clients write instead.
+    /// No body, or an `amqp-value` of null, which some clients write instead of no body.
     Empty,
 }
 
 impl<'m> BodyContent<'m> {
-    /// Bytes of all `data` sections.
+    /// Returns the bytes of each `data` section.
     pub fn octets(&self) -> impl Iterator<Item = &'m [u8]> {
         let sections: &[&'m [u8]] = match self {
             Self::Data(sections) => sections,
@@ -54,7 +55,7 @@ pub fn content(message: &DecodedMessage) -> BodyContent<'_> {
     }
 }
 
-/// An id of any type as text, or `None` if it is binary and not UTF-8.
+/// Returns an id of any type as text. `None` if the id is binary and not UTF-8.
 pub fn id_text<'m>(id: &AmqpMessageId<'m>) -> Option<Cow<'m, str>> {
     match id {
         AmqpMessageId::String(text) => Some(text.clone()),
@@ -76,7 +77,7 @@ impl<'m> PropertyReader<'m> {
         Self { message, application, oddities: Vec::new() }
     }
 
-    /// An application property. If several have this name, the last counts.
+    /// Returns an application property. If several have this name, the last one counts.
     fn get(&self, name: &str) -> Option<Scalar<'m>> {
         self.application.iter().rfind(|(key, _)| *key == name).map(|(_, value)| *value)
     }
@@ -107,7 +108,7 @@ impl<'m> PropertyReader<'m> {
         self.text(name)
     }
 
-    /// A boolean application property. Text such as "true" is accepted as well.
+    /// Returns a boolean application property. A text such as "true" is accepted too.
     pub(super) fn boolean(&mut self, name: &'static str) -> bool {
         match self.get(name) {
             Some(Scalar::Boolean(truth)) => truth,
@@ -116,7 +117,8 @@ impl<'m> PropertyReader<'m> {
         }
     }
 
-    /// A time in milliseconds since 1970. sendTimestamp is written with one of two AMQP types.
+    /// Returns a time in milliseconds since 1970. Senders write `sendTimestamp` with different AMQP
+    /// types.
     pub(super) fn time_ms(&mut self, name: &'static str) -> Option<i64> {
         match self.get(name)? {
             Scalar::Timestamp(time) => Some(time),
@@ -142,7 +144,7 @@ impl<'m> PropertyReader<'m> {
     }
 }
 
-/// The first of these ids that has our form.
+/// Returns the first of these ids that a run has given.
 pub(super) fn first_identity(ids: &[&Option<Cow<'_, str>>]) -> Option<RunMessageId> {
     ids.iter().filter_map(|id| id.as_deref()).find_map(RunMessageId::read)
 }

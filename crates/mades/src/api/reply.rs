@@ -1,4 +1,5 @@
-//! Replies of an endpoint to a submission: accepted, refused with a reason, or a status document (EDX).
+//! Replies of an endpoint to a message in its outbox. A reply accepts the message, refuses it with
+//! a reason, or has a status document (EDX).
 use super::reading::{BodyContent, PropertyReader, content, first_identity};
 use super::writing::AmqpMessageBuilder;
 use super::{
@@ -20,16 +21,16 @@ pub enum ReplyOutcome<'m> {
     Accepted,
     Refused(ErrorReply<'m>),
     Status(Box<StatusDocument>),
-    /// The reply has neither id, error nor status.
+    /// The reply has neither an id nor an error nor a status.
     Unclear,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reply<'m> {
     pub correlation: Option<Cow<'m, str>>,
-    /// The id that the endpoint gave.
+    /// The id that the endpoint gave the message.
     pub message_id: Option<Cow<'m, str>>,
-    /// The id that the business application gave.
+    /// The id that the business application gave the message.
     pub ba_message_id: Option<Cow<'m, str>>,
     pub outcome: ReplyOutcome<'m>,
     pub oddities: Vec<Oddity>,
@@ -56,7 +57,8 @@ impl<'m> Reply<'m> {
         Self { correlation, message_id, ba_message_id, outcome, oddities: reader.oddities }
     }
 
-    /// Identity of the message that was answered, from the correlation-id or the business application's id.
+    /// Returns the identity of the message that the reply answers. The correlation-id is tried
+    /// first, and then the id of the business application.
     pub fn identity(&self) -> Option<RunMessageId> {
         first_identity(&[&self.correlation, &self.ba_message_id])
     }
@@ -72,7 +74,7 @@ fn refusal<'m>(reader: &mut PropertyReader<'m>) -> Option<ErrorReply<'m>> {
     (refusal != ErrorReply::default()).then_some(refusal)
 }
 
-/// The status document in the body, or `None` if the body is empty.
+/// Reads the status document in the body. `None` if the body is empty.
 fn status(message: &DecodedMessage, oddities: &mut Vec<Oddity>) -> Option<StatusDocument> {
     let content = content(message);
     let octets: Cow<'_, [u8]> = match &content {
@@ -97,7 +99,7 @@ fn status(message: &DecodedMessage, oddities: &mut Vec<Oddity>) -> Option<Status
     document.ok()
 }
 
-/// The reply of an ECP endpoint that accepted the message.
+/// Builds the reply of an ECP endpoint that accepted a message.
 pub fn accepted(correlation: Option<AmqpMessageId<'_>>, message_id: &str, created_at_ms: i64) -> AmqpMessage {
     AmqpMessageBuilder::new(correlation, created_at_ms)
         .id(message_id)
@@ -105,18 +107,18 @@ pub fn accepted(correlation: Option<AmqpMessageId<'_>>, message_id: &str, create
         .data(Payload::new())
 }
 
-/// Contents of a refusal. It has no messageID, by which clients recognise it as a refusal.
+/// Contents of a refusal. A refusal has no `messageID`, and clients recognise it by that.
 #[derive(Clone, Debug)]
 pub struct ErrorReplyDraft<'a> {
     pub correlation: Option<AmqpMessageId<'a>>,
     pub refusal: ErrorReply<'a>,
     pub receiver_code: Option<&'a str>,
-    /// The id that the business application gave.
+    /// The id that the business application gave the message.
     pub ba_message_id: Option<&'a str>,
 }
 
 impl ErrorReplyDraft<'_> {
-    /// Builds the message. `created_at_ms` counts from 1970.
+    /// Builds the message. `created_at_ms` is in milliseconds since 1970.
     pub fn message(self, created_at_ms: i64) -> AmqpMessage {
         AmqpMessageBuilder::new(self.correlation, created_at_ms)
             .with_some(names::ERROR_ID, self.refusal.id.as_deref())
@@ -129,7 +131,7 @@ impl ErrorReplyDraft<'_> {
     }
 }
 
-/// The reply of an EDX toolbox, with the state of the message.
+/// Builds the reply of an EDX toolbox, which contains the state of the message.
 pub fn status_reply(
     correlation: Option<AmqpMessageId<'_>>,
     message_id: &str,

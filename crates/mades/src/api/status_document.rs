@@ -1,15 +1,16 @@
-//! The StatusDocument of an EDX toolbox: the states of a message as XML, written and read.
+//! Writes and reads the StatusDocument of an EDX toolbox, which has the states of a message as XML.
 //!
 //! ```xml
 //! <StatusDocument xmlns="edx.entsoe.eu.StatusDocument.xsd">
-//! <finalMessageStatus><status v="RECEIVED"/><changeTimestamp v="…"/><statusText v="…"/></finalMessageStatus>
-//! <edxReplyMetadata><originalmessageID v="…"/><receiveTimestamp v="…"/></edxReplyMetadata>
-//! <statusHistory><messageStatus>…</messageStatus>…</statusHistory>
+//!   <finalMessageStatus><status v="RECEIVED"/><changeTimestamp v="…"/><statusText v="…"/>
+//!   </finalMessageStatus>
+//!   <edxReplyMetadata><originalmessageID v="…"/><receiveTimestamp v="…"/></edxReplyMetadata>
+//!   <statusHistory><messageStatus>…</messageStatus>…</statusHistory>
 //! </StatusDocument>
 //! ```
 //!
-//! The reader limits size, depth and length of the history. It refuses document types, because they can define
-//! entities.
+//! The reader limits the size, the depth and the length of the history. It refuses document types,
+//! because they can define entities that expand to any size.
 use quick_xml::XmlVersion;
 use quick_xml::escape::escape;
 use quick_xml::events::{BytesStart, Event};
@@ -23,9 +24,9 @@ const MAX_HISTORY: usize = 1000;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageStatus {
-    /// `ACCEPTED`, `SENT`, `SUCCESSFULLY_SENT`, `DELIVERED`, `RECEIVED`, `FAILED`.
+    /// One of `ACCEPTED`, `SENT`, `SUCCESSFULLY_SENT`, `DELIVERED`, `RECEIVED` and `FAILED`.
     pub value: String,
-    /// Time of the change, as written.
+    /// Time of the change, as the document has it.
     pub changed_at: Option<String>,
     pub text: Option<String>,
 }
@@ -39,36 +40,37 @@ impl MessageStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatusDocument {
     pub last: MessageStatus,
-    /// Id of the message, or `None` if it never got one.
+    /// The id of the message, or `None` if the message never got an id.
     pub original_message_id: Option<String>,
-    /// Time at which the receiver got it, as written.
+    /// Time at which the receiver got the message, as the document has it.
     pub received_at: Option<String>,
-    /// All states, in order.
+    /// All states in the order in which they were reached.
     pub history: Vec<MessageStatus>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StatusDocumentError {
-    /// Larger than any real status document.
+    /// The document is larger than any real status document.
     #[error("the status document has {0} bytes; at most {MAX_BYTES} are accepted")]
     TooLarge(usize),
-    /// Not XML.
+    /// The document is not well-formed XML.
     #[error("the status document is not well-formed XML: {0}")]
     Malformed(String),
-    /// A document type, which could define anything.
+    /// The document has a document type, which could define anything.
     #[error("the status document has a document type")]
     DocumentType,
-    /// Nested more deeply, or with a longer history, than any real document.
+    /// The document is nested more deeply, or has a longer history, than any real status document.
     #[error("the status document is nested too deeply or its history is too long")]
     Excessive,
-    /// Another document, or one without a final status.
+    /// It is another kind of document, or it has no final status.
     #[error("the document has no final status")]
     NoStatus,
 }
 
 impl StatusDocument {
     /// # Errors
-    /// [`StatusDocumentError`].
+    /// Fails with a [`StatusDocumentError`] if the document is not a status document within the
+    /// limits.
     pub fn read(octets: &[u8]) -> Result<Self, StatusDocumentError> {
         if octets.len() > MAX_BYTES {
             return Err(StatusDocumentError::TooLarge(octets.len()));
@@ -124,8 +126,8 @@ fn write_value(xml: &mut String, name: &str, value: Option<&str>) {
     let _ = write!(xml, "<{name} v=\"");
     for character in escape(value).chars() {
         match character {
-            // XML readers replace these characters in attributes by spaces, unless they are written as references (XML
-            // 1.0 §3.3.3).
+            // Readers of XML replace these characters in attributes by spaces unless they are
+            // written as references (XML 1.0 §3.3.3).
             '\n' | '\r' | '\t' => {
                 let _ = write!(xml, "&#{};", u32::from(character));
             }
@@ -136,7 +138,7 @@ fn write_value(xml: &mut String, name: &str, value: Option<&str>) {
     xml.push_str("\"/>");
 }
 
-/// Reports whether XML can represent the character (XML 1.0 §2.2).
+/// Returns true if XML can represent the character (XML 1.0 §2.2).
 fn is_xml(character: char) -> bool {
     !matches!(character, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\u{fffe}' | '\u{ffff}')
 }
@@ -145,7 +147,7 @@ fn malformed(error: impl ToString) -> StatusDocumentError {
     StatusDocumentError::Malformed(error.to_string())
 }
 
-/// The elements that are read. All others are skipped.
+/// Elements that the reader understands. It skips all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Element {
     Document,
@@ -237,7 +239,7 @@ fn set(status: &mut MessageStatus, field: Element, value: String) {
     }
 }
 
-/// The attribute `v`.
+/// Returns the value of the attribute `v`.
 fn value(element: &BytesStart<'_>) -> Result<Option<String>, StatusDocumentError> {
     for attribute in element.attributes() {
         let attribute = attribute.map_err(malformed)?;

@@ -1,4 +1,5 @@
-//! Messages for the tests of readers. They are checked against fe2o3-amqp, an independent encoder and decoder.
+//! Messages for the tests of the readers. fe2o3-amqp, which is an independent encoder and decoder,
+//! checks them.
 use super::{AmqpMessage, DecodedMessage, names};
 use crate::checks::mades_message::check_message;
 use fe2o3_amqp_types::messaging::message::__private::{Deserializable, Serializable};
@@ -18,7 +19,7 @@ pub(super) fn over_the_wire(message: &AmqpMessage) -> DecodedMessage {
     DecodedMessage::decode(&encoded).unwrap()
 }
 
-/// The message with another body, which must already be encoded.
+/// Returns the message with another body. `body` must already be encoded.
 pub(super) fn with_body(message: &AmqpMessage, body: &[u8]) -> DecodedMessage {
     let octets = message.encoded().whole();
     let mut reader = Reader::new(&octets);
@@ -131,7 +132,7 @@ proptest! {
     #[test]
     fn any_octets_are_a_message_or_none(octets in proptest::collection::vec(any::<u8>(), 0..200), cut in 0usize..200) {
         let _ = DecodedMessage::decode(&octets.clone().into());
-        // Any prefix of a valid message must decode or fail, but not panic.
+        // Any prefix of a valid message must either decode or fail, but must not cause a panic.
         let _ = DecodedMessage::decode(&octets[..cut.min(octets.len())].to_vec().into());
     }
 }

@@ -1,14 +1,14 @@
 use super::message::{SectionFields, begin_data, write_text_body};
 use super::{AmqpMessage, AmqpMessageId, Payload};
 
-/// Builder of a message. Endpoints write only durable messages (reference §3.1).
+/// Builds a message. Endpoints write only durable messages (reference §3.1).
 pub(super) struct AmqpMessageBuilder<'a> {
     head: SectionFields<'a>,
     application: Vec<(&'a str, &'a str)>,
 }
 
 impl<'a> AmqpMessageBuilder<'a> {
-    /// Begins a message that answers `correlation`. `created_at_ms` counts from 1970.
+    /// Begins a message that answers `correlation`. `created_at_ms` is in milliseconds since 1970.
     pub(super) fn new(correlation: Option<AmqpMessageId<'a>>, created_at_ms: i64) -> Self {
         let head = SectionFields { is_durable: true, correlation, created_at_ms, ..SectionFields::default() };
         Self { head, application: Vec::new() }

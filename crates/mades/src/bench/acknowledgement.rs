@@ -1,14 +1,16 @@
-//! Acknowledgement documents. The bench also plays the receiving business application: it sends one document back for
-//! each message that arrives unchanged. Alternatively the real receiver sends them, and the bench waits for them.
+//! Acknowledgement documents. The bench also plays the receiving business application, and sends
+//! one document back for each message that arrives unchanged. Alternatively, the real receiver
+//! sends the documents, and the bench waits for them.
 //!
 //! ```text
-//! sender ──▶ outbox ─ ─ endpoints ─ ─▶ inbox ──▶ arrived ──→ due ──→ acknowledgement_sender ──▶ receiver's outbox ─ ─
-//! ┐
-//! acknowledged ◀── sender's inbox ◀─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ endpoints ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─
-//! ┘
+//! sender ──▶ outbox ─ ─ endpoints ─ ─▶ inbox ──▶ arrived ──→ due ──→ acknowledgement_sender
+//!                                                                       │
+//!                                                                       ▼
+//! acknowledged ◀── sender's inbox ◀─ ─ ─ ─ ─ ─ endpoints ─ ─ ─ ─ receiver's outbox
 //! ```
-//! The bench's own documents carry the numbers of the messages but another run id, so an acknowledgement is never taken
-//! for a message. A receiver's documents are recognised by the mRID that they acknowledge.
+//! The bench's own documents have the numbers of the messages but another run id. An
+//! acknowledgement is therefore never taken for a message. Documents of a real receiver are
+//! recognised by the mRID that they acknowledge.
 use super::acknowledgement_document::AcknowledgementText;
 use super::document_id::DocumentId;
 use super::options::AcknowledgementOptions;
@@ -21,7 +23,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
 use tokio::sync::Notify;
 
-/// Number of foreign acknowledgements that are remembered, so that a redelivered one is not counted again.
+/// Maximum number of foreign acknowledgements that are remembered, so that a redelivered document
+/// is not counted again.
 const MAX_STRANGERS: usize = 16_384;
 
 #[derive(Debug)]
@@ -29,14 +32,15 @@ pub(super) struct Acknowledgements {
     document: AcknowledgementText,
     about_run: Uuid,
     pub(super) options: AcknowledgementOptions,
-    /// Sender code in the inbox messages, or the receiver's configured code if they have none.
+    /// Component code of the addressee: the sender code in the inbox messages, or the configured
+    /// receiver if the messages have no sender code.
     receiver: RefCell<String>,
     due: RefCell<VecDeque<u64>>,
     due_notify: Notify,
-    /// Endpoint's ids (hashed) of accepted acknowledgements whose outcome is not known yet.
+    /// Hashes of the endpoint's ids for accepted acknowledgements whose outcome is still open.
     peer_ids: RefCell<HashSet<u64>>,
     sent: Cell<u64>,
-    /// Hashes of foreign documents' mRIDs whose acknowledgements were already counted.
+    /// Hashes of the mRIDs of foreign acknowledgements that were already counted.
     strangers: RefCell<HashSet<u64>>,
     pub(super) counts: AcknowledgementCounts,
 }
@@ -55,14 +59,16 @@ pub(super) struct AcknowledgementCounts {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AcknowledgedMessage {
-    /// The message of this run with this number, if one has it.
+    /// The document acknowledges the message of this run with this number, if there is such a
+    /// message.
     Own(u64),
     Preflight,
-    /// A document of another run or application.
+    /// The document acknowledges a message of another run or application.
     Other,
 }
 
-/// Run id of the preflight message. Its acknowledgement may arrive after the load has begun.
+/// Returns the run id of the preflight message. It differs from the id of the run, because the
+/// acknowledgement of the preflight message may arrive after the load has begun.
 pub(super) fn preflight_run(run: RunId) -> RunId {
     let RunId(mut bytes) = run;
     bytes[0] ^= 1;
@@ -89,17 +95,18 @@ impl Acknowledgements {
         }
     }
 
-    /// The run id in the identities of the acknowledgements.
+    /// Returns the run id in the identities of the acknowledgements.
     pub(super) fn run(&self) -> Uuid {
         self.document.run
     }
 
-    /// Reports whether the receiver sends the documents.
+    /// Returns true if the real receiver sends the documents.
     pub(super) fn are_awaited(&self) -> bool {
         matches!(self.options, AcknowledgementOptions::Awaited { .. })
     }
 
-    /// Finds the message by its mRID, or by the identity that a receiver uses if it found no mRID.
+    /// Finds the message that a document acknowledges. `mrid` is the mRID of the message's
+    /// document, or the identity of the message if the receiver found no mRID in it.
     pub(super) fn find(&self, mrid: &str, first_number: u64) -> AcknowledgedMessage {
         let preflight = Uuid::from_bytes(preflight_run(RunId(self.about_run.into_bytes())).0);
         if let Some(id) = DocumentId::read(mrid) {
@@ -118,8 +125,9 @@ impl Acknowledgements {
         }
     }
 
-    /// Counts a document that acknowledges nothing of this run, unless it was counted before: it goes back into the
-    /// queue and may be redelivered. Returns whether it was counted.
+    /// Counts a document that acknowledges nothing of this run, unless the document was counted
+    /// before. The document goes back into the queue, so the broker may deliver it again. Returns
+    /// true if it was counted.
     pub(super) fn count_stranger(&self, count: &Cell<u64>, mark: u64) -> bool {
         let mut strangers = self.strangers.borrow_mut();
         let is_new = strangers.len() < MAX_STRANGERS && strangers.insert(mark);
@@ -129,7 +137,7 @@ impl Acknowledgements {
         is_new
     }
 
-    /// The code of the addressee.
+    /// Returns the component code of the addressee.
     pub(super) fn receiver(&self) -> String {
         self.receiver.borrow().clone()
     }
@@ -143,7 +151,8 @@ impl Acknowledgements {
         self.due_notify.notify_one();
     }
 
-    /// Waits for a message to acknowledge, and returns its number. It stays first in line until `handed_over`.
+    /// Waits for a message that needs an acknowledgement, and returns its number. The message stays
+    /// first in line until `handed_over`.
     pub(super) async fn next_due(&self) -> u64 {
         loop {
             let first = self.due.borrow().front().copied();
@@ -154,18 +163,19 @@ impl Acknowledgements {
         }
     }
 
-    /// Removes the first message in line.
+    /// Removes the first message in line, because its document was sent.
     pub(super) fn handed_over(&self) {
         self.due.borrow_mut().pop_front();
         count_one(&self.sent);
     }
 
-    /// The document that acknowledges message `number`, which is the `sequence`th of the run.
+    /// Returns the document that acknowledges message `number`. Counted from 0, this is message
+    /// `sequence` of the run.
     pub(super) fn payload(&self, number: u64, sequence: u64, payloads: &RunPayloads) -> Payload {
         Payload::from(self.document.render(number, sequence, payloads))
     }
 
-    /// Reports whether the bytes equal that document.
+    /// Returns true if the bytes equal the document that `payload` returns.
     pub(super) fn is_intact<'o>(
         &self,
         number: u64,
@@ -184,7 +194,8 @@ impl Acknowledgements {
         rest.is_empty()
     }
 
-    /// Stores the endpoint's id of a document, because later events may contain nothing else.
+    /// Stores the id that the endpoint gave a document, because later events may name the document
+    /// by this id alone.
     pub(super) fn add_peer_id(&self, peer_id: u64) {
         self.peer_ids.borrow_mut().insert(peer_id);
     }
@@ -193,12 +204,13 @@ impl Acknowledgements {
         self.peer_ids.borrow().contains(&peer_id)
     }
 
-    /// Forgets a document about which the endpoint reports nothing more.
+    /// Forgets a document about which the endpoint will report nothing more.
     pub(super) fn remove_peer_id(&self, peer_id: u64) {
         self.peer_ids.borrow_mut().remove(&peer_id);
     }
 
-    /// The acknowledgements' part of the record. `outbox` is the queue that the bench sent them to, if it did.
+    /// Returns the part of the record about acknowledgements. `outbox` is the queue to which the
+    /// bench sent them, or `None` if it sent none.
     pub(super) fn record(&self, outbox: Option<&str>) -> MadesAcknowledgements {
         let counts = &self.counts;
         let AcknowledgementCounts { accepted, returned, refused, failed, corrupt, .. } = counts;
@@ -239,7 +251,7 @@ mod tests {
         Acknowledgements::new(options, "own", Uuid::from_bytes(RUN.0), jiff::Timestamp::UNIX_EPOCH)
     }
 
-    /// Payloads that are XML, or none.
+    /// Returns payloads of this kind, in one form for all messages.
     fn payloads(kind: PayloadKind) -> RunPayloads {
         let sizes = mailrun_workload::distribution::Distribution::constant(3_000);
         RunPayloads::of_one_form(Payloads::new(&kind, &sizes, 5, RUN).unwrap())

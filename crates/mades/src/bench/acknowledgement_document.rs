@@ -1,12 +1,14 @@
-//! Acknowledgement_MarketDocument of IEC 62325-451-1: writes the bench's documents, and reads received ones.
+//! The Acknowledgement_MarketDocument of IEC 62325-451-1. This module writes the bench's documents
+//! and reads received documents.
 //!
 //! ```xml
 //! <Acknowledgement_MarketDocument xmlns="urn:iec62325.351:tc57wg16:451-1:acknowledgementdocument:8:1">
-//! <mRID>…</mRID> … <received_MarketDocument.mRID>…</received_MarketDocument.mRID> …
-//! <Reason><code>A01</code><text>Message fully accepted</text></Reason>
+//!   <mRID>…</mRID> … <received_MarketDocument.mRID>…</received_MarketDocument.mRID> …
+//!   <Reason><code>A01</code><text>Message fully accepted</text></Reason>
 //! </Acknowledgement_MarketDocument>
 //! ```
-//! The reader ignores the namespace: operators use several versions, which agree in the elements that are read.
+//! The reader ignores the namespace, because operators use several versions. These versions agree
+//! in the elements that are read.
 use super::run_payloads::RunPayloads;
 use crate::Uuid;
 use crate::api::RunMessageId;
@@ -15,15 +17,17 @@ use quick_xml::events::Event;
 use quick_xml::reader::Reader;
 
 const ROOT: &str = "Acknowledgement_MarketDocument";
-/// The root element must begin within so many bytes.
+/// The name of the root element must come within this many bytes.
 const PROLOGUE_BYTES: usize = 1_024;
-/// Even a document that rejects thousands of time series, each with its reasons, is smaller.
+/// Maximum size of a document in bytes. Even a document that rejects thousands of time series, each
+/// with its reasons, is smaller.
 const MAX_BYTES: usize = 4 << 20;
-/// Reason code "Message fully accepted".
+/// Reason code for "Message fully accepted".
 const ACCEPTED: &str = "A01";
 const MAX_TEXT_CHARS: usize = 200;
 
-/// Text of the bench's documents, with the elements in the schema's order and invented parties.
+/// Writes the bench's documents. Their elements are in the order of the schema, and the parties are
+/// invented.
 #[derive(Debug)]
 pub(super) struct AcknowledgementText {
     about_run: Uuid,
@@ -33,13 +37,13 @@ pub(super) struct AcknowledgementText {
 
 impl AcknowledgementText {
     pub(super) fn new(about_run: Uuid, created: jiff::Timestamp) -> Self {
-        // Flip one bit. The probability that another run has this id is 1 in 2^122.
+        // One bit is flipped. That another run has this id has a probability of 1 in 2^122.
         let run = Uuid::from_u128(about_run.as_u128() ^ 1);
         Self { about_run, run, created: created.strftime("%Y-%m-%dT%H:%M:%SZ").to_string() }
     }
 
-    /// Renders the document that acknowledges a message. It names the mRID of the message's document, or the message's
-    /// identity if the payload is no document.
+    /// Writes the document that acknowledges a message. It names the mRID of the message's
+    /// document. If the payload is no document, it names the identity of the message.
     pub(super) fn render(&self, number: u64, sequence: u64, payloads: &RunPayloads) -> Vec<u8> {
         let Self { about_run, run, created } = self;
         let own = RunMessageId { sequence: number, run: *run };
@@ -65,16 +69,17 @@ impl AcknowledgementText {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReceivedAcknowledgement {
     pub(super) about: String,
-    /// The reason's code. If there are several, one other than A01.
+    /// Code of the reason. If there are several reasons and one has another code than A01, that
+    /// code.
     pub(super) code: String,
     pub(super) text: String,
 }
 
 impl ReceivedAcknowledgement {
-    /// Reads a payload. Returns `None` if it is not an acknowledgement document.
+    /// Reads a payload. Returns `None` if the payload is not an acknowledgement document.
     ///
     /// # Errors
-    /// A sentence that says why an acknowledgement document cannot be read.
+    /// Explains why an acknowledgement document cannot be read.
     pub(super) fn read<'o>(octets: impl Iterator<Item = &'o [u8]>) -> Option<Result<Self, String>> {
         let sections: Vec<&[u8]> = octets.collect();
         let Some(front) = sections.first().filter(|first| first.len() >= PROLOGUE_BYTES || sections.len() == 1) else {
@@ -92,7 +97,7 @@ impl ReceivedAcknowledgement {
     }
 }
 
-/// The bytes from the beginning, if they can start with the root element.
+/// Returns the bytes if the root element is near their beginning.
 fn find_root(octets: &[u8]) -> Option<&[u8]> {
     memmem::find(&octets[..octets.len().min(PROLOGUE_BYTES)], ROOT.as_bytes()).map(|_| octets)
 }

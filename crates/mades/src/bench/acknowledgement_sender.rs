@@ -1,4 +1,4 @@
-//! Sends one acknowledgement document for each message that arrived, in order of arrival.
+//! Sends one acknowledgement document for each message that arrived, in the order of arrival.
 use super::acknowledgement::{Acknowledgements, count_one};
 use super::options::AcknowledgementOptions;
 use super::run_state::MadesRunState;
@@ -12,7 +12,7 @@ use std::rc::Rc;
 /// Sends acknowledgements until the run is over.
 ///
 /// # Errors
-/// If the link ends.
+/// Fails if the link ends.
 pub(super) async fn acknowledge(run_state: Rc<MadesRunState>, mut sender: SenderLink) -> Result<(), Error> {
     let Some(acknowledgements) = &run_state.acknowledgements else { return Ok(()) };
     let AcknowledgementOptions::Sent { message_type, .. } = &acknowledgements.options else { return Ok(()) };
@@ -41,12 +41,12 @@ pub(super) async fn acknowledge(run_state: Rc<MadesRunState>, mut sender: Sender
         acknowledgements.handed_over();
         transfers.unsettled.push(await_settlement(sequence, settling, run_state.options.timeout));
     }
-    // The tracker has already recorded errors of the link.
+    // The tracker has already recorded an error of the link, so it is ignored here.
     let _ = sender.close().await;
     Ok(())
 }
 
-/// The template of the documents, with the code of its last addressee.
+/// The template of the documents, with the component code of the last addressee.
 #[derive(Default)]
 struct TemplateCache(Option<(String, OutgoingTemplate)>);
 
@@ -82,7 +82,7 @@ fn record_settlement(run_state: &MadesRunState, (_, settled): SettledTransfer) {
         Ok(Ok(Disposition::Rejected { condition, description })) => (condition, description),
         Ok(Ok(Disposition::Released)) => ("released".to_owned(), "the broker rejects it for now".to_owned()),
         Ok(Ok(Disposition::Modified { .. })) => ("modified".to_owned(), "the broker rejects it".to_owned()),
-        // It is unknown whether the broker accepted the document.
+        // The broker may or may not have accepted the document, so nothing is counted.
         Err(_) | Ok(Err(_)) => return,
     };
     count_one(&acknowledgements.counts.returned);

@@ -1,4 +1,5 @@
-//! Decides whether a message from a queue belongs to this run, and records the facts in it.
+//! Decides whether a message from a queue belongs to this run, and records the facts that it
+//! contains.
 use super::acknowledgement::{AcknowledgedMessage, Acknowledgements, count_one};
 use super::acknowledgement_document::ReceivedAcknowledgement;
 use super::run_state::MadesRunState;
@@ -9,18 +10,19 @@ use crate::api::{DecodedMessage, EventState, InboxMessage, Oddity, Reply, ReplyO
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-/// EDX state of a message that will not arrive.
+/// State in EDX of a message that will not arrive.
 const FAILED: &str = "FAILED";
 
 #[derive(Debug)]
 pub(super) enum Ownership {
     Own,
     Foreign,
-    /// The event names a message only by the endpoint's id, which is not known yet.
+    /// The event names a message only by the endpoint's id, and no message with this id is known
+    /// yet.
     Unknown(UnmatchedEvent),
 }
 
-/// An event that waits until its message's id is known.
+/// An event that waits until the id of its message is known.
 #[derive(Debug)]
 pub(super) struct UnmatchedEvent {
     peer_id: u64,
@@ -70,7 +72,7 @@ fn reply(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
         }
         ReplyOutcome::Status(status) if status.last.value.eq_ignore_ascii_case(FAILED) => {
             let text = status.last.text.as_deref().unwrap_or_default();
-            // If the toolbox never gave the message an id, it has not accepted it.
+            // If the toolbox has given the message no id, it has not accepted the message.
             if status.original_message_id.is_some() {
                 tracker.replied(sequence, now, EndpointReply::Failed { code: "", text });
             } else {
@@ -82,7 +84,8 @@ fn reply(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
     Ownership::Own
 }
 
-/// Handles the endpoint's reply to an acknowledgement. Only a failure matters.
+/// Handles the endpoint's reply to an acknowledgement. A failure is recorded, and an acceptance
+/// only gives the id for later events.
 fn reply_to_acknowledgement(run_state: &MadesRunState, acknowledgements: &Acknowledgements, reply: &Reply<'_>) {
     record_oddities(run_state, &reply.oddities);
     let record_failure = |count: &std::cell::Cell<u64>, code: &str, text: &str| {
@@ -125,7 +128,8 @@ fn event(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
         record_event(run_state, sequence, state.as_ref(), &text(&event.error_code), &text(&event.error_message), now);
         return Ownership::Own;
     }
-    // An event with the identity of another run is foreign. One without an identity may be ours.
+    // An event with the identity of another run is foreign. An event without an identity may be
+    // about a message of this run.
     let Some(id) = event.message_id.as_deref().filter(|_| event.identity().is_none()) else {
         return Ownership::Foreign;
     };
@@ -135,7 +139,7 @@ fn event(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
     if match_event(run_state, &unmatched) { Ownership::Own } else { Ownership::Unknown(unmatched) }
 }
 
-/// Records the event if its message's id is known by now.
+/// Records the event if the id of its message is known by now. Returns true if it was recorded.
 pub(super) fn match_event(run_state: &MadesRunState, unmatched: &UnmatchedEvent) -> bool {
     let UnmatchedEvent { peer_id, state, code, text, received_at } = unmatched;
     let acknowledgements = run_state.acknowledgements.as_ref().filter(|known| known.has_peer_id(*peer_id));
@@ -157,7 +161,7 @@ pub(super) fn match_event(run_state: &MadesRunState, unmatched: &UnmatchedEvent)
     true
 }
 
-/// Handles an event about an acknowledgement. Only a failure matters.
+/// Handles an event about an acknowledgement. Only a failure is recorded.
 fn event_of_acknowledgement(
     run_state: &MadesRunState,
     acknowledgements: &Acknowledgements,
@@ -193,7 +197,7 @@ fn record_event(
         Some(EventState::Delivered) => tracker.event(sequence, now, MessageStage::Delivered),
         Some(EventState::Received) if !is_tracing => tracker.event(sequence, now, MessageStage::Received),
         Some(EventState::Failed) => tracker.failed(sequence, now, code, text),
-        // Intermediate states do not matter.
+        // Intermediate states are not recorded.
         Some(EventState::Accepted | EventState::Transported) | None => {}
         Some(other) => {
             let text = format!("an event {other} of a message in mode {}", tracker.mode().name());
@@ -204,7 +208,8 @@ fn record_event(
 
 fn inbox(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> Ownership {
     let arrived = InboxMessage::read(message);
-    // Check this before the identity, because a receiver may answer with ours.
+    // This check comes before the identity, because a receiver may use the bench's identity in its
+    // answer.
     if let Some(acknowledgements) = run_state.acknowledgements.as_ref().filter(|known| known.are_awaited())
         && let Some(document) = ReceivedAcknowledgement::read(arrived.content.octets())
     {
@@ -241,8 +246,8 @@ fn inbox(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
     Ownership::Own
 }
 
-/// Records an acknowledgement document of the receiver. It belongs to this run if it names the mRID of one of the run's
-/// documents.
+/// Records an acknowledgement document of the real receiver. The document belongs to this run if it
+/// names the mRID of one of the run's documents.
 fn received_acknowledgement(
     run_state: &MadesRunState,
     acknowledgements: &Acknowledgements,

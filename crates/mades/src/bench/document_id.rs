@@ -1,8 +1,9 @@
-//! Identifier of a market document: the mRID, by which an acknowledgement document names what it acknowledges.
+//! The mRID of a market document. An acknowledgement document names the document that it
+//! acknowledges by this id.
 //!
 //! ```text
-//! 0123456789abcdef8000000000000007   UUID without hyphens (RFC 9562, version 8): schemas allow an mRID 35 characters
-//! └─ of the run ─┘└─ message 7 ──┘
+//! 0123456789abcdef8000000000000007   UUID without hyphens (RFC 9562, version 8), because
+//! └─ of the run ─┘└─ message 7 ──┘   the schemas permit an mRID at most 35 characters
 //! ```
 use crate::Uuid;
 
@@ -23,7 +24,7 @@ impl DocumentId {
         Self { sequence, run: run_part(run) }
     }
 
-    /// Reads an mRID of this form, with or without hyphens.
+    /// Reads an mRID that has the bench's form, with or without hyphens.
     pub(super) fn read(text: &str) -> Option<Self> {
         let (run, number) = Uuid::try_parse(text).ok()?.as_u64_pair();
         let is_own_form = run & VERSION_MASK == VERSION && number & !SEQUENCE_MASK == VARIANT;

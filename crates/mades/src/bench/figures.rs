@@ -1,4 +1,4 @@
-//! Figures of a run in progress, for thresholds that end it.
+//! Figures of a run in progress. Thresholds that can end the run are checked against them.
 use super::stages::MessageStage;
 use super::tracker::MessageTracker;
 use mailrun_journey::Latencies;
@@ -46,7 +46,7 @@ impl MetricValues for MadesLiveFigures<'_> {
         (!elapsed.is_zero()).then(|| count as f64 / elapsed.as_secs_f64())
     }
 
-    /// Number of finished messages. Messages in flight do not count as late yet.
+    /// Returns the number of finished messages. Messages in flight do not count as late yet.
     fn due(&self) -> Option<u64> {
         Some(self.tracker.created().saturating_sub(self.tracker.in_transit() as u64))
     }
@@ -56,7 +56,7 @@ impl MetricValues for MadesLiveFigures<'_> {
     }
 
     fn fate(&self, fate: Fate) -> Option<u64> {
-        // This visits every message. It runs only for a threshold on a fate, four times per second.
+        // This visits every message, but only for a threshold on a fate, and four times per second.
         fate.count(&self.tracker.final_ledger().ledger)
     }
 }

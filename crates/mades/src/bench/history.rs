@@ -1,23 +1,22 @@
-//! Facts about every message of a run of any length. They take two bytes per message in flight, and almost nothing once
-//! a page of messages is finished.
+//! Keeps facts about every message of a run of any length. The facts take two bytes for each
+//! message in flight, and almost nothing after a page of messages is finished.
 //!
 //! ```text
-//! sequence >> 12 ──► page:  under way   8,192 bytes, two a message
-//! settled     the exceptions alone: (number, facts), sorted
-//! whole       nothing: each of its messages got through
+//! sequence >> 12 ──▶ page:  open      8,192 bytes, two for each message
+//!                           settled   only the incomplete messages: (number, facts), sorted
 //! ```
-//! 100 million complete messages cost 24,415 entries of 24 bytes. If one message in a hundred is incomplete, each of
-//! those costs four bytes more. A late or duplicate answer still finds its message.
+//! 100 million complete messages cost 24,415 entries of 24 bytes. An incomplete message costs four
+//! bytes more if incomplete messages are rare. A late or duplicate answer still finds the facts
+//! about its message.
 use super::stages::MessageFlags;
 
 const PAGE_SHIFT: u32 = 12;
 const PAGE_MESSAGES: usize = 1 << PAGE_SHIFT;
-/// A page with more exceptions keeps its bytes, because packing would not save space.
+/// A page with more exceptions than this keeps its bytes, because packing would not save space.
 const MAX_EXCEPTIONS: usize = PAGE_MESSAGES / 8;
 
 #[derive(Debug)]
 pub(super) struct MessageHistory {
-    /// The facts about a complete message.
     complete: MessageFlags,
     pages: Vec<HistoryPage>,
     finished_below: u64,
@@ -41,7 +40,8 @@ impl MessageHistory {
         Self { complete: whole, pages: Vec::new(), finished_below: 0, packed_pages: 0 }
     }
 
-    /// Adds facts about a message. Returns whether any of them was new, and all facts known now.
+    /// Adds facts about a message. Returns whether any of them was new, and all facts that are now
+    /// known.
     pub(super) fn add(&mut self, sequence: u64, flags: MessageFlags) -> (Novelty, MessageFlags) {
         let (page, number) = position(sequence);
         while self.pages.len() <= page {
@@ -71,7 +71,8 @@ impl MessageHistory {
         }
     }
 
-    /// Declares that no message below `sequence` is expected any more, so that their pages can be packed.
+    /// Declares that no answer to a message below `sequence` is awaited any more, so that the pages
+    /// of these messages can be packed.
     pub(super) fn is_over_below(&mut self, sequence: u64) {
         self.finished_below = self.finished_below.max(sequence);
         let full = (self.finished_below >> PAGE_SHIFT) as usize;
@@ -106,7 +107,8 @@ fn pack(page: &mut HistoryPage, whole: MessageFlags) {
     }
 }
 
-/// Writes a message's byte into a packed page. A message that is complete after all is removed from the exceptions.
+/// Writes the facts about a message into a packed page. A message that has become complete is
+/// removed from the exceptions.
 fn set_exception(exceptions: &mut Vec<(u16, u16)>, number: u16, flags: MessageFlags, whole: MessageFlags) {
     match exceptions.binary_search_by_key(&number, |(number, _)| *number) {
         Ok(at) if flags == whole => drop(exceptions.remove(at)),
@@ -129,7 +131,7 @@ mod tests {
     #[test]
     fn a_hundred_million_that_get_through_cost_next_to_nothing() {
         let mut history = MessageHistory::new(whole());
-        // All pages are packed and unpacked in the same way, so it is enough to check some.
+        // All pages are packed and unpacked in the same way, so a part of the messages suffices.
         for sequence in 0..400_000_u64 {
             history.add(sequence, whole());
             history.is_over_below(sequence.saturating_sub(1_000));
@@ -153,7 +155,7 @@ mod tests {
     }
 
     proptest! {
-        /// Compares the history, packed or not, with a map.
+        /// The history must contain the same facts as a map, whether its pages are packed or not.
         #[test]
         fn it_knows_what_a_map_knows(
             steps in proptest::collection::vec((0_u64..10_000, 0_u16..1024, any::<bool>()), 1..300),

@@ -1,23 +1,27 @@
-//! A table of the messages in flight, by their number. It has a fixed size and is allocated once.
+//! A table of the messages in flight, by their number. Its size is fixed, and its memory is
+//! allocated once.
 //!
-//! The lower bits of the number select a place, as in a ring. If that place is taken, the next free place is used
-//! (linear probing), so that a slow message delays no other. Numbers are consecutive, so nearly every message is found
-//! at the first place, without allocation, hashing or locks.
+//! The lower bits of the number select a place, as in a ring. If that place is taken, the message
+//! goes to the next free place (linear probing), so that a slow message delays no other message.
+//! The numbers are consecutive. Nearly every message is therefore at its first place, and is found
+//! without allocation, hashing or locks.
 use super::stages::MessageStage;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InFlightEntry {
     pub(super) sequence: u64,
-    /// Start of its latencies: the due time in an open loop, otherwise the creation time.
+    /// Time from which the latencies of the message count: the due time in an open loop, otherwise
+    /// the creation time.
     pub(super) since: Duration,
-    /// Start of its time-out.
+    /// Time of creation, from which the time-out counts.
     pub(super) created: Duration,
-    /// Time at which it reached each stage, in nanoseconds, or 0. No message is sent in a host's first nanosecond.
+    /// Time in nanoseconds at which the message reached each stage. 0 means that it has not,
+    /// because no host sends a message in its first nanosecond.
     times_ns: [u64; MessageStage::ALL.len()],
-    /// Hash of the endpoint's id, or 0 if there is none.
+    /// Hash of the id that the endpoint gave the message, or 0 if there is none.
     pub(super) peer_id: u64,
-    /// Set while the broker has not settled the transfer.
+    /// Set until the broker has settled the transfer.
     pub(super) is_unsettled: bool,
 }
 
@@ -47,7 +51,7 @@ pub(super) struct InFlightTable {
 
 impl InFlightTable {
     pub(super) fn new(limit: usize) -> Self {
-        // At most half full, so that a free place is always near.
+        // The table is at most half full, so that a free place is always near.
         let places = (limit.max(1) * 2).next_power_of_two();
         Self { entries: vec![None; places].into(), count: 0, limit: limit.max(1) }
     }
@@ -60,7 +64,7 @@ impl InFlightTable {
         self.count < self.limit
     }
 
-    /// Inserts a message. The table must have room, and the number must be new.
+    /// Inserts a message. The table must have room, and must not have a message with this number.
     pub(super) fn insert(&mut self, entry: InFlightEntry) {
         debug_assert!(self.has_room() && self.find(entry.sequence).is_none());
         let mut at = self.home(entry.sequence);
@@ -115,8 +119,8 @@ impl InFlightTable {
         None
     }
 
-    /// Moves back messages that were stored further on because their place was taken. This is necessary because a
-    /// search ends at the first free place.
+    /// Moves messages back that are further on only because their place was taken. Without this, a
+    /// search would end too early, because it ends at the first free place.
     fn close_gap(&mut self, mut gap: usize) {
         let mask = self.entries.len() - 1;
         let mut at = self.next_index(gap);

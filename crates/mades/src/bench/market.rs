@@ -1,4 +1,5 @@
-//! Load with the timing of a balancing market: parses `--shape`, which says when each document is due.
+//! The timing of a balancing market. This module parses `--shape`, which says when each document is
+//! due.
 //!
 //! ```text
 //! quarter-hour                             100 bid documents of 4,000 time series at the start of each quarter-hour
@@ -15,10 +16,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Maximum number of messages in a burst of bids, and of time series in each.
+/// Maximum number of messages in a burst of bids, and maximum number of time series in each
+/// message.
 const MAX_BIDS: u32 = 1_000;
 const MAX_TIME_SERIES: u32 = 20_000;
-/// Default numbers of messages and time series: what the Nordic market allows for a quarter-hour (mFRR EAM).
+/// Default numbers of messages and time series. They are the maximum that the Nordic market accepts
+/// for a quarter-hour (mFRR EAM).
 const USUAL_BIDS: u32 = 100;
 const USUAL_TIME_SERIES: u32 = 4_000;
 pub const MAX_ACCELERATION: u32 = 1_000;
@@ -31,28 +34,27 @@ pub(super) enum MarketDocument {
     Bids(u32),
     /// An activation document without time series.
     Heartbeat,
-    /// A single value.
     Value,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ShapeTimes {
-    /// This many at the start of each quarter-hour.
+    /// This number of messages at the start of each quarter-hour.
     Burst(u32),
-    /// At these times before the end of each quarter-hour.
+    /// One message at each of these times before the end of each quarter-hour.
     BeforeQuarter(Vec<Duration>),
-    /// At each multiple of this time since midnight. It divides a day.
+    /// One message at each multiple of this time since midnight. The time divides a day.
     Every(Duration),
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct MarketShape {
     typed: String,
-    /// The text before the first semicolon.
+    /// Text before the first semicolon.
     pub(super) name: String,
     pub(super) document: MarketDocument,
     pub(super) times: ShapeTimes,
-    /// Message type, if it differs from the run's.
+    /// Message type, if it differs from the message type of the run.
     message_type: Option<String>,
     thresholds: Vec<Threshold>,
 }
@@ -96,7 +98,7 @@ impl FromStr for MarketShape {
     }
 }
 
-/// Reads the text before the first semicolon, with single spaces.
+/// Reads the text before the first semicolon, in which words are separated by single spaces.
 fn schedule(text: &str) -> Result<(MarketDocument, ShapeTimes), String> {
     let unknown = || {
         format!(
@@ -169,13 +171,13 @@ impl fmt::Display for MarketShape {
 #[derive(Clone, Debug, PartialEq)]
 pub struct MarketLoad {
     pub shapes: Vec<MarketShape>,
-    /// Seconds of market time per second of the run.
+    /// Number of seconds of market time that pass in a second of the run.
     pub acceleration: u32,
     pub time_zone: TimeZone,
 }
 
 impl MarketLoad {
-    /// Duration of a market hour in the run.
+    /// Returns the time that a market hour takes in the run.
     pub fn hour(&self) -> Duration {
         4 * QUARTER_HOUR / self.acceleration
     }

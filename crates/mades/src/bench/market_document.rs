@@ -1,14 +1,16 @@
-//! Market documents as XML. Each shape's document is written once; its mRID and trace, which come first, are patched
-//! for each message.
+//! Market documents as XML. The document of each shape is written once. For each message, only its
+//! mRID and its trace are changed, which come first.
 //!
-//! The elements are those of IEC 62325-451-7 and -451-6 in the schemas' order, with invented values. The documents have
-//! a realistic size and compressibility, but are not validated against a schema.
+//! The elements are those of IEC 62325-451-7 and -451-6 in the order of the schemas, with invented
+//! values. The documents have a realistic size and compressibility, but nobody has validated them
+//! against a schema.
 use super::market::MarketDocument;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::fmt::Write;
 
-/// A document: the text before the mRID, the text after the trace, time series of equal length, and the end.
+/// A document in parts: the text before the mRID, the text after the trace, time series of equal
+/// length, and the end.
 pub(super) struct DocumentText {
     pub(super) before_id: Vec<u8>,
     pub(super) head: Vec<u8>,
@@ -49,7 +51,7 @@ fn before_id(element: &str, schema: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// The text after the trace, from the end of the comment that holds it.
+/// Returns the text after the trace. It begins with the end of the comment that contains the trace.
 fn head(kind: &str, process: &str) -> Vec<u8> {
     format!(
         "\r\n-->\r\n<revisionNumber>1</revisionNumber><type>{kind}</type>\

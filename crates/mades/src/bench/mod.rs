@@ -1,14 +1,14 @@
-//! The bench of the Business Application API of MADES. It sends messages through an endpoint pair or a broker, and
-//! times every stage of each.
+//! The bench of the Business Application API of MADES. It sends messages through an endpoint pair
+//! or a broker, and times every stage of each message.
 //!
 //! ```text
-//! pace (when) ─→ sender ──▶ outbox ─ ─ endpoint pair ─ ─▶ outbox.reply, send.event, inbox ──▶ receivers
-//! │                                                                            │
-//! └────────────→ books: account (slots, register), waterfall, troubles ←───────┘
-//! │ fifty times a second
-//! collector ─→ time-outs, live line, series, record
+//! pacer (when) ─→ sender ──▶ outbox ─ ─ endpoint pair ─ ─▶ reply, event and inbox queues ──▶ receiver
+//!                   │                                                                          │
+//!                   └────────→ tracker (in_flight, history), waterfall, troubles ←─────────────┘
+//!                                │ fifty times a second
+//!                              supervisor ─→ time-outs, live line, series, record
 //! ```
-//! Everything runs on one thread. `account` and the modules that it uses do no I/O.
+//! Everything runs on one thread. `tracker` and the modules that it uses do no I/O.
 mod acknowledgement;
 mod acknowledgement_document;
 mod acknowledgement_sender;
@@ -67,10 +67,12 @@ use tokio::task::{JoinSet, LocalSet};
 
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(12);
 
-/// Runs the bench until it ends or gets SIGINT or SIGTERM. Both produce a record.
+/// Runs the bench until the run ends, or until SIGINT or SIGTERM arrives. In each case it writes a
+/// record.
 ///
 /// # Errors
-/// If the run could not start: no broker, wrong credentials, a missing queue, a file that cannot be read or written.
+/// Fails if the run cannot start: there is no broker or no queue, the credentials are wrong, or a
+/// file cannot be read or written.
 pub fn run(options: MadesOptions) -> Result<FinishedRun> {
     let run = options.run.map_or_else(new_run_id, Ok)?;
     check_first_due(&options)?;
@@ -135,8 +137,8 @@ async fn execute(
     Ok(FinishedRun { record, write_error: unwritten })
 }
 
-/// Purges the queues if requested, runs the preflight, and attaches to the queues. Returns the number of purged
-/// messages too.
+/// Purges the queues if the user asks for it, runs the preflight, and attaches to the queues. The
+/// number that is also returned counts the purged messages.
 async fn open_queues(
     options: &MadesOptions,
     run: mailrun_journey::RunId,
@@ -164,8 +166,8 @@ impl RunSides {
         Self(tasks)
     }
 
-    /// Ends the run, and tells the broker which messages were accepted. Does not wait for a broker that does not
-    /// answer.
+    /// Ends the run, and tells the broker which messages were accepted. Waits at most
+    /// `CLOSE_TIMEOUT` for a broker that does not answer.
     async fn stop(mut self, run_state: &MadesRunState, interrupt: &Interrupt) {
         run_state.end();
         tokio::select! {

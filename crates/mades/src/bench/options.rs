@@ -24,7 +24,7 @@ pub enum PayloadKind {
 }
 
 impl PayloadKind {
-    /// The option's value as the user types it.
+    /// Returns the value of the option as the user types it.
     pub fn typed(&self) -> String {
         match self {
             Self::Random | Self::Bare => "random".to_owned(),
@@ -36,36 +36,37 @@ impl PayloadKind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leftovers {
-    /// They belong to another application and stay there.
+    /// The bench leaves the messages in the queue, because they belong to another application.
     Kept,
-    /// They are removed.
+    /// The bench removes the messages.
     Purged,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MadesPreflight {
-    /// Send one message, and begin the load when it was answered.
+    /// The bench sends one message first, and begins the load when it was answered.
     On,
     Off,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AcknowledgementOptions {
-    /// The bench sends them, as the receiving business application.
+    /// The bench sends the acknowledgements, as the receiving business application.
     Sent {
         message_type: String,
-        /// Outbox of the receiving endpoint, at the inbox's broker. If `None`, the endpoint sends to itself, over the
-        /// same route as the messages.
+        /// Outbox of the receiving endpoint at the broker of the inbox. If this is `None`, the
+        /// endpoint sends to itself, and the acknowledgements take the same route as the messages.
         far_outbox: Option<String>,
     },
     Awaited {
-        /// The sender's inbox is at the outbox's broker, because the receiver's inbox is at another broker.
+        /// Set if the inbox of the receiver is at another broker. The sender's inbox is then at the
+        /// broker of the outbox.
         is_far: bool,
     },
 }
 
 impl AcknowledgementOptions {
-    /// Reports whether they arrive in another inbox than the messages.
+    /// Returns true if the acknowledgements arrive in another inbox than the messages.
     pub(super) fn are_far(&self) -> bool {
         match self {
             Self::Sent { far_outbox, .. } => far_outbox.is_some(),
@@ -81,50 +82,51 @@ pub struct MadesOptions {
     pub outbox: Broker,
     pub inbox: Broker,
     pub queues: EndpointQueueNames,
-    /// Number of messages, or `None` if the duration decides.
+    /// Number of messages. `None` if the duration ends the load.
     pub messages: Option<u64>,
-    /// Length of the run, or `None` if the number of messages decides.
+    /// Length of the load. `None` if the number of messages ends the load.
     pub duration: Option<Duration>,
     pub sizes: Distribution,
     pub payload: PayloadKind,
     pub receiver: String,
     pub message_type: String,
     pub sender_application: String,
-    /// Priority of the messages. If `None`, the protocol's default of 4 applies.
+    /// Priority of the messages. `None` means the default priority of the protocol, which is 4.
     pub priority: Option<u8>,
     pub first_number: u64,
-    /// The broker keeps the messages over a restart.
+    /// Set if the broker must keep the messages over a restart.
     pub is_durable: bool,
-    /// Maximum number of messages created but not finished.
+    /// Maximum number of messages that are created but not finished.
     pub max_in_transit: usize,
-    /// Maximum number of transfers sent but not settled.
+    /// Maximum number of transfers that are sent but not settled.
     pub window: u32,
-    /// Messages that the broker may send ahead, per queue.
+    /// Number of messages that the broker may send ahead from each queue.
     pub credit: u32,
-    /// Open loop: the rate, regardless of how fast the endpoint is.
+    /// Rate of an open loop, which does not depend on the speed of the endpoint.
     pub offer: Option<OfferedRate>,
-    /// Open loop: the documents of a market, at their times.
+    /// Documents of a market, which are sent at their times in an open loop.
     pub market: Option<MarketLoad>,
     pub arrival: Arrival,
     pub seed: u64,
-    /// Time after which a message counts as failed.
+    /// Time after which a message without an answer counts as failed.
     pub timeout: Duration,
-    /// Time for which the queues are read after the last answer, to see late messages and duplicates.
+    /// Time for which the bench reads the queues after the last answer, to see late messages and
+    /// duplicates.
     pub linger: Duration,
-    /// Time limit for reconnecting after a lost connection.
+    /// Time limit for restoring a lost connection.
     pub reconnect: Duration,
     pub leftovers: Leftovers,
     pub preflight: MadesPreflight,
     pub acknowledgement: Option<AcknowledgementOptions>,
-    /// Id of the run. If `None`, a new one is chosen.
+    /// Id of the run. `None` chooses a new id.
     pub run: Option<RunId>,
     pub out: Option<PathBuf>,
     pub live: LiveMode,
     pub observer: Option<Rc<dyn RunObserver>>,
-    /// The command line without passwords.
+    /// Command line without passwords.
     pub command: Vec<String>,
     pub thresholds: Vec<mailrun_journey::threshold::Threshold>,
-    /// Thresholds that end the run at once when missed.
+    /// Thresholds that end the run as soon as they are missed.
     pub abort_on: Vec<mailrun_journey::threshold::Threshold>,
 }
 
@@ -135,7 +137,7 @@ impl MadesOptions {
         MessagePath { mode: self.mode, acknowledgement }
     }
 
-    /// Queue to which the bench sends acknowledgements.
+    /// Returns the queue to which the bench sends acknowledgements.
     pub(super) fn acknowledgement_outbox(&self) -> Option<&str> {
         let AcknowledgementOptions::Sent { far_outbox, .. } = self.acknowledgement.as_ref()? else { return None };
         match self.mode {
@@ -151,7 +153,8 @@ impl MadesOptions {
         self.duration.into_iter().chain(stages).min()
     }
 
-    /// The requested rate, if the load has one.
+    /// Returns the mean of the requested rate. `None` if no rate is requested, or if the load may
+    /// end before all of its stages.
     pub(super) fn rate_per_s(&self) -> Option<f64> {
         let offer = self.offer.as_ref()?;
         let is_whole = offer.length().is_none() || (self.messages.is_none() && self.limit() == offer.length());

@@ -1,14 +1,16 @@
-//! Decides when the next message is created (at once in a closed loop, at its scheduled time in an open loop) and when
-//! creation ends.
+//! Decides when the next message is created, and when creation ends. A closed loop creates a
+//! message at once, and an open loop creates it at its scheduled time.
 use super::options::MadesOptions;
 use super::shape_schedule::ShapeSchedule;
 use mailrun_workload::pacing::ArrivalSchedule;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Time after the end in which a market's message that was due earlier may still be created.
+/// Time after the end of a market's load in which a message may still be created if it was due
+/// before the end.
 const GRACE: Duration = Duration::from_secs(1);
-/// Messages that fall due in this last part of a load and are not created do not prove that the sender was behind.
+/// Messages that fall due in this last part of a load may be left out. They do not prove that the
+/// sender was behind.
 const LAST_MOMENTS: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
@@ -18,7 +20,8 @@ pub(super) struct LoadPacer {
     stopped_at: Option<Duration>,
     schedule: Option<LoadSchedule>,
     created: u64,
-    /// A copy of the schedule that does not wait for the sender, and the number of its messages that have become due.
+    /// A copy of the schedule that does not wait for the sender. `due` counts the messages of this
+    /// copy that have become due.
     watched: Option<LoadSchedule>,
     due: u64,
 }
@@ -26,7 +29,7 @@ pub(super) struct LoadPacer {
 #[derive(Debug)]
 enum LoadSchedule {
     Rate(Box<ArrivalSchedule>),
-    /// Times of a market: the start of the run, and the number of the next message.
+    /// Times of a market, with the start of the run and the number of the next message.
     Market {
         schedule: Rc<ShapeSchedule>,
         began: Duration,
@@ -58,7 +61,7 @@ impl LoadSchedule {
         }
     }
 
-    /// Time after `until` in which the next message may still be created.
+    /// Returns the time after `until` in which the next message may still be created.
     fn grace(&self, until: Duration) -> Duration {
         if matches!(self, Self::Market { .. }) && self.due() < until { GRACE } else { Duration::ZERO }
     }
@@ -66,7 +69,7 @@ impl LoadSchedule {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PacerAction {
-    /// Create a message whose latencies count from this time.
+    /// The caller must create a message whose latencies count from this time.
     Create(Duration),
     Wait(Duration),
     Stop,
@@ -85,7 +88,7 @@ impl LoadPacer {
         }
     }
 
-    /// The next step, if there is room for a message.
+    /// Returns the next step for a caller that has room for a message.
     pub(super) fn next(&self, now: Duration) -> PacerAction {
         if self.is_over(now) {
             return PacerAction::Stop;
@@ -111,7 +114,7 @@ impl LoadPacer {
         self.stopped_at.is_some() || self.is_exhausted() || self.deadline.is_some_and(is_past)
     }
 
-    /// Reports whether creation has a fixed end, or has ended.
+    /// Returns true if creation has a fixed end, or has already ended.
     pub(super) fn is_limited(&self, now: Duration) -> bool {
         self.deadline.is_some() || self.is_over(now)
     }
@@ -124,7 +127,8 @@ impl LoadPacer {
         self.stopped_at
     }
 
-    /// Number of messages that have become due. In a closed loop, these are the created ones.
+    /// Returns the number of messages that have become due. In a closed loop, every created message
+    /// counts as due.
     pub(super) fn due(&mut self, now: Duration) -> u64 {
         let until = self.deadline.into_iter().chain(self.stopped_at).fold(now, Duration::min);
         if let Some(schedule) = &mut self.watched {
@@ -136,8 +140,9 @@ impl LoadPacer {
         self.due.max(self.created)
     }
 
-    /// Number of messages of an open loop that were due before the end, or before creation was stopped on purpose, and
-    /// were not created. Exhausts the schedule.
+    /// Returns the number of messages of an open loop that were due before the end but were not
+    /// created. The end is the deadline, or an earlier stop that was on purpose. The call uses up
+    /// the schedule.
     pub(super) fn missed(&mut self, is_given_up: bool) -> u64 {
         let Some(next) = &mut self.schedule else { return 0 };
         let stopped_at = self.stopped_at.filter(|_| !is_given_up);
@@ -155,9 +160,9 @@ impl LoadPacer {
         missed
     }
 
-    /// Time at which the offered load ended, given the times of the last created message and the last answer. In an
-    /// open loop, it ends when no more messages were due or the last was created. In a closed loop, it ends with the
-    /// last attempt.
+    /// Returns the time at which the offered load ended. An open loop ends when the last message
+    /// was created, or when no more messages could become due. A closed loop ends with the last
+    /// answer, but not before its deadline or stop.
     pub(super) fn offered_until(&self, last_created: Duration, last_heard: Duration) -> Option<Duration> {
         let ended = self.deadline.into_iter().chain(self.stopped_at).min();
         match &self.schedule {

@@ -1,15 +1,16 @@
-//! Payloads of messages. They are rendered once and patched in place for each message; the receiver checks that they
-//! arrived unchanged.
+//! Payloads of messages. The bench writes a payload once and changes it in place for each message.
+//! The receiver checks that the payload arrived unchanged.
 //!
 //! ```text
 //! random   X-Mailrun: v1 …CRLF CRLF  incompressible bytes
-//! xml      <?xml …?> <Publication_MarketDocument> <mRID>…</mRID> <!-- X-Mailrun: v1 …CRLF CRLF --> … points … blanks
-//! </…>
+//! xml      <?xml …?> <Publication_MarketDocument> <mRID>…</mRID>
+//!          <!-- X-Mailrun: v1 …CRLF CRLF --> … points … blanks </…>
 //! file     the file, unchanged
 //! ```
-//! The trace (journey) holds the run, the number, the time, and a checksum of the bytes after it, as in mail. A file,
-//! or a payload too small for a trace, is rendered again and compared byte by byte. So are the bytes before the trace,
-//! including the mRID, which differs in each document.
+//! The trace (crate `journey`) holds the run, the number, the time, and a checksum of the bytes
+//! after it, as in mail. A file, or a payload that is too small for a trace, is written again and
+//! compared byte by byte. So are the bytes before the trace, which include the mRID and differ in
+//! each document.
 use super::document_id::{DOCUMENT_ID_BYTES, DocumentId};
 use super::market_document::DocumentText;
 use super::options::PayloadKind;
@@ -26,11 +27,12 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::time::Duration;
 
-/// Distance between the prefixes whose checksums are stored.
+/// Distance in bytes between the ends of the prefixes whose checksums are stored.
 const CHECKSUM_STRIDE: usize = 4_096;
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
-/// The parts of an XML payload: before the mRID, from there to the trace, and after the trace.
+/// The parts of an XML payload: the text before the mRID, from there to the trace, and the text
+/// after the trace.
 const XML_BEFORE_ID: &[u8] = b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\r\n<Publication_MarketDocument>\r\n<mRID>";
 const XML_BEFORE_TRACE: &[u8] = b"</mRID>\r\n<!--\r\n";
 const XML_AFTER: &[u8] = b"\r\n-->\r\n";
@@ -38,17 +40,18 @@ const XML_TAIL: &[u8] = b"</Publication_MarketDocument>\r\n";
 
 #[derive(Debug)]
 pub(super) struct Payloads {
-    /// The bytes before the body, including the trace. Empty without a trace.
+    /// The bytes before the body, including the trace. Empty if the payload has no trace.
     head: Vec<u8>,
     /// Offset of the mRID in the head. `None` if the payload is no document.
     id_at: Option<usize>,
     trace_at: usize,
     /// The longest body. Shorter bodies are prefixes of it.
     body: Vec<u8>,
-    /// The body may be cut at multiples of this number.
+    /// A body may be cut at multiples of this number of bytes.
     unit: usize,
     tail: &'static [u8],
-    /// The checksum at every [`CHECKSUM_STRIDE`] bytes of the body, counted from the first empty line.
+    /// The checksum at every [`CHECKSUM_STRIDE`] bytes of the body. The sums begin after the first
+    /// empty line.
     checksums: Vec<Checksum>,
     sizes: Distribution,
     seed: u64,
@@ -57,7 +60,7 @@ pub(super) struct Payloads {
 
 impl Payloads {
     /// # Errors
-    /// If the file cannot be read.
+    /// Fails if the file cannot be read, or if a payload does not fit into memory.
     pub(super) fn new(kind: &PayloadKind, sizes: &Distribution, seed: u64, run: RunId) -> Result<Self> {
         let most = usize::try_from(sizes.max()).context("--payload-size exceeds the memory of this machine")?;
         let payloads = |head: Vec<u8>, body: Vec<u8>, sizes: &Distribution| Self {
@@ -104,7 +107,7 @@ impl Payloads {
         let trace_at = before.len();
         let size = head.len() + text.time_series.len() + text.tail.len();
         Self {
-            // The checksum also covers the head after the trace and the empty line.
+            // The checksums also cover the head after the trace and the empty line.
             checksums: prefix_checksums(&head[trace_at + Trace::HEADER_BYTES + 2..], &text.time_series),
             head,
             id_at: Some(id_at),
@@ -130,7 +133,8 @@ impl Payloads {
         self.sizes.summary()
     }
 
-    /// Renders a message's payload into the buffer, which must be empty or hold an earlier payload of this run.
+    /// Writes the payload of a message into the buffer, which must be empty or hold an earlier
+    /// payload of this run.
     pub(super) fn render(&self, sequence: u64, created: Duration, buffer: &mut BytesMut) {
         let size = self.size(sequence);
         let is_ready = buffer.len() == size && self.sizes.as_constant().is_some();
@@ -163,7 +167,7 @@ impl Payloads {
         Trace::patch_checksum(trace, self.checksum(cut, blanks));
     }
 
-    /// Reports whether the bytes equal the payload of the message.
+    /// Returns true if the bytes equal the payload of the message.
     pub(super) fn is_intact<'o>(&self, sequence: u64, octets: impl Iterator<Item = &'o [u8]>) -> bool {
         let size = self.size(sequence);
         if !self.is_traced(size) {
@@ -185,7 +189,7 @@ impl Payloads {
         }
     }
 
-    /// Reports whether a block at this offset of the payload matches the bytes before the trace.
+    /// Returns true if a block at this offset of the payload matches the bytes before the trace.
     fn is_before_intact(&self, sequence: u64, from: usize, block: &[u8]) -> bool {
         let Some((id_at, before)) = self.id_at.zip(self.head[..self.trace_at].get(from..)) else { return true };
         let id = self.id(sequence).text();
@@ -200,7 +204,7 @@ impl Payloads {
         DocumentId::new(Uuid::from_bytes(self.run.0), sequence)
     }
 
-    /// The mRID of a message's document, or `None` if the payload is no document.
+    /// Returns the mRID of the message's document. `None` if the payload is no document.
     pub(super) fn document_id(&self, sequence: u64) -> Option<DocumentId> {
         (self.id_at.is_some() && self.is_traced(self.size(sequence))).then(|| self.id(sequence))
     }
@@ -209,7 +213,8 @@ impl Payloads {
         !self.head.is_empty() && size >= self.head.len() + self.tail.len()
     }
 
-    /// Splits a payload of this size into the length of the body and the number of blanks.
+    /// Divides a payload of this size into the length of its body and the number of blanks after
+    /// it.
     fn cut(&self, size: usize) -> (usize, usize) {
         let room = size - self.head.len() - self.tail.len();
         let cut = room / self.unit * self.unit;
@@ -226,8 +231,8 @@ impl Payloads {
     }
 }
 
-/// The bytes before a body: a trace between two texts. The second begins with the line end that completes the empty
-/// line.
+/// Returns the bytes before a body: a trace between two texts. The second text begins with the line
+/// end that completes the empty line.
 fn head(run: RunId, before: &[u8], after: &[u8]) -> Vec<u8> {
     let mut head = before.to_vec();
     let mut trace = [0; Trace::HEADER_BYTES];
@@ -247,7 +252,7 @@ fn random(seed: u64, bytes: usize) -> Vec<u8> {
 
 const POINT_BYTES: usize = 72;
 
-/// A time series that compresses as well as those of real market documents.
+/// Returns a time series that compresses as well as the time series of real market documents.
 fn xml_points(seed: u64, bytes: usize) -> Vec<u8> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut body = Vec::with_capacity(bytes + POINT_BYTES);
@@ -267,7 +272,7 @@ fn xml_points(seed: u64, bytes: usize) -> Vec<u8> {
     body
 }
 
-/// The checksums of the body's prefixes, including the bytes before it.
+/// Returns the checksums of the prefixes of the body. Each includes the bytes before the body.
 fn prefix_checksums(before: &[u8], body: &[u8]) -> Vec<Checksum> {
     let mut sum = Checksum::default();
     sum.update(before);
@@ -378,8 +383,8 @@ mod tests {
             let at = at.index(payload.len());
             payload[at] ^= change;
             let intact = payloads.is_intact(4, [&payload[..]].into_iter());
-            // The checksum does not cover the trace, so its time, clock and the case of its hexadecimal digits may
-            // vary.
+            // The checksum does not cover the trace. Its time, its clock and the case of its
+            // hexadecimal digits may therefore vary.
             let trace = payloads.trace_at..payloads.trace_at + Trace::HEADER_BYTES;
             prop_assert!(!intact || trace.contains(&at), "octet {} of {}", at, size);
         }

@@ -1,5 +1,6 @@
-//! Sends one message before the load. Its answer proves that somebody reads the outbox and answers in the expected
-//! queues. A wrong prefix or mode is thus found in seconds, and no load goes to a queue that nobody reads.
+//! Sends one message before the load. The answer proves that somebody reads the outbox and answers
+//! in the expected queues. A wrong prefix or mode is thus found within seconds, and no load goes to
+//! a queue that nobody reads.
 use super::acknowledgement::preflight_run;
 use super::options::{Leftovers, MadesOptions, MadesPreflight};
 use super::run_payloads::RunPayloads;
@@ -16,16 +17,17 @@ use std::rc::Rc;
 use std::time::Duration;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time limit for the rest of the message's way, so that none of its traces stays in the queues.
+/// Time limit for the rest of the message's way. The bench waits so that nothing of the message is
+/// left in the queues.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time after which the user is told what the bench waits for.
+/// Time after which the bench tells the user what it waits for.
 const NOTICE_DELAY: Duration = Duration::from_secs(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Sends a message, and waits for its answer and completion.
+/// Sends a message, and waits until it is answered and finished.
 ///
 /// # Errors
-/// If no answer comes, the queues cannot be used, or the user interrupts.
+/// Fails if no answer comes, if the queues cannot be used, or if the user interrupts.
 pub(super) async fn check(options: &MadesOptions, run: RunId, interrupt: &Interrupt) -> Result<()> {
     let run = preflight_run(run);
     let options = first_message(options);
@@ -76,13 +78,13 @@ async fn await_answer(run_state: &MadesRunState, interrupt: &Interrupt) -> Resul
     }
 }
 
-/// Reports whether the message's fate is known.
+/// Returns true if the fate of the message is known.
 fn is_ended(run_state: &MadesRunState) -> bool {
     let tracker = run_state.tracker.borrow();
     tracker.created() > 0 && tracker.in_transit() == 0
 }
 
-/// Reports whether anything but the broker answered.
+/// Returns true if the endpoint has answered, and not only the broker.
 fn is_answered(run_state: &MadesRunState) -> bool {
     let answers = [MessageStage::Replied, MessageStage::Inbox, MessageStage::Delivered, MessageStage::Received];
     let tracker = run_state.tracker.borrow();

@@ -1,12 +1,14 @@
-//! Receives messages of this run from a queue, and leaves the others there.
+//! Receives the messages of this run from a queue, and leaves all other messages there.
 //!
-//! Messages of other applications are held and released later, because a broker redelivers a released message at once
+//! Messages of other applications are held for a while and then released. They are not released at
+//! once, because a broker immediately delivers a released message again
 //! (docs/decisions/0008-what-is-not-ours.md).
 //!
 //! ```text
-//! not ours ─→ held ─── HOLD_TIMEOUT over ──────────→ released, for its own reader
-//! └──── half of the credit is held ─→ released, ten times a second at most
-//! and for BLOCKED_TIMEOUT nothing of this run came ─→ the run stops: the queue is in other use
+//! not ours ─→ held ─┬─ HOLD_TIMEOUT has passed ───→ released, for its own reader
+//!                   └─ half of the credit is held ─→ released, at most ten times a second
+//!                      and nothing of this run came for BLOCKED_TIMEOUT
+//!                                                  ─→ the run stops: the queue is in other use
 //! ```
 use super::arrivals::{self, Ownership, UnmatchedEvent};
 use super::run_state::MadesRunState;
@@ -17,20 +19,21 @@ use mailrun_net::clock;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Interval at which events of unknown messages are tried again.
+/// Interval at which the receiver tries again to find the messages of unmatched events.
 const MATCH_RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// Number of messages that are handled before other work gets its turn.
+/// Number of messages that are handled before other tasks get a turn.
 const BATCH_LIMIT: usize = 256;
 const HOLD_TIMEOUT: Duration = Duration::from_secs(5);
-/// Minimum time between two releases that free credit. This bounds the cost of messages that are redelivered at once.
+/// Minimum time between two releases that free credit. The broker delivers released messages again
+/// at once, and this limits their cost.
 const RELEASE_INTERVAL: Duration = Duration::from_millis(100);
 /// If a queue holds only messages of other applications for this time, the run stops.
 const BLOCKED_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Receives until the run is over.
+/// Receives messages until the run is over.
 ///
 /// # Errors
-/// If the link ends.
+/// Fails if the link ends.
 pub(super) async fn receive(
     run_state: Rc<MadesRunState>,
     queue: ReceiveQueue,
@@ -60,7 +63,7 @@ pub(super) async fn receive(
         }
         receiver.retry_unmatched()?;
     }
-    // The tracker has already recorded errors of the link.
+    // The tracker has already recorded an error of the link, so it is ignored here.
     let _ = receiver.release_held();
     let _ = receiver.link.close().await;
     Ok(())
@@ -72,10 +75,10 @@ struct QueueReceiver {
     link: ReceiverLink,
     foreign: Vec<DeliveryHandle>,
     unmatched: Vec<(DeliveryHandle, UnmatchedEvent)>,
-    /// Time at which the first message in either list was held.
+    /// Time since which the oldest message in either list has been held.
     held_since: Option<Duration>,
     last_release: Duration,
-    /// Time at which a message of this run last arrived, initially the start.
+    /// Time at which a message of this run last arrived. At first, the time of the start.
     last_own_arrival: Duration,
     is_blocked: bool,
 }
@@ -112,7 +115,7 @@ impl QueueReceiver {
                     Ownership::Unknown(unmatched) => self.unmatched.push((delivery.handle, unmatched)),
                 }
             }
-            // The owner of an undecodable message is unknown.
+            // Nobody knows the owner of a message that cannot be decoded.
             IncomingDelivery::Undecodable { handle: entry, oddity, why } => {
                 self.run_state.record_trouble(TroubleKind::Odd, &oddity.to_string(), &why);
                 self.run_state.count_foreign(self.queue);
@@ -137,7 +140,7 @@ impl QueueReceiver {
                 self.link.queue()
             );
             self.run_state.record_trouble(TroubleKind::Blocked, "", &text);
-            // A message sent from now on would not arrive.
+            // Messages that are sent from now on would not arrive.
             self.run_state.pacer.borrow_mut().stop(now);
         }
         tokio::select! {
@@ -150,7 +153,7 @@ impl QueueReceiver {
     fn release_held(&mut self) -> Result<(), Error> {
         self.last_release = clock::now();
         self.held_since = None;
-        // Their message is still unknown, so they are foreign.
+        // The message of such an event is still unknown, so the event counts as foreign.
         self.unmatched.iter().for_each(|_| self.run_state.count_foreign(self.queue));
         let unmatched = self.unmatched.drain(..).map(|(entry, _)| entry);
         self.link.release(self.foreign.drain(..).chain(unmatched))
@@ -170,10 +173,11 @@ impl QueueReceiver {
     }
 }
 
-/// Removes all messages from a queue, including those of other applications. Returns their number.
+/// Removes all messages from a queue, including those of other applications. Returns the number of
+/// removed messages.
 ///
 /// # Errors
-/// If the link ends.
+/// Fails if the link ends.
 pub(super) async fn purge(mut link: ReceiverLink) -> Result<u64, Error> {
     let mut count = 0;
     while let Ok(arrival) = tokio::time::timeout(EMPTY_QUEUE_TIMEOUT, link.next()).await {
@@ -184,10 +188,10 @@ pub(super) async fn purge(mut link: ReceiverLink) -> Result<u64, Error> {
         link.accept(entry)?;
         count += 1;
     }
-    // The broker already knows which messages were removed, so an error while closing does not matter.
+    // The broker already knows which messages were removed, so an error while closing does no harm.
     let _ = link.close().await;
     Ok(count)
 }
 
-/// A queue counts as empty if nothing arrives for this time.
+/// A queue counts as empty if no message arrives for this time.
 const EMPTY_QUEUE_TIMEOUT: Duration = Duration::from_millis(500);

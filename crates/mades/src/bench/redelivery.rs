@@ -1,21 +1,24 @@
-//! Distinguishes redeliveries from duplicates. A broker may deliver a message again without fault if the connection was
-//! cut before it got the acknowledgement, and it must do so after a restart.
+//! Distinguishes redeliveries from duplicates. If a connection is cut before the broker gets the
+//! acknowledgement of a message, the broker may deliver the message again without being at fault.
+//! After a restart it even must.
 //!
 //! The last messages from each queue are remembered, up to a fixed number.
 use std::collections::{HashSet, VecDeque};
 
-/// More than any credit, and more than a broker's unsynced acknowledgements.
+/// Number of remembered messages. It exceeds any credit, and also the number of acknowledgements
+/// that a broker has not yet synced to disk.
 const REMEMBERED_LIMIT: usize = 16_384;
 
 #[derive(Debug, Default)]
 pub(super) struct RecentDeliveries {
     latest: VecDeque<u64>,
-    /// Messages accepted before the connection was cut, and not seen again since.
+    /// Messages that were accepted before the connection was cut and have not been seen again
+    /// since.
     redeliverable: HashSet<u64>,
 }
 
 impl RecentDeliveries {
-    /// Records an accepted message. `mark` identifies it within the queue.
+    /// Records an accepted message. `mark` identifies the message within the queue.
     pub(super) fn record(&mut self, mark: u64) {
         if self.latest.len() == REMEMBERED_LIMIT {
             self.latest.pop_front();
@@ -27,7 +30,8 @@ impl RecentDeliveries {
         self.redeliverable = self.latest.iter().copied().collect();
     }
 
-    /// Reports whether a repeated message is a redelivery after a cut. Each message may be redelivered once.
+    /// Returns true if the broker may have delivered a repeated message again because of a cut.
+    /// Each message may be redelivered once.
     pub(super) fn is_redelivery(&mut self, mark: u64) -> bool {
         self.redeliverable.remove(&mark)
     }

@@ -23,7 +23,7 @@ pub(super) struct MadesResults<'a> {
     pub(super) series: &'a Series,
     pub(super) usage: &'a UsageSampler,
     pub(super) stalls: Vec<StallRow>,
-    /// The threshold that ended the run, with its value at that time.
+    /// The threshold that ended the run, with its value when it ended the run.
     pub(super) missed_threshold: Option<&'a ThresholdRow>,
     pub(super) surroundings: Surroundings,
     pub(super) purged: u64,
@@ -72,7 +72,7 @@ pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Re
     record
 }
 
-/// Stages of the rate, outages, and an early end.
+/// Returns the events of the run: the stages of the rate, the outages, and an early end.
 fn events(
     run_state: &MadesRunState,
     origin: Duration,
@@ -101,7 +101,8 @@ fn events(
     join_events(course.events(None, run_state.options.offer.as_ref()), outages.collect())
 }
 
-/// Results of the thresholds. The one that ended the run keeps its value of that time.
+/// Returns the results of the thresholds. The threshold that ended the run keeps the value that it
+/// had then.
 fn thresholds(record: &Record, run_state: &MadesRunState, missed: Option<&ThresholdRow>) -> Vec<ThresholdRow> {
     let options = &run_state.options;
     let evaluated = options.thresholds.iter().chain(&options.abort_on).map(|threshold| threshold.evaluate(record));
@@ -186,7 +187,7 @@ fn mades(
     }
 }
 
-/// The acknowledgement documents, if any were sent.
+/// Returns the figures about acknowledgement documents. `None` if the run used none.
 fn acknowledgements(run_state: &MadesRunState, way_back: &Latencies) -> Option<MadesAcknowledgements> {
     let acknowledgements = run_state.acknowledgements.as_ref()?;
     let record = acknowledgements.record(run_state.options.acknowledgement_outbox());
@@ -210,7 +211,7 @@ fn queues(run_state: &MadesRunState) -> Vec<MadesQueue> {
     rows
 }
 
-/// The stages in the terms that all protocols share.
+/// Returns the stages that all protocols share.
 fn stages(run_state: &MadesRunState, ledger: &LedgerRow, offered_s: Option<f64>) -> Vec<StageRow> {
     let tracker = run_state.tracker.borrow();
     let mode = tracker.mode();
@@ -254,8 +255,8 @@ fn stages(run_state: &MadesRunState, ledger: &LedgerRow, offered_s: Option<f64>)
     rows
 }
 
-/// The messages that took longest to arrive, in the terms that all protocols share: the transfer counts as the body,
-/// and the broker's answer as the reply.
+/// Returns the messages that took longest to arrive, in the form that all protocols share. The
+/// transfer counts as the body, and the settlement by the broker as the reply.
 fn slowest(run_state: &MadesRunState, origin: Duration) -> Vec<SlowMessage> {
     let ms = |from: Duration, to: Duration| to.saturating_sub(from).as_secs_f64() * 1e3;
     let row = |(took, entry): (Duration, InFlightEntry)| {
@@ -269,7 +270,8 @@ fn slowest(run_state: &MadesRunState, origin: Duration) -> Vec<SlowMessage> {
         SlowMessage {
             message: entry.sequence,
             created_s: entry.since.saturating_sub(origin).as_secs_f64(),
-            // If the connection was cut before the broker settled the message, only its arrival is known.
+            // If the connection was cut before the broker settled the message, only the arrival is
+            // known.
             accepted_ms: ms(entry.since, entry.time(MessageStage::Settled).unwrap_or(arrived)),
             delivered_ms: Some(ms(entry.since, arrived)),
             waited_ms: ms(entry.since, entry.created),
@@ -283,7 +285,8 @@ fn slowest(run_state: &MadesRunState, origin: Duration) -> Vec<SlowMessage> {
     run_state.tracker.borrow().slowest().into_iter().map(row).collect()
 }
 
-/// A trouble in the terms that all protocols share, which have numeric codes and phases of a dialogue.
+/// Converts a trouble to the form that all protocols share, which has numeric codes and the phases
+/// of a dialogue.
 fn error(trouble: &MadesTrouble, times: Option<TroubleTimes>, origin: Duration) -> ErrorRow {
     let phase = if trouble.kind == "connection" { Phase::Connect } else { Phase::Reply };
     let parts = [&trouble.kind, &trouble.code, &trouble.text];

@@ -1,4 +1,5 @@
-//! The payloads of a run: all of one kind, or, for a market, one document per shape.
+//! The payloads of a run. All are of one kind, except in a market's load, in which each shape has
+//! its own document.
 use super::document_id::DocumentId;
 use super::market::{MarketLoad, MarketShape};
 use super::market_document::DocumentText;
@@ -14,16 +15,16 @@ use std::time::Duration;
 
 #[derive(Debug)]
 pub(super) struct RunPayloads {
-    /// One entry per shape. Without a market there is a single entry.
+    /// One entry for each shape. Without a market, there is a single entry.
     forms: Vec<Payloads>,
     documents: Option<Varied>,
-    /// Assigns a shape to each message. Set at the start of the run.
+    /// Assigns a shape to each message. It is set when the run starts.
     pub(super) schedule: Option<Rc<ShapeSchedule>>,
 }
 
 impl RunPayloads {
     /// # Errors
-    /// If a file cannot be read.
+    /// Fails if a file cannot be read, or if a payload does not fit into memory.
     pub(super) fn new(options: &MadesOptions, run: RunId) -> Result<Self> {
         let forms = match &options.market {
             Some(load) => load.documents(options.seed, run),
@@ -45,21 +46,22 @@ impl RunPayloads {
         &self.forms[self.shape(sequence)]
     }
 
-    /// Renders a message's payload into the buffer, which must be empty or hold an earlier payload of this run.
+    /// Writes the payload of a message into the buffer, which must be empty or hold an earlier
+    /// payload of this run.
     pub(super) fn render(&self, sequence: u64, created: Duration, buffer: &mut BytesMut) {
         if self.forms.len() > 1 {
-            // The buffer may hold another shape's document.
+            // The buffer may hold the document of another shape.
             buffer.clear();
         }
         self.of(sequence).render(sequence, created, buffer);
     }
 
-    /// Reports whether the bytes equal the payload of the message.
+    /// Returns true if the bytes equal the payload of the message.
     pub(super) fn is_intact<'o>(&self, sequence: u64, octets: impl Iterator<Item = &'o [u8]>) -> bool {
         self.of(sequence).is_intact(sequence, octets)
     }
 
-    /// The mRID of a message's document, or `None` if the payload is no document.
+    /// Returns the mRID of the message's document. `None` if the payload is no document.
     pub(super) fn document_id(&self, sequence: u64) -> Option<DocumentId> {
         self.of(sequence).document_id(sequence)
     }
@@ -86,7 +88,7 @@ impl MarketLoad {
         self.shapes.iter().map(document).collect()
     }
 
-    /// Sizes of all messages of one day.
+    /// Returns the sizes of all messages of a day.
     pub fn sizes(&self) -> Varied {
         let documents = self.documents(0, RunId([0; 16]));
         let sizes = || documents.iter().map(Payloads::mean_size);

@@ -1,4 +1,4 @@
-//! State shared by the tasks of a run. They are all on one thread, so nothing needs a lock.
+//! State that the tasks of a run share. All tasks are on one thread, so no lock is needed.
 use super::acknowledgement::Acknowledgements;
 use super::options::MadesOptions;
 use super::pacer::LoadPacer;
@@ -28,28 +28,28 @@ pub(super) struct MadesRunState {
     pub(super) acknowledgements: Option<Acknowledgements>,
     pub(super) tracker: RefCell<MessageTracker>,
     pub(super) pacer: RefCell<LoadPacer>,
-    /// Wakes the task that waits for room to create a message.
+    /// Wakes the task that waits until it may create another message.
     pub(super) room_notify: Notify,
-    /// The message that is being sent. After a lost connection, it is sent again.
+    /// Number of the message that is being sent. It is sent again after a lost connection.
     pub(super) unsent: Cell<Option<u64>>,
-    /// Time from when a message was due until it was created.
+    /// Times from when a message was due until it was created.
     pub(super) lag: RefCell<Latencies>,
     /// Number of messages since the last tick, by the second in which they were due.
     pub(super) due_seconds: RefCell<DueSeconds>,
-    /// Number of messages that had to wait for room.
+    /// Number of messages that had to wait because too many others were in flight.
     pub(super) waited_for_room: Cell<u64>,
     pub(super) outages: RefCell<Vec<MadesOutage>>,
     pub(super) brokers: RefCell<Vec<MadesBroker>>,
     pub(super) began: Duration,
     /// Time at which a message of this run last arrived.
     last_arrival: Cell<Duration>,
-    /// Set when the bench gave up a connection or a silent endpoint.
+    /// Set when the bench has given up a connection or a silent endpoint.
     pub(super) is_given_up: Cell<bool>,
     foreign: [Cell<u64>; 3],
     over: watch::Sender<bool>,
 }
 
-/// Code of the trouble that ended a run early.
+/// Code of the trouble that is recorded when the bench gives up a run.
 pub(super) const GIVEN_UP: &str = "given up";
 
 /// Maximum length of the list of outages. Further outages are only counted as trouble.
@@ -58,7 +58,7 @@ const MAX_OUTAGES: usize = 100;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutageEnd {
     Reconnected,
-    /// The run ended, or the bench gave up, before the connection was restored.
+    /// The connection was not restored before the run ended or the bench gave up.
     Never,
 }
 
@@ -104,14 +104,16 @@ impl MadesRunState {
         self.run_uuid
     }
 
-    /// The number of a message of this run, or `None` if it belongs to another application.
+    /// Returns the number of a message of this run. `None` if the message belongs to another
+    /// application.
     pub(super) fn own_sequence(&self, identity: Option<RunMessageId>) -> Option<u64> {
         let identity = identity.filter(|identity| identity.run == self.run_uuid)?;
         let sequence = identity.sequence.checked_sub(self.options.first_number);
         sequence.filter(|sequence| self.tracker.borrow().is_known(*sequence))
     }
 
-    /// The sequence number of an acknowledgement of this run, and the number of its message.
+    /// Returns the message that an acknowledgement of this run is about, by its sequence number.
+    /// `None` if the document is not from this run.
     pub(super) fn own_acknowledgement(&self, identity: Option<RunMessageId>) -> Option<(&Acknowledgements, u64)> {
         let acknowledgements = self.acknowledgements.as_ref()?;
         let identity = identity.filter(|identity| identity.run == acknowledgements.run())?;
@@ -142,15 +144,15 @@ impl MadesRunState {
         self.tracker.borrow_mut().troubles.add(trouble, code, text);
     }
 
-    /// Stops creating messages, because none could arrive.
+    /// Stops creating messages, because new messages could not arrive.
     pub(super) fn give_up(&self, why: &str) {
         self.record_trouble(TroubleKind::Connection, GIVEN_UP, why);
         self.pacer.borrow_mut().stop(clock::now());
         self.is_given_up.set(true);
     }
 
-    /// Gives up if no message was answered for too long. Otherwise a run of many messages would wait for a time-out for
-    /// each.
+    /// Gives up the run if the endpoint has answered no message for too long. Otherwise a run of
+    /// many messages would wait for one time-out after the other.
     pub(super) fn give_up_if_silent(&self, now: Duration) {
         let is_limited = self.options.observer.is_some() || self.pacer.borrow().is_limited(now);
         let tracker = self.tracker.borrow();
@@ -168,7 +170,7 @@ impl MadesRunState {
         });
     }
 
-    /// Duration of the offered load, or `None` without any.
+    /// Returns the duration of the offered load. `None` if nothing was created.
     pub(super) fn offered(&self) -> Option<Duration> {
         let tracker = self.tracker.borrow();
         let began = tracker.waterfall.began()?;
@@ -205,7 +207,7 @@ impl MadesRunState {
     }
 
     pub(super) async fn ended(&self) {
-        // `self` owns the sender, so the channel cannot be closed.
+        // `self` owns the sender of the channel, so the channel cannot be closed.
         let _ = self.over.subscribe().wait_for(|over| *over).await;
     }
 }

@@ -1,5 +1,5 @@
-//! Waits until a message is due and there is room for it, and sends it. Meanwhile it reads the broker's answers to
-//! earlier messages.
+//! Waits until a message is due and has room, and sends it. While it waits, it reads the broker's
+//! answers to earlier messages.
 use super::pacer::PacerAction;
 use super::run_state::MadesRunState;
 use super::timer_fd::TimerFd;
@@ -17,10 +17,10 @@ use tokio::time::{error::Elapsed, timeout};
 
 const SPARE_PAYLOAD_LIMIT: usize = 16;
 
-/// Sends until all messages are sent and settled, or the run is over.
+/// Sends messages until all are sent and settled, or until the run is over.
 ///
 /// # Errors
-/// If the link ends.
+/// Fails if the link ends.
 pub(super) async fn send(
     run_state: Rc<MadesRunState>,
     mut sender: SenderLink,
@@ -33,7 +33,8 @@ pub(super) async fn send(
         let Some(sequence) = claimed else { break };
         let message = builder.build(&run_state, sequence);
         let Some(settling) = transfers.run_alongside(offer(&run_state, &mut sender, message, sequence)).await? else {
-            // The broker gives no credit for the message, so the tracker gives up on it as well.
+            // The broker gives no credit for this message before its time-out, at which the tracker
+            // gives the message up too.
             run_state.unsent.set(None);
             continue;
         };
@@ -43,12 +44,13 @@ pub(super) async fn send(
         transfers.unsettled.push(await_settlement(sequence, settling, run_state.options.timeout));
     }
     transfers.run_alongside(run_state.ended()).await;
-    // The tracker has already recorded errors of the link.
+    // The tracker has already recorded an error of the link, so it is ignored here.
     let _ = sender.close().await;
     Ok(())
 }
 
-/// Sends a message. Returns `None` if the broker gives no credit before the message's time-out, or the run is over.
+/// Sends a message. Returns `None` if the broker gives no credit before the message's time-out, or
+/// if the run is over.
 async fn offer(
     run_state: &MadesRunState,
     sender: &mut SenderLink,
@@ -64,8 +66,8 @@ async fn offer(
     }
 }
 
-/// Waits until the next message is due and there is room for it. Returns its number, or `None` if there is no more to
-/// send.
+/// Waits until the next message is due and has room. Returns its number, or `None` if there is
+/// nothing more to send.
 async fn next_message(run_state: &MadesRunState, sender: &SenderLink, timer: &TimerFd) -> Option<u64> {
     if let Some(sequence) = run_state.unsent.get() {
         // This message was being sent when the connection was lost. It may have timed out since.
@@ -103,7 +105,8 @@ async fn next_message(run_state: &MadesRunState, sender: &SenderLink, timer: &Ti
 }
 
 fn create(run_state: &MadesRunState, since: Duration, now: Duration, was_early: bool) -> u64 {
-    // A sender that slept until the due time and still woke late caused the lag itself.
+    // The lag counts only if the sender waited for the due time. Such a sender caused the lag
+    // itself by waking up late.
     if was_early {
         run_state.lag.borrow_mut().record(now.saturating_sub(since));
     }
@@ -114,9 +117,10 @@ fn create(run_state: &MadesRunState, since: Duration, now: Duration, was_early: 
     sequence
 }
 
-/// Renders messages from a template, and reuses payloads that are no longer referenced.
+/// Writes messages from a template. It uses the memory of a payload again when nothing refers to
+/// the payload any more.
 struct MessageBuilder {
-    /// One per shape. Without a market there is a single template.
+    /// One template for each shape. Without a market, there is a single template.
     templates: Vec<OutgoingTemplate>,
     spare: VecDeque<Payload>,
 }
@@ -146,7 +150,7 @@ impl MessageBuilder {
     fn build(&mut self, run_state: &MadesRunState, sequence: u64) -> &AmqpMessage {
         let since = run_state.tracker.borrow().since(sequence);
         let spare = self.spare.pop_front().unwrap_or_default();
-        // A buffer that is still being sent, or does not exist yet, is replaced.
+        // The buffer is replaced if it is still being sent, or if there is none yet.
         let mut buffer = spare.try_into_mut().unwrap_or_else(|_| BytesMut::new());
         run_state.payloads.render(sequence, since, &mut buffer);
         let body = buffer.freeze();
@@ -164,7 +168,8 @@ impl MessageBuilder {
 
 pub(super) type SettledTransfer = (u64, Result<Result<Disposition, Error>, Elapsed>);
 
-/// Waits for the broker's answer until the message's time-out. Then it frees the message's place in the window.
+/// Waits for the broker's answer, but only until the message's time-out. Then the message's place
+/// in the window becomes free.
 pub(super) async fn await_settlement(sequence: u64, settling: DispositionFuture, limit: Duration) -> SettledTransfer {
     (sequence, timeout(limit, settling).await)
 }
@@ -180,7 +185,7 @@ impl<F: Future<Output = SettledTransfer>> Transfers<F> {
         Self { run_state, unsettled: FuturesUnordered::new(), record }
     }
 
-    /// Runs another future, and meanwhile reads the broker's answers.
+    /// Runs another future, and reads the broker's answers meanwhile.
     pub(super) async fn run_alongside<T>(&mut self, other: impl Future<Output = T>) -> T {
         let mut other = pin!(other);
         loop {
@@ -207,7 +212,8 @@ fn record_settlement(run_state: &MadesRunState, (sequence, settled): SettledTran
         Ok(Ok(Disposition::Modified { .. })) => {
             tracker.returned(sequence, now, "modified", "the broker rejects it");
         }
-        // The tracker's time-out gives up on this transfer, or the side gives up on all of them.
+        // Nothing is recorded here: the tracker's time-out gives up this message, or the end of the
+        // connection gives up all of them.
         Err(_) | Ok(Err(_)) => {}
     }
     drop(tracker);

@@ -1,20 +1,23 @@
-//! Due times of the messages of a market's load. It does no I/O: wall-clock time goes in, due times come out.
+//! Computes the due times of the messages of a market's load. It does no I/O: the caller passes the
+//! wall-clock time.
 //!
-//! Every shape repeats within a day, so all of them together repeat in a cycle that divides a day:
+//! Every shape repeats within a day. All shapes together therefore repeat in a cycle that divides a
+//! day:
 //!
 //! ```text
 //! minute   0       3       5       7.5     10      12      15 = the next cycle
-//! B…B r           r               r                       quarter-hour, every 5m
-//! H               H               H               heartbeat 12m,7m30s,3m before quarter
+//!          B…B r           r               r                       quarter-hour, every 5m
+//!                  H               H               H               heartbeat 12m,7m30s,3m before quarter
 //! ```
-//! Cycles are counted from midnight in the market's time zone. When the clocks change, a new span of cycles begins,
-//! unless the change is a whole number of cycles. The time and the shape of a message follow from its number.
+//! Cycles are counted from midnight in the time zone of the market. When the clocks change, a new
+//! span of cycles begins, unless the change is a whole number of cycles. The due time and the shape
+//! of a message follow from its number.
 use super::market::{DAY, MarketLoad, MarketShape, QUARTER_HOUR, ShapeTimes};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, tz};
 use std::time::Duration;
 
-/// Clock changes that are considered: two a year for a century.
+/// Maximum number of clock changes that are considered: two a year for a century.
 const MAX_CLOCK_CHANGES: usize = 200;
 
 #[derive(Debug)]
@@ -23,24 +26,26 @@ pub(super) struct ShapeSchedule {
     time_zone: TimeZone,
     acceleration: u32,
     cycle_ns: i128,
-    /// The messages of a cycle in order: time within the cycle, and shape.
+    /// The messages of a cycle in order, each with its time within the cycle and its shape.
     cycle: Vec<(i128, usize)>,
-    /// Never empty.
+    /// The spans in order of time. There is at least one.
     spans: Vec<Span>,
 }
 
-/// Cycles between two clock changes. Times are nanoseconds of market time since the start of the run.
+/// Cycles between two clock changes. Times are in nanoseconds of market time since the start of the
+/// run.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     first: u64,
-    /// Position of that message in the cycles since `origin`.
+    /// Position of the message `first` in the cycles since `origin_ns`.
     place: u64,
     /// Start of the cycle in which the span begins.
     origin_ns: i128,
 }
 
 impl ShapeSchedule {
-    /// The schedule of a run that begins at `start`. Messages that were due earlier are left out.
+    /// Makes the schedule of a run that begins at `start`. Messages that were due before `start`
+    /// are left out.
     pub(super) fn new(load: &MarketLoad, start: Timestamp) -> Self {
         let periods = load.shapes.iter().map(|shape| period(shape).as_secs());
         let cycle_s = periods.fold(1, least_common_multiple);
@@ -51,7 +56,7 @@ impl ShapeSchedule {
                 cycle.extend(times(shape).into_iter().map(|time| ((begin + time).as_nanos() as i128, number)));
             }
         }
-        // A stable sort: messages with the same time stay in the order of the options.
+        // The sort is stable, so messages with the same time stay in the order of the options.
         cycle.sort_by_key(|(time, _)| *time);
         let mut schedule = Self {
             start,
@@ -88,7 +93,7 @@ impl ShapeSchedule {
         (since_ns / self.cycle_ns) as u64 * self.cycle.len() as u64 + within as u64
     }
 
-    /// Market time of a message since the start, and its shape.
+    /// Returns the market time of a message since the start, and its shape.
     fn message(&self, sequence: u64) -> (i128, usize) {
         let span = self.spans[self.spans.partition_point(|span| span.first <= sequence) - 1];
         let place = u128::from(span.place) + u128::from(sequence - span.first);
@@ -105,15 +110,16 @@ impl ShapeSchedule {
         self.message(sequence).1
     }
 
-    /// Number of the quarter-hour in which the message is due, counted from the one in which the run began.
+    /// Returns the number of the quarter-hour in which the message is due. The quarter-hour in
+    /// which the run began has the number 0.
     pub(super) fn window(&self, sequence: u64) -> usize {
         let of = |ns: i128| ns.div_euclid(QUARTER_HOUR.as_nanos() as i128);
         let start_ns = self.start.as_nanosecond();
         usize::try_from(of(start_ns + self.message(sequence).0) - of(start_ns)).unwrap_or(usize::MAX)
     }
 
-    /// Start of a window on the market's clock (`2026-03-29T03:00:00+02:00`) and in the time of the run. The latter is
-    /// zero if the run began within the window.
+    /// Returns the start of a window on the clock of the market (`2026-03-29T03:00:00+02:00`) and
+    /// in the time of the run. The time in the run is zero for the window in which the run began.
     pub(super) fn window_start(&self, window: usize) -> (String, Duration) {
         let quarter_s = QUARTER_HOUR.as_secs() as i64;
         let second = (self.start.as_second().div_euclid(quarter_s) + window as i64) * quarter_s;
@@ -179,7 +185,7 @@ mod tests {
             ("quarter-hour:2x1", "2026-11-26T09:14:59Z", &[1.0, 1.0, 901.0]),
             ("heartbeat 12m,7m30s,3m before quarter", "2026-11-26T09:00:00Z", &[180.0, 450.0, 720.0, 1_080.0]),
             ("heartbeat 3m,12m,7m30s before quarter", "2026-11-26T09:05:00Z", &[150.0, 420.0, 780.0]),
-            // All times of this window are past.
+            // All times of this window are in the past.
             ("heartbeat 12m,7m30s before quarter", "2026-11-26T09:08:00Z", &[600.0, 870.0, 1_500.0]),
             ("heartbeat 15m before quarter", "2026-11-26T09:15:00Z", &[0.0, 900.0]),
             ("heartbeat every 5m", "2026-11-26T09:07:00Z", &[180.0, 480.0, 780.0]),
@@ -216,14 +222,14 @@ mod tests {
         let hours = |start: &str, shape: &str, count| {
             seconds(&schedule(&[shape], 1, OSLO, start), count).into_iter().map(|s| s / 3_600.0).collect::<Vec<_>>()
         };
-        // 00:00, 06:00, 12:00 and 18:00 in Oslo on days with 23, 24 and 25 hours.
+        // These are 00:00, 06:00, 12:00 and 18:00 in Oslo, on days with 23, 24 and 25 hours.
         assert_eq!(hours("2026-03-28T23:00:00Z", "every 6h", 5), [0.0, 5.0, 11.0, 17.0, 23.0]);
         assert_eq!(hours("2026-06-01T22:00:00Z", "every 6h", 5), [0.0, 6.0, 12.0, 18.0, 24.0]);
         assert_eq!(hours("2026-10-24T22:00:00Z", "every 6h", 5), [0.0, 7.0, 13.0, 19.0, 25.0]);
         // 02:00 is skipped in spring and occurs twice in autumn.
         assert_eq!(hours("2026-03-28T23:00:00Z", "every 2h", 4), [0.0, 3.0, 5.0, 7.0]);
         assert_eq!(hours("2026-10-24T22:00:00Z", "every 2h", 5), [0.0, 2.0, 3.0, 5.0, 7.0]);
-        // Shapes that repeat within an hour are not affected.
+        // A clock change does not affect shapes that repeat within an hour.
         let quarters = schedule(&["every 5m", "quarter-hour:1x1"], 1, OSLO, "2026-03-29T00:50:00Z");
         assert_eq!(seconds(&quarters, 6), [0.0, 300.0, 600.0, 600.0, 900.0, 1_200.0]);
         assert_eq!(quarters.spans.len(), 1);

@@ -1,4 +1,4 @@
-//! Figures of a market's load, per shape and per shape and quarter-hour.
+//! Figures of a market's load, for each shape, and for each shape in each quarter-hour.
 use super::market::MarketLoad;
 use super::options::MadesOptions;
 use super::shape_schedule::ShapeSchedule;
@@ -8,14 +8,16 @@ use mailrun_journey::record::{MadesMarket, MadesShape, MadesShapeStage, MadesWin
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Messages of a shape, in one window or in all, and the times of those that were not late.
+/// Number of messages of a shape that reached a stage, with the latencies of those that were not
+/// late.
 #[derive(Clone, Debug, Default)]
 struct Reached {
     count: u64,
     latency: Latencies,
 }
 
-/// A shape in one window. It stores no distribution of times, because a run of weeks has thousands of windows.
+/// Figures of a shape in one window. They include no distribution of times, because a run of weeks
+/// has thousands of windows.
 #[derive(Clone, Copy, Debug, Default)]
 struct WindowFigures {
     due: u64,
@@ -30,7 +32,8 @@ struct WindowFigures {
 pub(super) struct ShapeStats {
     schedule: Rc<ShapeSchedule>,
     shapes: Vec<[Reached; MessageStage::ALL.len()]>,
-    /// All shapes of the first window, then of the second, and so on.
+    /// Figures of all shapes in the first window, then of all shapes in the second window, and so
+    /// on.
     windows: Vec<WindowFigures>,
 }
 
@@ -52,7 +55,7 @@ impl ShapeStats {
         self.window_mut(sequence).due += 1;
     }
 
-    /// Counts a message that reaches a stage. Without a latency, it was late.
+    /// Counts a message that reaches a stage. A message without a latency was late.
     pub(super) fn reach(&mut self, path: MessagePath, sequence: u64, stage: MessageStage, latency: Option<Duration>) {
         let reached = &mut self.shapes[self.schedule.shape(sequence)][stage as usize];
         reached.count += 1;
@@ -69,7 +72,7 @@ impl ShapeStats {
         }
     }
 
-    /// The load and its figures for the record. `missed` messages were due but not created.
+    /// Returns the load and its figures for the record. `missed` messages were due but not created.
     pub(super) fn record(
         &self,
         options: &MadesOptions,
@@ -117,7 +120,8 @@ impl ShapeStats {
 }
 
 impl MarketLoad {
-    /// The load in the form of the record, for messages of type `message_type`.
+    /// Returns the load in the form of the record. `message_type` is the message type of shapes
+    /// that name none.
     pub fn record(&self, message_type: &str) -> MadesMarket {
         let shapes = self.shapes.iter().map(|shape| MadesShape {
             name: shape.name.clone(),

@@ -1,12 +1,14 @@
-//! One side of the endpoint pair: a connection with the bench's links, kept open as long as the run lasts.
+//! One side of the endpoint pair: a connection with the bench's links, which is kept open for the
+//! whole run.
 //!
 //! ```text
 //! outbox   sender → outbox    receiver ← outbox.reply   receiver ← send.event
 //! inbox    receiver ← inbox   (mode amqp: sender → inbox as well)
 //! ```
-//! The bench sends its acknowledgements over a separate sender to the receiving endpoint's outbox. If that is at
-//! another broker, its replies and events are read there too, and the inbox at the sender's broker is read, because all
-//! acknowledgements arrive there.
+//! The bench sends its acknowledgements over a separate sender to the outbox of the receiving
+//! endpoint. If that outbox is at another broker, the bench also reads the replies and events
+//! there. It also reads the inbox at the sender's broker, because all acknowledgements arrive
+//! there.
 use super::acknowledgement_sender::acknowledge;
 use super::options::{AcknowledgementOptions, MadesOptions};
 use super::receiver::{purge, receive};
@@ -22,7 +24,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// First and longest pause before the next attempt to connect.
+/// Shortest and longest pause before another attempt to connect.
 const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(50);
 const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
@@ -78,16 +80,16 @@ pub(super) fn sides(options: &MadesOptions) -> Vec<BrokerSide> {
         }
         MadesMode::Endpoint | MadesMode::Toolbox => vec![BrokerSide { acknowledger, ..outbox }, inbox(None)],
         MadesMode::Tracing => vec![outbox],
-        // Without endpoints: into the queue and out of it.
+        // Without endpoints, messages go into the queue and come out of the same queue.
         MadesMode::Amqp => vec![BrokerSide { acknowledger, ..inbox(sender(&queues.inbox)) }],
     }
 }
 
 impl BrokerSide {
-    /// Connects, and attaches to the queues.
+    /// Connects to the broker and attaches to the queues.
     ///
     /// # Errors
-    /// If any of these steps fails.
+    /// Fails if any of these steps fails.
     pub(super) async fn open(&self) -> Result<OpenLinks, Error> {
         let mut connection = Connection::open(&self.broker).await?;
         let mut receivers = Vec::new();
@@ -105,10 +107,10 @@ impl BrokerSide {
         Ok(OpenLinks { connection, sender, acknowledger, receivers })
     }
 
-    /// Removes all messages from its queues. Returns their number.
+    /// Removes all messages from the queues of this side. Returns the number of removed messages.
     ///
     /// # Errors
-    /// If the connection ends.
+    /// Fails if the connection ends.
     async fn purge(&self) -> Result<u64, Error> {
         let mut connection = Connection::open(&self.broker).await?;
         let mut count = 0;
@@ -120,10 +122,10 @@ impl BrokerSide {
     }
 }
 
-/// Removes all messages from the queues of all sides. Returns their number.
+/// Removes all messages from the queues of all sides. Returns the number of removed messages.
 ///
 /// # Errors
-/// If a connection ends.
+/// Fails if a connection ends.
 pub(super) async fn purge_all(sides: &[BrokerSide]) -> Result<u64, Error> {
     let mut purged = 0;
     for side in sides {
@@ -133,7 +135,7 @@ pub(super) async fn purge_all(sides: &[BrokerSide]) -> Result<u64, Error> {
 }
 
 /// # Errors
-/// If a side cannot be opened.
+/// Fails if a side cannot be opened.
 pub(super) async fn open_all(sides: Vec<BrokerSide>) -> Result<Vec<(BrokerSide, OpenLinks)>, Error> {
     let mut open = Vec::new();
     for side in sides {
@@ -152,12 +154,13 @@ pub(super) async fn maintain(side: BrokerSide, mut links: OpenLinks, run_state: 
         let Err(why) = run_links(links, &run_state, &timer).await else { return };
         let lost = clock::now();
         record_loss(&side, &run_state, &why);
-        // A peer that ends connections at once is tried less and less often, like a peer that refuses them.
+        // A broker that ends each connection at once is tried more and more rarely, like a broker
+        // that refuses connections.
         if lost - begun >= MAX_RECONNECT_DELAY {
             pause = Duration::ZERO;
         }
         let again = match why {
-            // The broker would deliver the message again, and end the link again.
+            // The broker would deliver the oversized message again, and the link would end again.
             Error::Oversized { .. } => {
                 give_up(&side, &run_state, &why);
                 None
@@ -200,7 +203,7 @@ async fn run_links(links: OpenLinks, run_state: &Rc<MadesRunState>, timer: &Rc<T
             why = connection.closed() => return if run_state.is_over() { Ok(()) } else { Err(why) },
         }
     }
-    // Nothing can be lost any more.
+    // All tasks of the links have ended, so an error while closing loses nothing.
     let _ = connection.close().await;
     Ok(())
 }
@@ -216,7 +219,7 @@ fn record_loss(side: &BrokerSide, run_state: &MadesRunState, why: &Error) {
 }
 
 fn give_up(side: &BrokerSide, run_state: &MadesRunState, why: &Error) {
-    // A message sent from now on cannot arrive, or would not be seen.
+    // Messages that are sent from now on could not arrive, or nobody would see them.
     run_state.give_up(&format!("{}: {why}", side.name));
 }
 

@@ -1,4 +1,5 @@
-//! The stages of a message through the Business Application API, and the stages of each mode.
+//! The stages of a message on its way through the Business Application API, and the stages that
+//! each mode has.
 //!
 //! ```text
 //! endpoint   created → sent → settled → replied → inbox → DELIVERED → RECEIVED
@@ -6,10 +7,11 @@
 //! amqp       created → sent → settled → inbox
 //! tracing    created → sent → settled → replied → TRACING
 //! ```
-//! With acknowledgement documents, all but the last mode end with → acknowledged. An honest endpoint reports the stages
-//! in this order, but nothing relies on it: events may overtake the reply.
+//! With acknowledgement documents, every mode except the last one also has the stage acknowledged
+//! at its end. A correct endpoint reports the stages in this order, but the bench does not rely on
+//! that, because events may overtake the reply.
 
-/// A stage of a message. Its number is its bit in a `MessageFlags`.
+/// A stage of a message. Arrays of figures by stage use the number of the variant as the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MessageStage {
     Created,
@@ -20,11 +22,11 @@ pub enum MessageStage {
     Replied,
     /// The message arrived from the receiver's inbox.
     Inbox,
-    /// The event DELIVERED: the message is at the receiver's endpoint.
+    /// The event DELIVERED came: the message is at the receiver's endpoint.
     Delivered,
-    /// The event RECEIVED: the message is at the receiver's application.
+    /// The event RECEIVED came: the message is at the receiver's application.
     Received,
-    /// The event of a tracing message, which has reached the receiver's endpoint.
+    /// The event of a tracing message came: the message has reached the receiver's endpoint.
     Traced,
     /// An acknowledgement document that accepts the message arrived from the sender's inbox.
     Acknowledged,
@@ -43,7 +45,7 @@ impl MessageStage {
         Self::Acknowledged,
     ];
 
-    /// Name in reports and records. Events use the API's names.
+    /// Returns the name in reports and records. Events have the names of the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -85,12 +87,12 @@ impl MadesMode {
         MessagePath::from(self).stages()
     }
 
-    /// The stage at which a message has arrived at its destination.
+    /// Returns the stage at which a message has arrived at its destination.
     pub fn arrival(self) -> MessageStage {
         if self == Self::Tracing { MessageStage::Traced } else { MessageStage::Inbox }
     }
 
-    /// The last stage of a complete message, without acknowledgement documents.
+    /// Returns the last stage of a complete message without an acknowledgement document.
     pub fn last(self) -> MessageStage {
         MessagePath::from(self).last()
     }
@@ -102,11 +104,11 @@ pub enum AcknowledgementMode {
     Off,
 }
 
-/// The route of a run's messages: its mode, and whether acknowledgements come back.
+/// The route of the messages of a run: the mode, and whether acknowledgements come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessagePath {
     pub mode: MadesMode,
-    /// Mode `tracing` has no inbox, and therefore no acknowledgement.
+    /// In the mode `tracing` there is no inbox, so no acknowledgement can arrive.
     pub acknowledgement: AcknowledgementMode,
 }
 
@@ -135,13 +137,13 @@ impl MessagePath {
         self.stages()[self.stages().len() - 1]
     }
 
-    /// The facts about a message if all goes well.
+    /// Returns the facts about a message for which everything went well.
     pub(super) fn complete_flags(self) -> MessageFlags {
         self.stages().iter().fold(MessageFlags::default(), |flags, stage| flags.with(*stage))
     }
 }
 
-/// Facts about a message, one bit each. They are kept for the whole run.
+/// Facts about a message, one bit for each fact. They are kept for the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct MessageFlags(u16);
 
@@ -149,7 +151,7 @@ impl MessageFlags {
     /// The broker rejected, released or modified the transfer (AMQP 1.0 §3.4).
     pub(super) const RETURNED: Self = Self(1);
     pub(super) const REFUSED: Self = Self(1 << 6);
-    /// The endpoint gave up: the event FAILED, or a final status of that name.
+    /// The endpoint gave the message up: the event FAILED came, or a final status with this name.
     pub(super) const FAILED: Self = Self(1 << 7);
     /// An acknowledgement document rejects the message.
     pub(super) const DECLINED: Self = Self(1 << 9);
@@ -162,8 +164,8 @@ impl MessageFlags {
         self.0
     }
 
-    /// The bit of a stage. Stages that the bench itself reaches have none, because they cannot repeat. DELIVERED and
-    /// TRACING share a bit, because no mode has both.
+    /// Returns the bit of a stage. Stages that the bench itself reaches have no bit, because they
+    /// cannot repeat. DELIVERED and TRACING have the same bit, because no mode has both.
     fn bit(stage: MessageStage) -> u16 {
         match stage {
             MessageStage::Created | MessageStage::Sent => 0,
@@ -202,13 +204,13 @@ pub(super) enum MadesFate {
     /// The message arrived, whatever the replies and events say.
     Delivered,
     Rejected,
-    /// The broker never confirmed it before its time-out.
+    /// The broker had not confirmed the message at its time-out.
     Failed,
-    /// The endpoint gave up on it and said so.
+    /// The endpoint reported that it has given the message up.
     Expired,
-    /// The broker accepted it, but it never arrived.
+    /// The broker accepted the message, but the message never arrived.
     Lost,
-    /// The run ended first.
+    /// The run ended before the fate of the message was known.
     InFlight,
 }
 
@@ -233,13 +235,13 @@ pub(super) fn fate(mode: MadesMode, flags: MessageFlags, wait: WaitState) -> Mad
     }
 }
 
-/// Reports whether nothing more is expected: all stages are reached, or the broker or the endpoint said why they will
-/// not be.
+/// Returns true if no more answers to a message are expected. Either all stages are reached, or the
+/// broker or the endpoint has reported why the others will not be reached.
 pub(super) fn is_finished(path: impl Into<MessagePath>, flags: MessageFlags) -> bool {
     let path = path.into();
     let is_answered = !path.stages().contains(&MessageStage::Replied) || flags.has(MessageStage::Replied);
     let is_given_up = flags.contains(MessageFlags::REFUSED) || (flags.contains(MessageFlags::FAILED) && is_answered);
-    // A rejecting document ends the wait for an accepting one.
+    // A document that rejects the message ends the wait for a document that accepts it.
     let is_declined = flags.contains(MessageFlags::DECLINED);
     let reached = if is_declined { flags.with(MessageStage::Acknowledged) } else { flags };
     flags.contains(MessageFlags::RETURNED)
@@ -247,16 +249,17 @@ pub(super) fn is_finished(path: impl Into<MessagePath>, flags: MessageFlags) -> 
         || (flags.has(MessageStage::Settled) && is_given_up)
 }
 
-/// Reports whether an unreached stage is missing: it was expected, and nothing explains its absence.
+/// Returns true if an unreached stage is missing: it was expected, and nothing explains why it was
+/// not reached.
 pub(super) fn is_missing(mode: MadesMode, flags: MessageFlags, wait: WaitState, stage: MessageStage) -> bool {
-    // No later stage is expected of a message that was neither confirmed nor received.
+    // No later stage is expected of a message that the broker did not confirm and nobody received.
     let is_owed = flags.has(MessageStage::Settled) || flags.has(mode.arrival());
     if flags.has(stage) || flags.is_refused() || wait == WaitState::Waiting || !is_owed {
         return false;
     }
     match stage {
         MessageStage::Created | MessageStage::Sent | MessageStage::Settled => false,
-        // An endpoint that sends FAILED has accepted the message, so its reply is expected.
+        // An endpoint that sends FAILED has accepted the message, so a reply is expected.
         MessageStage::Replied => true,
         MessageStage::Inbox | MessageStage::Delivered | MessageStage::Received | MessageStage::Traced => {
             !flags.contains(MessageFlags::FAILED)
@@ -300,7 +303,7 @@ mod tests {
             let has_inbox = mode != MadesMode::Tracing;
             assert_eq!(path.last() == MessageStage::Acknowledged, has_inbox, "{mode:?}");
             assert_eq!(path.stages().len(), mode.path().len() + usize::from(has_inbox));
-            // Without acknowledgement documents, nothing waits for one.
+            // Without acknowledgement documents, nothing waits for a document.
             assert!(is_finished(mode, flags(mode.path())));
             assert_eq!(is_finished(path, flags(mode.path())), !has_inbox, "{mode:?}");
             assert!(is_finished(path, flags(path.stages())));

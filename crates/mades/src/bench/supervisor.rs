@@ -1,4 +1,5 @@
-//! Periodic work of a run: gives up on overdue messages, reports progress, and decides when the run is over.
+//! The periodic work of a run. The supervisor gives up overdue messages, reports progress, and
+//! decides when the run is over.
 use super::figures::MadesLiveFigures;
 use super::observer::RunView;
 use super::pacer::PacerAction;
@@ -20,13 +21,15 @@ use std::time::Duration;
 /// Interval at which the supervisor looks for overdue messages.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
-/// Time for which answers are still awaited after the user asked for the end.
+/// Time for which the bench still waits for answers after the user has asked it to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
-/// Minimum age of a run before a threshold may end it, because a rate takes some time to settle.
+/// Minimum age of a run before a threshold may end it, because a rate takes some time to become
+/// steady.
 const ABORT_DELAY: Duration = Duration::from_secs(1);
-/// Shortest time without deliveries that counts as a stall.
+/// Shortest time in seconds without deliveries that counts as a stall.
 const MIN_STALL_S: f64 = 1.0;
-/// Deliveries come at irregular intervals. Gaps of up to this many mean intervals are no stall.
+/// Number of mean intervals between deliveries that a gap must exceed to count as a stall, because
+/// deliveries come at irregular intervals.
 const MAX_USUAL_GAPS: f64 = 10.0;
 
 pub(super) struct RunSupervisor {
@@ -69,7 +72,7 @@ impl RunSupervisor {
             let now = clock::now();
             run_state.tracker.borrow_mut().expire(now);
             run_state.give_up_if_silent(now);
-            // There may be room again, or creation may be over.
+            // There may be room for another message now, or creation may be over.
             run_state.room_notify.notify_one();
             if now >= self.next_progress {
                 self.next_progress = now + PROGRESS_INTERVAL;
@@ -88,7 +91,8 @@ impl RunSupervisor {
         self.interval_recorder.finish(now)
     }
 
-    /// Publishes the record to live listeners, after the files were written or failed.
+    /// Reports the end of the run to live listeners, after the files were written. `unwritten` is
+    /// the error if they could not be written.
     pub(super) fn publish(&self, record: &Record, unwritten: Option<&anyhow::Error>) {
         if unwritten.is_some() {
             self.progress_output.unwritten(record);
@@ -96,15 +100,16 @@ impl RunSupervisor {
         self.progress_output.event(&LiveEvent::Done);
     }
 
-    /// Periods in which messages waited while the broker accepted none or the endpoint delivered none.
+    /// Returns the stalls: periods in which messages waited while the broker accepted none or the
+    /// endpoint delivered none.
     pub(super) fn stalls(&self, run_state: &MadesRunState) -> Vec<StallRow> {
         let tracker = run_state.tracker.borrow();
         let arrived = tracker.waterfall.count(tracker.mode().arrival());
         let offered_s = run_state.offered().unwrap_or_default().as_secs_f64();
         let usual_s = MAX_USUAL_GAPS * offered_s / arrived.max(1) as f64;
-        // The time to the first delivery is the length of the route, not a stall.
+        // The time until the first delivery is the length of the route, and no stall.
         let is_stall = |row: &StallRow| row.from_s > 0.0 && row.to_s - row.from_s >= usual_s.max(MIN_STALL_S);
-        // After the load has ended, waiting for a lost message is no stall.
+        // After the end of the load, waiting for a lost message is no stall.
         let within_offer = |row: StallRow| match row.to_the_end {
             true => StallRow { to_s: row.to_s.min(offered_s), ..row },
             false => row,
@@ -116,7 +121,8 @@ impl RunSupervisor {
 
     fn record_stalls(&mut self, run_state: &MadesRunState, now: Duration) {
         let mut tracker = run_state.tracker.borrow_mut();
-        // A message that is due, has room and is not created waits for a connection or for credit.
+        // A message that is due and has room but is not created waits for a connection or for
+        // credit.
         let is_held_up = tracker.has_room() && matches!(run_state.pacer.borrow().next(now), PacerAction::Create(_));
         let first_open = tracker.waterfall.take_span(MessageStage::Created).map(|(first, _)| first);
         let (first, last) = tracker.waterfall.take_span(MessageStage::Settled).unzip();
@@ -188,7 +194,7 @@ impl RunSupervisor {
         self.recent.clear();
     }
 
-    /// Time for which answers are still awaited, once creation has ended.
+    /// Returns how long the bench still waits for answers. Zero until creation has ended.
     fn remaining_wait(&mut self, run_state: &MadesRunState, now: Duration) -> Duration {
         let pacer = run_state.pacer.borrow();
         let open = run_state.tracker.borrow().in_transit();
@@ -223,7 +229,7 @@ impl RunSupervisor {
         }
     }
 
-    /// Reports whether an ending run has waited long enough.
+    /// Returns true if a run that is being stopped has waited long enough.
     fn is_wait_over(&mut self, is_quiet: bool, now: Duration) -> bool {
         let grace_ends = *self.stop_deadline.get_or_insert(now + STOP_TIMEOUT);
         is_quiet || now >= grace_ends
@@ -242,7 +248,7 @@ impl RunSupervisor {
     }
 }
 
-/// The user's or the observer's request to end the run.
+/// Returns the user's or the observer's request to end the run, whichever is more urgent.
 fn requested_stop(run_state: &MadesRunState, by_user: StopRequest, now: Duration) -> StopRequest {
     let Some(observer) = &run_state.options.observer else { return by_user };
     let view = RunView { now, began: run_state.began, last_arrival: run_state.last_arrival(), asked: by_user };

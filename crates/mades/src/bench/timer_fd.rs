@@ -1,5 +1,5 @@
-//! A timer with microsecond precision. tokio's timers have milliseconds, which at 1,000 messages per second is the
-//! whole distance between two messages.
+//! A timer with a precision of microseconds. The timers of tokio are precise to a millisecond, and
+//! that is the whole interval between two messages at 1,000 messages per second.
 use anyhow::{Context, Result};
 use mailrun_net::clock;
 use rustix::time::{
@@ -16,8 +16,8 @@ impl TimerFd {
     pub(super) fn new() -> Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags).context("cannot create a timer")?;
-        // The deprecation concerns types that return another descriptor at each call, which this type does not. The
-        // replacement is unsafe.
+        // The deprecation concerns types that return a different descriptor at each call, and this
+        // type does not. The replacement is unsafe.
         #[expect(deprecated)]
         Ok(Self(AsyncFd::new(timer).context("cannot create a timer")?))
     }
@@ -32,7 +32,7 @@ impl TimerFd {
                 return;
             }
             let Ok(mut ready) = self.0.readable().await else { return };
-            // Setting the timer again clears its readiness; the clock is authoritative.
+            // Setting the timer again makes it unreadable, so only the clock decides.
             ready.clear_ready();
         }
     }

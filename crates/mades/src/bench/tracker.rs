@@ -1,9 +1,10 @@
-//! Tracks every message of a run. It records events in any order, and knows which messages are in flight and the fates
-//! of the others. It does no I/O: the time is an argument.
+//! Tracks every message of a run. It records events in any order, and knows which messages are in
+//! flight and what became of the others. It does no I/O: the caller passes the time.
 //!
 //! ```text
-//! create ─→ slot ── settled, replied, inbox, events ──→ finished ┐
-//! └─ time-out ─→ given up ────────────────────────┴→ the slot is free; the register keeps a byte
+//! create ─→ in flight ─┬─ settled, replied, inbox, events ─→ finished ─┐
+//!                      └─ time-out ────────────────────────→ given up ─┴→ its place is free, and only
+//!                                                                         the facts in history stay
 //! ```
 use super::history::MessageHistory;
 use super::in_flight::{InFlightEntry, InFlightTable};
@@ -25,7 +26,8 @@ pub(super) enum ReceiveQueue {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndpointReply<'a> {
-    /// Accepted. `peer_id` is the hash of the endpoint's message id, or 0 without one.
+    /// The endpoint accepted the message. `peer_id` is the hash of the id that the endpoint gave
+    /// the message, or 0 if it gave none.
     Accepted {
         peer_id: u64,
     },
@@ -33,7 +35,7 @@ pub(super) enum EndpointReply<'a> {
         code: &'a str,
         text: &'a str,
     },
-    /// Accepted and later given up.
+    /// The endpoint accepted the message and later gave it up.
     Failed {
         code: &'a str,
         text: &'a str,
@@ -56,24 +58,28 @@ pub(super) struct MessageTracker {
     pub(super) troubles: Troubles,
     slowest: Slowest<InFlightEntry>,
     next_sequence: u64,
-    /// Every message below this number is finished.
+    /// Every message with a lower number is finished.
     oldest_open: u64,
     unsettled: usize,
     corrupt: u64,
     redelivered: u64,
-    /// Messages that timed out before the broker confirmed them.
+    /// Number of messages that timed out before the broker confirmed them.
     unanswered: u64,
     ended: [u64; MadesFate::COUNT],
-    /// Time of the endpoint's last answer or of the last reconnection, and the number of messages that timed out since.
+    /// Time of the endpoint's last answer or of the last reconnection, whichever was later.
+    /// `given_up_since_answer` counts the messages that have timed out since then.
     last_answer: Option<Duration>,
     given_up_since_answer: u64,
-    /// The highest number that arrived, and the number of messages that arrived after a higher one.
+    /// The highest number of a message that has arrived. `reordered` counts the messages that
+    /// arrived after a message with a higher number.
     highest_arrived: Option<u64>,
     reordered: u64,
     recent_deliveries: [RecentDeliveries; 3],
-    /// Message numbers by the peer's ids. Created when the first event arrives that carries no other id.
+    /// Numbers of the messages by the hash of the endpoint's ids. The map is created when the first
+    /// event arrives that has no other id.
     by_peer_id: Option<HashMap<u64, u64>>,
-    /// Integral over time of the number of messages in flight, for the mean.
+    /// Integral of the number of messages in flight over time in seconds, from which the mean is
+    /// computed.
     load_s: f64,
     load_since: Duration,
 }
@@ -81,7 +87,7 @@ pub(super) struct MessageTracker {
 #[derive(Clone, Debug)]
 pub(super) struct FinalLedger {
     pub(super) ledger: LedgerRow,
-    /// Messages with a missing stage, by the stage's number.
+    /// Number of messages that lack a stage without an explanation, for each stage.
     pub(super) missing: [u64; MessageStage::ALL.len()],
 }
 
@@ -127,7 +133,8 @@ impl MessageTracker {
         self.next_sequence
     }
 
-    /// Finished messages with this fate. A late arrival does not change it.
+    /// Returns the number of finished messages with this fate. A late arrival does not change the
+    /// fate.
     pub(super) fn ended(&self, fate: MadesFate) -> u64 {
         self.ended[fate as usize]
     }
@@ -144,25 +151,27 @@ impl MessageTracker {
         self.unsettled
     }
 
-    /// Messages that timed out before the broker confirmed them.
+    /// Returns the number of messages that timed out before the broker confirmed them.
     pub(super) fn unanswered(&self) -> u64 {
         self.unanswered
     }
 
-    /// Restarts the count of the endpoint's silence, because it has answered or can answer again.
+    /// Restarts the measurement of the endpoint's silence, because the endpoint has answered or can
+    /// answer again.
     pub(super) fn restart_silence(&mut self, now: Duration) {
         self.last_answer = Some(now);
         self.given_up_since_answer = 0;
     }
 
-    /// Time since the endpoint's last answer, or since the first message. `None` if fewer than two messages timed out
-    /// meanwhile.
+    /// Returns the time since the endpoint's last answer, or since the first message if there was
+    /// no answer. `None` if fewer than two messages have timed out in that time.
     pub(super) fn silent_for(&self, now: Duration) -> Option<Duration> {
         let since = self.last_answer.or(self.waterfall.began())?;
         (self.given_up_since_answer > 1).then(|| now.saturating_sub(since))
     }
 
-    /// Reports whether a message in flight has not arrived. If all have, this visits each of them.
+    /// Returns true if a message in flight has not arrived yet. If all have arrived, the call
+    /// visits each of them.
     pub(super) fn awaits_arrival(&self) -> bool {
         self.in_flight.iter().any(|entry| entry.time(self.path.mode.arrival()).is_none())
     }
@@ -175,27 +184,27 @@ impl MessageTracker {
         self.redelivered
     }
 
-    /// The messages that took longest to arrive, slowest first, with their times. Includes messages that arrived but
-    /// are not finished.
+    /// Returns the messages that took longest to arrive, with their times, the slowest first.
+    /// Messages that have arrived but are not finished are included.
     pub(super) fn slowest(&self) -> Vec<(Duration, InFlightEntry)> {
         let mut slowest = self.slowest.clone();
         self.in_flight.iter().for_each(|entry| add_arrived(&mut slowest, self.path.mode, entry));
         slowest.sorted()
     }
 
-    /// Messages that arrived after a message with a higher number.
+    /// Returns the number of messages that arrived after a message with a higher number.
     pub(super) fn reordered(&self) -> u64 {
         self.reordered
     }
 
-    /// Mean number of messages in flight, from the first message to `now`.
+    /// Returns the mean number of messages in flight from the first message to `now`.
     pub(super) fn mean_in_transit(&mut self, now: Duration) -> f64 {
         self.integrate_load(now);
         let span_s = now.saturating_sub(self.waterfall.began().unwrap_or(now)).as_secs_f64();
         if span_s > 0.0 { self.load_s / span_s } else { 0.0 }
     }
 
-    /// Creates a message and returns its number. There must be room.
+    /// Creates a message and returns its number. The table must have room for it.
     pub(super) fn create(&mut self, since: Duration, now: Duration) -> u64 {
         self.integrate_load(now);
         let sequence = self.next_sequence;
@@ -236,7 +245,7 @@ impl MessageTracker {
         self.in_flight.find(sequence).is_some()
     }
 
-    /// Start of the message's latencies.
+    /// Returns the time from which the latencies of the message count.
     pub(super) fn since(&self, sequence: u64) -> Duration {
         self.in_flight.find(sequence).map_or(Duration::ZERO, |entry| entry.since)
     }
@@ -245,8 +254,9 @@ impl MessageTracker {
         self.in_flight.find(sequence).map_or(Duration::ZERO, |entry| entry.created + self.timeout)
     }
 
-    /// Records that the sending connection was cut. Whether the broker got the unsettled messages, except the one being
-    /// sent, remains unknown.
+    /// Records that the sending connection was cut. Nobody knows whether the broker got the
+    /// unsettled messages. The message `in_hand` was not sent completely, so it stays unsettled and
+    /// is sent again.
     pub(super) fn forget_unsettled(&mut self, in_hand: Option<u64>) {
         for entry in self.in_flight.iter_mut().filter(|entry| entry.is_unsettled && Some(entry.sequence) != in_hand) {
             entry.is_unsettled = false;
@@ -283,7 +293,7 @@ impl MessageTracker {
         self.reach(sequence, MessageStage::Replied, flags, now);
     }
 
-    /// Records that the message arrived. Returns whether it was the first time.
+    /// Records that the message arrived. Returns true if it arrived for the first time.
     pub(super) fn arrived(&mut self, sequence: u64, now: Duration, content: PayloadIntegrity) -> bool {
         if content == PayloadIntegrity::Corrupt {
             self.corrupt += 1;
@@ -303,7 +313,8 @@ impl MessageTracker {
         }
     }
 
-    /// Records that an acknowledgement document rejects the message. Returns whether it is the first document.
+    /// Records that an acknowledgement document rejects the message. Returns true if it is the
+    /// first document about the message.
     pub(super) fn declined(&mut self, sequence: u64, now: Duration, code: &str, text: &str) -> bool {
         let is_new = self.is_new(sequence, MessageStage::Acknowledged, ReceiveQueue::Inbox);
         if is_new {
@@ -327,12 +338,14 @@ impl MessageTracker {
         self.add_flags(sequence, MessageFlags::FAILED, now);
     }
 
-    /// Records that the connection to these queues was cut, so the last messages may be redelivered.
+    /// Records that the connection to these queues was cut. The broker may then deliver the last
+    /// messages again.
     pub(super) fn connection_lost(&mut self, queues: &[ReceiveQueue]) {
         queues.iter().for_each(|queue| self.recent_deliveries[*queue as usize].connection_lost());
     }
 
-    /// Gives up on overdue messages. It can be called often, because it looks at a single message if none is overdue.
+    /// Gives up overdue messages. The call is cheap enough to be frequent, because it looks at only
+    /// one message if none is overdue.
     pub(super) fn expire(&mut self, now: Duration) {
         while self.oldest_open < self.next_sequence {
             match self.in_flight.find(self.oldest_open) {
@@ -379,10 +392,10 @@ impl MessageTracker {
         FinalLedger { ledger, missing }
     }
 
-    /// Reports whether a stage is new for a message. A repeated stage counts as a duplicate unless a cut connection
-    /// explains it.
+    /// Returns true if a message reaches a stage for the first time. A repeated stage counts as a
+    /// duplicate unless a cut connection explains it.
     fn is_new(&mut self, sequence: u64, stage: MessageStage, queue: ReceiveQueue) -> bool {
-        // A message has several events, each of which comes once.
+        // A message has several events, and each of them comes once.
         let mark = sequence * MessageStage::ALL.len() as u64 + stage as u64;
         let taken = &mut self.recent_deliveries[queue as usize];
         let flags = self.history.flags(sequence);
@@ -407,7 +420,8 @@ impl MessageTracker {
         self.add_flags(sequence, flags.with(stage), now);
     }
 
-    /// Adds facts about a message, and removes it if no more are expected.
+    /// Adds facts about a message, and removes the message from the table if no more facts are
+    /// expected.
     fn add_flags(&mut self, sequence: u64, flags: MessageFlags, now: Duration) {
         // A confirmation by the broker is no answer of the endpoint.
         if flags != MessageFlags::default().with(MessageStage::Settled)
@@ -459,7 +473,8 @@ impl MessageTracker {
         }
     }
 
-    /// Adds the time since the last call, multiplied by the number of messages in flight.
+    /// Adds the time since the last call, multiplied by the number of messages in flight, to the
+    /// integral.
     fn integrate_load(&mut self, now: Duration) {
         self.load_s += self.in_flight.count() as f64 * now.saturating_sub(self.load_since).as_secs_f64();
         self.load_since = now;
@@ -514,7 +529,7 @@ mod tests {
 
     #[test]
     fn one_lost_message_does_not_hold_its_place_for_ever() {
-        // go-mades-bench hangs here (reference §1.6).
+        // go-mades-bench hangs in this case (reference §1.6).
         let mut tracker = tracker(MadesMode::Endpoint);
         for round in 0..100 {
             let now = ms(1 + round * 100);
@@ -580,7 +595,7 @@ mod tests {
 
     #[test]
     fn an_error_reply_is_an_outcome() {
-        // go-mades-bench crashes here (§1.7.10).
+        // go-mades-bench crashes in this case (§1.7.10).
         let mut tracker = tracker(MadesMode::Endpoint);
         let sequence = tracker.create(ms(1), ms(1));
         tracker.replied(sequence, ms(2), EndpointReply::Refused { code: "ECP-1", text: "no such receiver" });
@@ -707,7 +722,7 @@ mod tests {
         ]
     }
 
-    /// A simple model of a message: its first fate, and a set of stages.
+    /// A simple model of a message with its first fate and a set of stages.
     #[derive(Debug, Default)]
     struct ReferenceModel {
         created_ms: u64,
@@ -737,7 +752,7 @@ mod tests {
             match event {
                 MessageEvent::Settled => self.settle(),
                 MessageEvent::Returned => (self.is_returned, self.is_settled) = (true, true),
-                // Events that change nothing here.
+                // This event changes nothing.
                 MessageEvent::NotSettled => {}
                 MessageEvent::Accepted => drop(self.reach(MessageStage::Replied)),
                 MessageEvent::Refused => self.is_refused |= self.reach(MessageStage::Replied),
@@ -760,7 +775,7 @@ mod tests {
 
         fn settle(&mut self) {
             self.is_settled = true;
-            // A broker settles once; later settlements are ignored.
+            // A broker settles a message once, and later settlements are ignored.
             if self.stages.insert(MessageStage::Settled) && self.is_over {
                 self.late.push(MessageStage::Settled);
             }
@@ -794,7 +809,7 @@ mod tests {
     }
 
     proptest! {
-        /// For any order and number of events, the tracker agrees with the simple model.
+        /// The tracker must agree with the simple model for any order and any number of events.
         #[test]
         fn the_books_are_those_of_a_naive_observer(
             steps in proptest::collection::vec((0_u64..40, message_event(), 0_u64..4), 1..400),

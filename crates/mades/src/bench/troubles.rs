@@ -1,19 +1,19 @@
-//! Counts troubles by kind and by the peer's code, with the first text of each. The number of rows is bounded, so a
-//! peer that keeps sending new codes cannot use up memory.
+//! Counts troubles by their kind and by the code of the peer, and keeps the first text of each. The
+//! number of rows is limited, so that a peer that keeps sending new codes cannot use up memory.
 use mailrun_journey::record::MadesTrouble;
 use mailrun_journey::seconds::EventTimes;
 use mailrun_net::clock;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Maximum number of rows. Further kinds and codes share one row.
+/// Maximum number of rows. All further kinds and codes share one row.
 const MAX_KINDS: usize = 64;
 const MAX_TEXT_CHARS: usize = 200;
 
-/// Kinds of trouble, in the order of the report.
+/// Kinds of trouble in the order of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TroubleKind {
-    /// A connection or link ended, or could not be opened.
+    /// A connection or a link ended, or could not be opened.
     Connection,
     /// Messages of other applications use up the credit.
     Blocked,
@@ -23,9 +23,9 @@ pub(super) enum TroubleKind {
     TimedOut,
     Corrupt,
     Declined,
-    /// An acknowledgement document was refused, lost or changed, or names no message of the run.
+    /// An acknowledgement document was refused, lost or changed, or it names no message of the run.
     Acknowledgement,
-    /// An event with a name that no specification defines.
+    /// The event has a name that no specification defines.
     UnknownEvent,
     Odd,
 }
@@ -92,7 +92,8 @@ impl Troubles {
         self.counts.values().map(|kind| kind.count).sum::<u64>() + self.others
     }
 
-    /// The kind of the latest trouble with the text of its first: `error reply ECP-1034: no such receiver`.
+    /// Returns the kind of the latest trouble with the first text of this kind, for example `error
+    /// reply ECP-1034: no such receiver`.
     pub(super) fn latest(&self) -> Option<String> {
         let ((trouble, code), kind) = self.counts.iter().max_by_key(|(_, kind)| kind.times.last)?;
         let name = trouble.name();
@@ -107,7 +108,8 @@ impl Troubles {
         self.counts.iter().filter(|((kind, _), _)| *kind == trouble).map(|(_, kind)| kind.count).sum()
     }
 
-    /// Times of each row of the record. Unknown for the last row if it stands for several kinds.
+    /// Returns the times of each row of the record. `None` for the last row, which may stand for
+    /// several kinds.
     pub(super) fn times(&self) -> impl Iterator<Item = Option<TroubleTimes>> + '_ {
         self.counts.values().map(|kind| Some(kind.times)).chain(std::iter::once(None))
     }
@@ -128,7 +130,8 @@ impl Troubles {
     }
 }
 
-/// A peer's text made safe to print: shortened, with spaces for control characters.
+/// Makes a text of a peer safe to print. It shortens the text and replaces control characters by
+/// spaces.
 fn printable(text: &str) -> String {
     text.trim().chars().take(MAX_TEXT_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -1,5 +1,5 @@
-//! The verdict on a run, in sentences: why the ledger does not close, why the figures may be wrong, and notes for the
-//! reader.
+//! Finds the verdict on a run, in sentences: why messages are missing in the ledger, why the
+//! figures may be wrong, and notes for the reader.
 use super::run_state::GIVEN_UP;
 use super::stages::MessageStage;
 use super::troubles::TroubleKind;
@@ -16,27 +16,30 @@ use mailrun_journey::threshold::Fate;
 use mailrun_journey::validity::{limits, warnings};
 use mailrun_journey::words::{counted, grouped, listed};
 
-/// Open loop: limit of the lag's 99th percentile, for messages that had room.
+/// Maximum 99th percentile of the lag in milliseconds in an open loop. The lag counts messages that
+/// had room.
 const LAG_LIMIT_MS: f64 = 10.0;
-/// Above this CPU share of its thread, the bench itself counts as the bottleneck.
+/// If the bench's thread is busy for more than this share of the time, the bench itself counts as
+/// the bottleneck.
 const MAX_BUSY_SHARE: f64 = 0.90;
-/// In less CPU time than this, the start and end of the process dominate.
+/// Minimum duration of a run in seconds for a judgement of its CPU time, because the start and the
+/// end of the process dominate shorter runs.
 const MIN_BUSY_S: f64 = 1.0;
-/// Closed loop: above this share of the window in use, the window determines the latency.
+/// If a closed loop uses more than this share of its window, the window determines the latency.
 const FULL_WINDOW_SHARE: f64 = 0.9;
 
-/// Open loop: share of messages that may wait for room without a note.
+/// Share of the messages in an open loop that may wait for room before a note says so.
 const MAX_WAITED_SHARE: f64 = 0.01;
 
-/// Number of error codes that a sentence names. The report lists all.
+/// Maximum number of error codes that a sentence names. The report lists all of them.
 const MAX_CODES: usize = 4;
 
-/// The verdict, from the rest of the record.
+/// Returns the verdict on the rest of the record.
 pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
     let lost_connection = lost_connection(record, mades);
     let is_lost = lost_connection.is_some();
     let mut reasons: Vec<Reason> = lost_connection.or_else(|| given_up(record, mades)).into_iter().collect();
-    // A lost connection, which is reported first, explains missing messages.
+    // A lost connection explains missing messages, and is reported first.
     let is_explained = |cause: Cause| is_lost && matches!(cause, Cause::Lost | Cause::Missing);
     let found = unread_queue(record, mades).into_iter().chain(faults(record, mades));
     reasons.extend(found.map(|reason| match is_explained(reason.cause) {
@@ -44,7 +47,8 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
         false => reason,
     }));
     reasons.extend(refusals(record, mades));
-    // A threshold decides about the fates that it names. `refusals` has already left them out.
+    // A threshold decides about the fates that it names. `refusals` has already left these fates
+    // out.
     let is_left = |cause: Cause| Fate::ALL.into_iter().any(|fate| fate.cause() == cause && has_threshold(record, fate));
     reasons.retain(|reason| matches!(reason.cause, Cause::Rejected | Cause::Failed) || !is_left(reason.cause));
     reasons.extend(threshold_reasons(record));
@@ -67,7 +71,8 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
     verdict
 }
 
-/// Detects a queue that no endpoint reads: the broker accepted messages, and nothing ever answered.
+/// Detects a queue that no endpoint reads. The sign is that the broker accepted messages and
+/// nothing ever answered.
 fn unread_queue(record: &Record, mades: &Mades) -> Option<Reason> {
     let settled = mades.stages.iter().position(|row| row.name == MessageStage::Settled.name())?;
     let (taken, after) = mades.stages.split_at(settled + 1);
@@ -75,7 +80,7 @@ fn unread_queue(record: &Record, mades: &Mades) -> Option<Reason> {
     let is_silent = after.iter().all(|row| row.count == 0) && taken.iter().all(|row| row.count > 0);
     let LedgerRow { lost, rejected, expired, .. } = record.ledger;
     let is_told = rejected.unwrap_or_default() + expired.unwrap_or_default() > 0;
-    // Mode amqp has no endpoint.
+    // In the mode `amqp` there is no outbox, because there is no endpoint.
     let outbox = mades.queues.iter().find(|queue| queue.role == "outbox")?;
     let reader = if mades.mode == "toolbox" { "a toolbox" } else { "an endpoint" };
     (is_silent && !is_told && lost > Some(0)).then(|| {
@@ -103,7 +108,7 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
         add(Cause::Duplicates, Some(duplicates), &|count| {
             format!("Duplicates: {} reached the stage {} more than once.", counted(count, "message"), row.name)
         });
-        // A lost message lacks all later stages as well.
+        // A lost message also lacks all later stages, so it is reported only as lost.
         add(Cause::Missing, Some(missing).filter(|missing| Some(*missing) != lost), &|count| {
             let why = missing_text(mades, row);
             format!("Missing: {} never reached the stage {}{why}", counted(count, "message"), row.name)
@@ -124,7 +129,7 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
     faults
 }
 
-/// Says why messages never reached a stage, if it is known.
+/// Says why messages never reached a stage, if the reason is known.
 fn missing_text(mades: &Mades, row: &MadesStage) -> String {
     let is_acknowledged = row.name == MessageStage::Acknowledged.name();
     let Some(back) = mades.acknowledgements.as_ref().filter(|_| is_acknowledged) else {
@@ -157,7 +162,7 @@ fn missing_text(mades: &Mades, row: &MadesStage) -> String {
     }
 }
 
-/// Time without a connection. Outages that overlap count once.
+/// Returns the time in seconds without a connection. Outages that overlap count once.
 fn without_connection_s(record: &Record, mades: &Mades) -> f64 {
     let end_s = record.duration_s.max(record.offered_s.unwrap_or_default());
     let span = |outage: &MadesOutage| {
@@ -174,7 +179,7 @@ fn without_connection_s(record: &Record, mades: &Mades) -> f64 {
     })
 }
 
-/// A connection that was lost and not restored.
+/// Returns the reason for a connection that was lost and not restored.
 fn lost_connection(record: &Record, mades: &Mades) -> Option<Reason> {
     let outages = mades.outages.iter().filter(|outage| outage.to_the_end);
     let first = outages.min_by(|one, other| one.began_s.total_cmp(&other.began_s))?;
@@ -189,7 +194,8 @@ fn lost_connection(record: &Record, mades: &Mades) -> Option<Reason> {
     Some(Reason::new(Cause::ServerGone, text))
 }
 
-/// A run that ended early because its messages were not accepted or not answered.
+/// Returns the reason for a run that ended early because its messages were not accepted or not
+/// answered.
 fn given_up(record: &Record, mades: &Mades) -> Option<Reason> {
     let row = mades.troubles.iter().find(|row| row.code == GIVEN_UP)?;
     let text = format!("The run was given up ({}); {}.", row.text, losses_text(record));
@@ -227,7 +233,8 @@ fn lag_text(record: &Record) -> Option<String> {
     })
 }
 
-/// Reports a rate that was not reached, because of the bench or else because of the endpoint.
+/// Returns the reason for a rate that was not reached. Either the bench or the endpoint is to
+/// blame.
 fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
     if let Some(market) =
         record.mades.as_ref().and_then(|mades| mades.market.as_ref()).filter(|market| market.missed > 0)
@@ -309,13 +316,14 @@ fn notes(record: &Record, mades: &Mades) -> Vec<String> {
     });
     add(mades.purged, &|| format!("--purge removed {} before the run.", counted(mades.purged, "message")));
     notes.extend(window_note(record, mades));
-    // The lag is already described in this protocol's terms.
+    // The lag is left out here, because it is already described in the terms of this protocol.
     notes.extend(warnings(&Record { lag_ms: None, ..record.clone() }));
     notes
 }
 
-/// Describes messages that were refused, failed or never answered, with the reasons. The ledger still closes, because
-/// every message has a fate. Fates that a threshold names are left to the threshold.
+/// Describes messages that were refused, failed or never answered, with the reasons. Every message
+/// has a fate, so the ledger still adds up. Fates that a threshold names are left to that
+/// threshold.
 fn refusals(record: &Record, mades: &Mades) -> Option<Reason> {
     if record.ledger.accepted == Some(0) {
         return Some(Reason::new(Cause::NothingAccepted, "The broker took nothing; see the errors."));
@@ -346,7 +354,7 @@ fn refusals(record: &Record, mades: &Mades) -> Option<Reason> {
     Some(Reason::new(cause, text))
 }
 
-/// The codes of these kinds of trouble, most frequent first.
+/// Returns the codes of these kinds of trouble, the most frequent first.
 fn codes_text(mades: &Mades, kinds: &[TroubleKind]) -> String {
     let is_given = |trouble: &&MadesTrouble| kinds.iter().any(|kind| kind.name() == trouble.kind);
     let mut given: Vec<&MadesTrouble> = mades.troubles.iter().filter(is_given).collect();
@@ -365,8 +373,8 @@ fn codes_text(mades: &Mades, kinds: &[TroubleKind]) -> String {
     if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) }
 }
 
-/// Little's law: in a closed loop, the latency equals the number of messages in flight divided by the rate, whatever
-/// the endpoint does.
+/// Returns a note about a full window. By Little's law, the latency in a closed loop equals the
+/// number of messages in flight divided by the rate, whatever the endpoint does.
 fn window_note(record: &Record, mades: &Mades) -> Option<String> {
     let last = mades.stages.last()?;
     let is_full = mades.in_transit_mean >= FULL_WINDOW_SHARE * mades.max_in_transit as f64 && last.rate_per_s > 0.0;
@@ -460,7 +468,7 @@ mod tests {
             let of = |threshold: Option<(&str, bool)>| {
                 verdict(move |record, mades| {
                     change(record, mades);
-                    // The fates add up to the created messages.
+                    // The fates must add up to the number of created messages.
                     let LedgerRow { lost, rejected, failed, .. } = record.ledger;
                     let others: u64 = [lost, rejected, failed].into_iter().flatten().sum();
                     record.ledger.delivered = Some(200_000 - others);
@@ -522,7 +530,8 @@ mod tests {
         let nobody = silent(|_, _| {});
         assert_eq!((nobody.why.as_str(), nobody.outcome), (said, Some(Outcome::Fail)), "{nobody:?}");
         for change in [
-            // Somebody answered; the broker accepted nothing; or there was no endpoint.
+            // In these cases somebody answered, the broker accepted nothing, or there was no
+            // endpoint.
             (|_, mades| mades.stages[3].count = 1) as fn(&mut Record, &mut Mades),
             |record, _| (record.ledger.lost, record.ledger.rejected) = (Some(1), Some(199_999)),
             |_, mades| mades.stages[2].count = 0,

@@ -1,11 +1,12 @@
-//! Latencies by stage: the time to each stage, and the time between neighbouring stages. Every message is counted, in
-//! histograms of three digits.
+//! Latencies by stage: the time to each stage, and the time between neighbouring stages. Every
+//! message counts, in histograms with three digits of precision.
 //!
 //! ```text
 //! created ─0.02─ sent ─0.4─ settled ─1.1─ replied ─22.0─ inbox ─3.1─ DELIVERED ─0.1─ RECEIVED
 //! └──────────────────────────── 26.7 ms ────────────────────────────────────────┘
 //! ```
-//! An event may overtake the reply. Such a step counts as zero, and the overtaking is counted.
+//! An event may overtake the reply. Such a step counts as zero, and the number of these steps is
+//! recorded.
 use super::in_flight::InFlightEntry;
 use super::observer::RunObserver;
 use super::shape_stats::ShapeStats;
@@ -18,16 +19,16 @@ use std::time::Duration;
 
 #[derive(Clone, Debug, Default)]
 struct StageStats {
-    /// First arrivals, including late ones.
+    /// Number of messages that reached the stage, including those that reached it late.
     count: u64,
     repeats: u64,
-    /// First arrivals after the time-out. They have no latency.
+    /// Number of messages that reached the stage after their time-out. They have no latency.
     late: u64,
     latency: Latencies,
-    /// Open loop: times since the messages were created.
+    /// Times from the creation of the messages to the stage, in an open loop.
     service: Latencies,
     last: Option<Duration>,
-    /// Time of the first arrival since the last interval.
+    /// Time at which the stage was first reached since the last interval.
     recent_first: Option<Duration>,
 }
 
@@ -49,9 +50,9 @@ struct StageHop {
 pub(super) struct Waterfall {
     path: MessagePath,
     stages: [StageStats; MessageStage::ALL.len()],
-    /// Steps, indexed by the later stage's position in the path.
+    /// Steps between stages. The index is the position of the later stage in the path.
     hops: [StageHop; MessageStage::ALL.len()],
-    /// Times from the inbox to the acknowledgement, whatever events come in between.
+    /// Times from the arrival in the inbox to the acknowledgement, whatever events come in between.
     way_back: Latencies,
     first_created: Option<Duration>,
     /// Events since the last interval, by second.
@@ -143,7 +144,7 @@ impl Waterfall {
         }
     }
 
-    /// Records that a message after its time-out reaches a stage for the first time.
+    /// Records that a message reaches a stage for the first time, but after its time-out.
     pub(super) fn late(&mut self, sequence: u64, stage: MessageStage, now: Duration) {
         if let Some(shapes) = &mut self.shapes {
             shapes.reach(self.path, sequence, stage, None);
@@ -166,7 +167,7 @@ impl Waterfall {
         self.stages[stage as usize].repeats
     }
 
-    /// Time at which the first message was created, or was due.
+    /// Returns the time at which the first message was created or was due.
     pub(super) fn began(&self) -> Option<Duration> {
         self.first_created
     }
@@ -175,7 +176,8 @@ impl Waterfall {
         &self.stages[stage as usize].latency
     }
 
-    /// Times from creation to a stage, for messages that may have been due earlier. Empty in a closed loop.
+    /// Returns the times from creation to a stage, for messages that may have been due earlier.
+    /// Empty in a closed loop.
     pub(super) fn service(&self, stage: MessageStage) -> &Latencies {
         &self.stages[stage as usize].service
     }
@@ -184,7 +186,7 @@ impl Waterfall {
         self.stages[stage as usize].last
     }
 
-    /// The first and the last time at which the stage was reached since the last call.
+    /// Returns the first and the last time at which the stage was reached since the last call.
     pub(super) fn take_span(&mut self, stage: MessageStage) -> Option<(Duration, Duration)> {
         let reached = &mut self.stages[stage as usize];
         reached.recent_first.take().zip(reached.last)
@@ -199,13 +201,14 @@ impl Waterfall {
         self.first_created.zip(last).map_or(Duration::ZERO, |(first, last)| last.saturating_sub(first))
     }
 
-    /// Latencies to the last stage since the last call.
+    /// Adds the latencies to the last stage since the last call to `to`.
     pub(super) fn take_recent(&mut self, to: &mut Latencies) {
         to.merge(&self.recent);
         self.recent.clear();
     }
 
-    /// Records the steps to and from a stage whose neighbours are known.
+    /// Records the steps to and from a stage, as far as the times of the neighbouring stages are
+    /// known.
     fn step(&mut self, entry: &InFlightEntry, stage: MessageStage) {
         let path = self.path.stages();
         let Some(at) = path.iter().position(|other| *other == stage) else { return };
@@ -219,8 +222,8 @@ impl Waterfall {
         }
     }
 
-    /// The stages as rows of the record. `missing` has the messages without explanation, `offered_s` the duration of
-    /// the load.
+    /// Returns the stages as rows of the record. `missing` counts the messages that lack a stage
+    /// without an explanation, and `offered_s` is the duration of the load.
     pub(super) fn stage_rows(&self, offered_s: Option<f64>, missing: impl Fn(MessageStage) -> u64) -> Vec<MadesStage> {
         let row = |stage: MessageStage| {
             let reached = &self.stages[stage as usize];
@@ -265,7 +268,8 @@ mod tests {
         Duration::from_millis(number)
     }
 
-    /// A run in which each message reaches each stage so many milliseconds after its creation.
+    /// Makes the figures of a run in which each message reaches the stages at these times, in
+    /// milliseconds after its creation.
     fn run(path: impl Into<MessagePath>, count: u64, times: impl Fn(u64) -> Vec<(MessageStage, u64)>) -> Waterfall {
         let mut waterfall = Waterfall::new(path);
         for number in 0..count {
@@ -285,7 +289,8 @@ mod tests {
 
     #[test]
     fn every_sample_counts_in_the_median() {
-        // go-mades-bench's median ignores samples below the first one (reference §1.7.1). Here it gave 0.
+        // The median of go-mades-bench ignores samples that are below the first sample (reference
+        // §1.7.1). Here it gave 0.
         let waterfall = run(MadesMode::Amqp, 2_000, |number| {
             let inbox = if number == 0 { 60 } else { 3 + number % 3 };
             vec![(MessageStage::Sent, 0), (MessageStage::Settled, 1), (MessageStage::Inbox, inbox)]
@@ -305,8 +310,8 @@ mod tests {
 
     #[test]
     fn the_mean_does_not_freeze() {
-        // Half at 10 ms, then half at 14 ms. go-mades-bench adds (d − average) / count in whole nanoseconds, so its
-        // average stayed at 10 ms (§1.7.2).
+        // Half of the messages take 10 ms, then half take 14 ms. go-mades-bench adds (d − average)
+        // / count in whole nanoseconds, so its average stayed at 10 ms (§1.7.2).
         let half = 100_000;
         let mut waterfall = Waterfall::new(MadesMode::Amqp);
         let mut entry = InFlightEntry::new(0, ms(1), ms(1));

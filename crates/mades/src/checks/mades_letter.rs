@@ -1,12 +1,14 @@
-//! Any bytes as a message that the stand-in takes out of an outbox, whole and in pieces. The stand-in must write the
-//! same about both, within a bound, and the client side must be able to decode it.
+//! Passes any bytes to the stand-in as a message out of an outbox, in one piece and in several. The
+//! stand-in must write the same messages in both cases, and must not write too much. The client
+//! side must be able to decode what it writes.
 use crate::Bytes;
 use crate::api::{DecodedMessage, InboxMessage, Reply, SendEvent};
 use crate::embedded::EncodedMessage;
 use crate::endpoint::fuzz_outbox_message;
 use crate::simulator::SimulatorPlan;
 
-/// Bound of what the stand-in adds to the payload: seven texts of up to 1 KiB, an id, and names.
+/// Maximum size in bytes of everything that the stand-in adds to the payload: seven texts of at
+/// most 1 KiB, an id, and names.
 const HEAD_BYTES: usize = 12 << 10;
 
 fn pieces(octets: &[u8], length: usize) -> EncodedMessage {

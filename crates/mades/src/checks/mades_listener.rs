@@ -1,13 +1,15 @@
-//! Any bytes as input to the embedded listener of MADES, whole and cut. Its replies must be the same and bounded by the
-//! input, and its queues must lose no message. The last byte of the input chooses credentials, limits, and cuts.
+//! Passes any bytes to the embedded listener of MADES, in one piece and in several. The replies
+//! must be the same, and their size must be limited by the input. The queues must lose no message.
+//! The last byte of the input chooses the credentials, the limits and the cuts.
 use crate::Password;
 use crate::embedded::{FuzzSession, ListenerAuth, MemoryQueues, PlainCredentials, QueueLimits};
 
-/// Bytes that may be sent before any input, and per byte of input. The most expensive inputs are a flow of 20 bytes,
-/// which is answered and releases a message of 600, and a disposition that returns all messages.
+/// Bytes that the listener may send before any input, and bytes that it may send for each byte of
+/// input. The most expensive inputs are two: a flow of 20 bytes, which is answered and releases a
+/// message of 600 bytes, and a disposition that returns all messages.
 const SAID_BYTES: usize = 1024;
 const SAID_FOR_EACH: usize = 64;
-/// The largest message, and the capacity of a queue.
+/// The largest message in bytes. It fits into a queue twice.
 const MOST_BYTES: u64 = 1000;
 const LIMITS: QueueLimits = QueueLimits { messages: 8, bytes: 2000 };
 
@@ -27,7 +29,7 @@ fn stored(queues: &MemoryQueues) -> (usize, usize) {
     })
 }
 
-/// Two peers that send the same input in turns share the queues.
+/// Lets two peers that send the same input in turns share the queues.
 fn visited(octets: &[u8], choice: u8) {
     let queues = MemoryQueues::new(LIMITS);
     let mut visits = [(); 2].map(|()| FuzzSession::new(queues.clone(), mechanisms(choice), MOST_BYTES));
@@ -35,7 +37,7 @@ fn visited(octets: &[u8], choice: u8) {
         for visit in &mut visits {
             let (bytes, messages) = stored(&queues);
             let said = visit.feed(piece).len();
-            // Stored messages leave once per turn, in frames of at least 512 bytes.
+            // Stored messages leave once in each turn, in frames of at least 512 bytes.
             let most = SAID_BYTES + SAID_FOR_EACH * octets.len() + 2 * bytes + 128 * messages;
             assert!(said <= most, "{said} octets of {most}");
         }

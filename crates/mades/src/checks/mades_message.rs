@@ -1,5 +1,5 @@
-//! Any bytes as a message of the Business Application API. Whatever can be decoded is read as every kind of message,
-//! and all readers must find the same ids.
+//! Reads any bytes as a message of the Business Application API. If the bytes can be decoded, every
+//! reader must be able to read them, and all readers must find the same ids.
 use crate::api::{
     BodyContent, DecodedMessage, InboxMessage, Reply, ReplyOutcome, RunMessageId, SendEvent, Submission, content, inbox,
 };
@@ -18,7 +18,7 @@ pub fn check(data: &[u8]) {
     assert!(content(&message).data_bytes() <= data.len());
 }
 
-/// Reads a message as every kind of message. All oddities must have names.
+/// Reads a message with the reader of each kind of message. All oddities must have names.
 pub(crate) fn check_message(message: &DecodedMessage) {
     let arrived = InboxMessage::read(message);
     assert_eq!(arrived.identity(), inbox::identity(message));

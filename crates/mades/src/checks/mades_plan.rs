@@ -1,5 +1,5 @@
-//! Any text as a plan of the stand-in: complaints that lie within it, or a plan that can be followed and is read again as the
-//! same.
+//! Reads any text as a plan of the stand-in. The reader must either report mistakes that lie within
+//! the text, or return a valid plan that stays the same when it is written and read again.
 use crate::simulator::{SimulatorPlan, plan_file};
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Any bytes as an EDX status document. A document that is accepted must survive writing and reading.
+//! Reads any bytes as an EDX status document. A document that the reader accepts must stay the same
+//! when it is written and read again.
 use crate::api::StatusDocument;
 
 pub fn check(data: &[u8]) {

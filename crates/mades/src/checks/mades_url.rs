@@ -1,5 +1,5 @@
-//! Any text as a broker's URL, a message id, and a shape of load. A text that is accepted must survive writing and
-//! reading.
+//! Reads any text as the URL of a broker, as a message id, and as a shape of load. A text that a
+//! reader accepts must stay the same when it is written and read again.
 use crate::BrokerUrl;
 use crate::api::RunMessageId;
 use crate::bench::MarketShape;

@@ -5,10 +5,11 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::path::Path;
 use std::sync::Arc;
 
-/// TLS 1.2 and 1.3 with the certificate chain and key in these files. Clients need no certificate.
+/// Returns a TLS configuration (TLS 1.2 and 1.3) with the certificate chain and the key in these
+/// files. Clients need no certificate.
 ///
 /// # Errors
-/// A sentence that names the file that cannot be read or is invalid.
+/// Names the file that cannot be read or is invalid.
 pub fn tls_from_pem(chain: &Path, key: &Path) -> Result<Arc<ServerConfig>, String> {
     let wrong = |path: &Path, why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
     let certificates: Vec<CertificateDer<'static>> =

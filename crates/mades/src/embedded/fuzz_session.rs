@@ -10,13 +10,13 @@ pub struct FuzzSession {
 }
 
 impl FuzzSession {
-    /// A connection of a peer that authenticates by `mechanisms`.
+    /// Makes a session for a peer that authenticates by `mechanisms`.
     pub fn new(queues: MemoryQueues, mechanisms: ListenerAuth, max_message_bytes: u64) -> Self {
         let session = BrokerSession::new(queues, mechanisms, "rehearsal", max_message_bytes, Admission::Granted);
         Self { session, input: BytesMut::new() }
     }
 
-    /// Feeds these bytes to the session, and returns its output.
+    /// Passes these bytes to the session, and returns the output of the session.
     pub fn feed(&mut self, octets: &[u8]) -> Vec<u8> {
         if !self.session.connection().is_closed() {
             self.input.extend_from_slice(octets);
@@ -37,7 +37,8 @@ mod tests {
     use crate::embedded::QueueLimits;
     use std::path::Path;
 
-    /// The seeds of the fuzz target: recorded conversations, each with a last byte for the target itself.
+    /// Returns the seeds of the fuzz target: recorded conversations, each with a last byte for the
+    /// target itself.
     fn seeds() -> Vec<(String, Vec<u8>)> {
         let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/mades_listener");
         let files = std::fs::read_dir(place).unwrap().map(|file| file.unwrap().path());

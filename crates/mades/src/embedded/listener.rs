@@ -1,5 +1,5 @@
-//! The listener: sockets, TLS, time limits. A `BrokerSession` processes the input, and its output leaves in one write
-//! per turn.
+//! The sockets, TLS and time limits of the listener. A `BrokerSession` processes the input of each
+//! connection. Its output leaves in one write for each turn.
 use super::queues::MemoryQueues;
 use super::session::{Admission, BrokerSession};
 use bytes::{Buf, BytesMut};
@@ -18,18 +18,20 @@ use tokio_rustls::TlsAcceptor;
 
 /// Time limit from the connection to the open frame.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for the peer to read our close.
+/// Time for which the listener waits until the peer has read the close frame.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Number of excess connections that get an error at the same time. Further ones are closed at once.
+/// Number of excess connections that get an error at the same time. Further excess connections are
+/// closed at once.
 const MAX_REFUSALS: usize = 16;
 /// Time limit from an excess connection to its open frame.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
 const MIN_READ_BYTES: usize = 64 << 10;
 /// Reading pauses while more bytes than this wait to be written.
 const PENDING_OUTPUT_LIMIT: usize = 4 << 20;
-/// Pause after a failed accept, which usually means that there are no descriptors left.
+/// Pause after an accept has failed. The usual reason is that the process has no descriptors left.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
-/// A peer counts as gone after this silence, which is twice the interval that we announce.
+/// A peer counts as gone after this time without a frame. It is twice the idle timeout that the
+/// listener announces.
 const SILENCE_TIMEOUT: Duration = Duration::from_millis(2 * IDLE_TIMEOUT_MS as u64);
 
 #[derive(Clone)]
@@ -37,13 +39,14 @@ pub struct ListenOptions {
     pub mechanisms: ListenerAuth,
     pub tls: Option<Arc<rustls::ServerConfig>>,
     pub max_message_bytes: u64,
-    /// Maximum number of connections. Excess ones are closed as soon as they are open.
+    /// Maximum number of connections. Excess connections are closed as soon as they are open.
     pub max_connections: usize,
     pub container: String,
 }
 
 impl ListenOptions {
-    /// Options without TLS. There is no default for authentication: the caller must choose.
+    /// Makes options without TLS. The caller must choose the authentication, because there is no
+    /// safe default.
     pub fn new(mechanisms: ListenerAuth) -> Self {
         Self {
             mechanisms,
@@ -59,7 +62,7 @@ impl ListenOptions {
 pub struct ListenerCounts {
     pub connections: AtomicU64,
     pub refused: AtomicU64,
-    /// Connections that ended without a close, because they were cut or failed.
+    /// Number of connections that ended without a close, because they were cut or failed.
     pub aborted: AtomicU64,
     pub unauthenticated: AtomicU64,
 }
@@ -70,7 +73,7 @@ impl ListenerCounts {
     }
 }
 
-/// Serves connections until the future is dropped, which ends them.
+/// Serves connections until the future is dropped, which also ends all connections.
 pub fn serve(
     listener: TcpListener,
     queues: MemoryQueues,
@@ -80,7 +83,8 @@ pub fn serve(
     Box::pin(accept_connections(listener, queues, options, counts))
 }
 
-/// Accepts connections. [`serve`] boxes this future so that it is compiled once, in this crate.
+/// Accepts connections. [`serve`] boxes this future, so that it is compiled only once, in this
+/// crate.
 async fn accept_connections(
     listener: TcpListener,
     queues: MemoryQueues,
@@ -135,7 +139,8 @@ async fn accept_connection(
     options: &ListenOptions,
     admission: Admission,
 ) -> io::Result<ConnectionEnd> {
-    // With Nagle's algorithm, a disposition can wait for the peer's delayed ACK, which distorts measurements.
+    // Nagle's algorithm would let a disposition wait for the peer's delayed ACK, which would
+    // distort measurements.
     stream.set_nodelay(true)?;
     let limit = match admission {
         Admission::Granted => HANDSHAKE_TIMEOUT,
@@ -164,8 +169,8 @@ async fn serve_connection(
     let mut writer = writer;
     let end = run_connection(&mut reader, &mut writer, &mut session, handshake_deadline).await;
     session.close();
-    // The kernel resets a connection that is closed with unread bytes, and the peer might lose our close. So read until
-    // the peer disconnects.
+    // The kernel resets a connection that is closed with unread bytes, and the peer might then lose
+    // the close frame. The listener therefore reads until the peer disconnects.
     let _ = timeout(CLOSE_TIMEOUT, tokio::io::copy(&mut reader, &mut tokio::io::sink())).await;
     end
 }
@@ -226,7 +231,7 @@ enum WriteProgress {
     All,
 }
 
-/// Writes once. When all is written, flushes TLS.
+/// Writes once. When everything is written, flushes TLS.
 async fn write_output(
     writer: &mut (impl AsyncWrite + Unpin),
     session: &mut BrokerSession,
@@ -246,8 +251,8 @@ struct ConnectionTimes {
     read_at: Instant,
 }
 
-/// Sends a heartbeat if it is due, and returns the time of the next. Closes the connection and returns `None` if the
-/// handshake took too long or the peer was silent for too long.
+/// Sends a heartbeat if one is due, and returns the time of the next check. If the handshake took
+/// too long or the peer was silent for too long, closes the connection and returns `None`.
 fn on_timer(session: &mut BrokerSession, times: &ConnectionTimes) -> Option<Instant> {
     let now = Instant::now();
     let connection = session.connection();
@@ -264,7 +269,7 @@ fn on_timer(session: &mut BrokerSession, times: &ConnectionTimes) -> Option<Inst
         return None;
     }
     let Some(idle) = connection.peer_idle_timeout_ms() else { return Some(gone) };
-    // Half of the peer's limit, so that a late heartbeat is still in time.
+    // Heartbeats come after half of the peer's limit, so that a late heartbeat is still in time.
     let heartbeat_interval = Duration::from_millis(u64::from(idle.max(2) / 2));
     if now < times.wrote_at + heartbeat_interval {
         return Some(gone.min(times.wrote_at + heartbeat_interval));
@@ -285,7 +290,7 @@ fn end_of(fault: &ConnectionError) -> ConnectionEnd {
     }
 }
 
-/// Writes the rest of the output, within a time limit.
+/// Writes the rest of the output within a time limit.
 async fn flush_and_shut_down(writer: &mut (impl AsyncWrite + Unpin), session: &mut BrokerSession) -> io::Result<()> {
     let write = async {
         while session.output().has_remaining() {

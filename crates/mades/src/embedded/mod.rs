@@ -1,14 +1,15 @@
-//! An AMQP 1.0 listener with queues in memory: a broker just large enough for a Business Application.
+//! An AMQP 1.0 listener with queues in memory. It has just as much of a broker as a business
+//! application needs.
 //!
 //! ```text
 //! queues        the queues, by address
-//! session       a connection at the queues: who gets which message, and how many may come
-//! certificate   the listener's own, from PEM files
+//! session       connects one AMQP connection with the queues
+//! certificate   the listener's own certificate, from PEM files
 //! listener      sockets, TLS, time limits
-//! fuzz_session  the same without sockets, for fuzz targets
+//! fuzz_session  a session without sockets, for fuzz targets
 //! ```
 //!
-//! Frames, types and the connection as state are in the crate `amqp`.
+//! Frames, types and the state of a connection are in the crate `amqp`.
 mod certificate;
 mod fuzz_session;
 mod listener;

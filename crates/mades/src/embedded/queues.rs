@@ -1,32 +1,36 @@
-//! In-memory queues by address, first in, first out, with limits on messages and bytes.
+//! Queues in memory. They are found by address, are first in first out, and have limits of messages
+//! and bytes.
 //!
-//! A message stays in its queue until it is settled. Unsettled messages count towards the limits, because they may come
-//! back. When a queue is full, its producers get no more credit, and a message that arrives without credit is released.
+//! A message stays in its queue until it is settled. Unsettled messages count towards the limits,
+//! because they may come back. When a queue is full, its producers get no more credit, and a
+//! message that arrives without credit is released.
 //!
-//! Consumers of one queue take turns. While another consumer waits for a message, each gets only its share, and a
-//! returned message goes to another consumer first. Otherwise a consumer that returns a foreign message would get it
-//! again and again.
+//! The consumers of a queue take turns. While another consumer waits for a message, each consumer
+//! gets only its share, and a returned message goes to another consumer first. Otherwise a consumer
+//! that returns a foreign message would get the same message again and again.
 use bytes::{Buf, Bytes};
 use mailrun_amqp::{DeliveryOutcome, EncodedMessage, Reader, Writer};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// Maximum number of queues. Peers choose their names and so create them.
+/// Maximum number of queues. A limit is needed because peers create queues by choosing their names.
 const MAX_QUEUES: usize = 256;
 pub(super) const MAX_NAME_BYTES: usize = 255;
 
-/// Maximum number of messages that a consumer gets per turn while others wait. Turns of a single message would be
-/// fairest but cost a task switch each; they happen when few messages wait.
+/// Maximum number of messages that a consumer gets in a turn while other consumers wait. Turns of a
+/// single message would be the fairest, but each of them costs a task switch. They only happen when
+/// few messages wait.
 const MAX_SHARE: usize = 64;
 
-/// Limit of all queues together, as a multiple of a queue's limit, because peers choose the number of queues.
+/// Limit of the bytes in all queues together, as a multiple of the limit of one queue. It is needed
+/// because peers choose the number of queues.
 const TOTAL_BYTES_FACTOR: usize = 4;
 
-/// Limits of a queue. All queues together hold at most four times its bytes.
+/// Limits of a queue. All queues together hold at most four times `bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
-    /// Messages, including those that consumers hold unsettled.
+    /// Number of messages, including those that consumers hold unsettled.
     pub messages: usize,
     pub bytes: usize,
 }
@@ -43,10 +47,11 @@ pub struct QueueIndex(usize);
 #[derive(Debug)]
 pub struct EnqueuedMessage {
     pub message: EncodedMessage,
-    /// Number to report to the producer when a consumer has accepted the message.
+    /// Number that is reported to the producer when a consumer has accepted the message.
     pub confirm_id: Option<u64>,
     queue: QueueIndex,
-    /// The consumer that holds the message or, while it waits, the one that returned it.
+    /// The consumer that holds the message. While the message waits in the queue, the consumer that
+    /// returned it.
     holder: Option<ConsumerId>,
 }
 
@@ -61,7 +66,7 @@ pub(super) struct ConsumerId(u64);
 
 #[derive(Debug)]
 pub(super) enum TakeResult {
-    /// A message, to be held until it is settled.
+    /// A message, which the consumer holds until it settles the message.
     Message(EnqueuedMessage),
     Empty,
     /// Other consumers get the messages first. This consumer is notified when it may ask again.
@@ -72,9 +77,9 @@ pub(super) enum TakeResult {
 struct QueueConsumer {
     id: ConsumerId,
     notify: Arc<Notify>,
-    /// The consumer wants a message and asks for it when notified.
+    /// Set if the consumer wants a message and will ask for it when it is notified.
     wants_message: bool,
-    /// Messages that it got since all consumers had their share.
+    /// Number of messages that the consumer got since all consumers had their share.
     served: usize,
 }
 
@@ -86,7 +91,7 @@ pub struct QueueCounts {
     pub put: u64,
     pub accepted: u64,
     pub returned: u64,
-    /// Messages that a consumer rejected, which were discarded.
+    /// Number of messages that a consumer rejected. They were discarded.
     pub rejected: u64,
     pub refused: u64,
 }
@@ -96,11 +101,11 @@ struct MemoryQueue {
     name: String,
     waiting: VecDeque<EnqueuedMessage>,
     counts: QueueCounts,
-    /// The owner of a reserved queue. Other consumers may attach but get nothing.
+    /// The owner of a reserved queue. Other consumers may attach to such a queue but get nothing.
     owner: Option<Arc<Notify>>,
     consumers: Vec<QueueConsumer>,
     last_served: Option<ConsumerId>,
-    /// Producers to notify when there is room again.
+    /// Producers that are notified when there is room again.
     waiting_producers: Vec<Arc<Notify>>,
 }
 
@@ -110,21 +115,21 @@ struct State {
     queues: Vec<MemoryQueue>,
     bytes: usize,
     by_name: HashMap<String, QueueIndex>,
-    /// Number of consumers so far.
+    /// Number of consumers that have ever attached. It gives each consumer a number.
     consumers: u64,
-    /// Tags of accepted messages, and the task to notify.
+    /// The `confirm_id` of accepted messages. The task with `consumed_notify` reports them.
     consumed: VecDeque<u64>,
     consumed_notify: Option<Arc<Notify>>,
 }
 
-/// All queues. Clones share them.
+/// All queues. Clones refer to the same queues.
 #[derive(Clone, Debug)]
 pub struct MemoryQueues {
     state: Arc<Mutex<State>>,
 }
 
 impl MemoryQueues {
-    /// Creates an empty set. Each queue gets these limits.
+    /// Makes an empty set of queues. Each queue gets these limits.
     pub fn new(limits: QueueLimits) -> Self {
         let queues = Vec::new();
         let by_name = HashMap::new();
@@ -134,12 +139,13 @@ impl MemoryQueues {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A thread that panicked under the lock did so between two complete changes. At worst, counts are off by one.
+        // A thread that panicked under the lock did so between two complete changes. At worst, a
+        // count is wrong by one.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The queue of this name, which is created if necessary. `None` if the name is invalid or there are too many
-    /// queues.
+    /// Returns the queue with this name, and creates the queue if necessary. `None` if the name is
+    /// invalid or if there are too many queues.
     pub fn get_or_create(&self, name: &str) -> Option<QueueIndex> {
         let mut state = self.state();
         if let Some(id) = state.by_name.get(name) {
@@ -154,7 +160,7 @@ impl MemoryQueues {
         Some(id)
     }
 
-    /// Reserves a queue for the caller. Other consumers that attach to it get nothing.
+    /// Reserves a queue for the caller. Other consumers that attach to the queue get nothing.
     pub fn reserve(&self, id: QueueIndex, notify: Arc<Notify>) {
         let queue = &mut self.state().queues[id.0];
         queue.owner = Some(notify);
@@ -165,12 +171,12 @@ impl MemoryQueues {
         self.state().consumed_notify = Some(notify);
     }
 
-    /// The tag of the next accepted message.
+    /// Returns the `confirm_id` of the next accepted message.
     pub fn next_consumed(&self) -> Option<u64> {
         self.state().consumed.pop_front()
     }
 
-    /// Adds a consumer. It is notified whenever the queue may have something for it.
+    /// Adds a consumer. It is notified whenever the queue may have a message for it.
     pub(super) fn subscribe(&self, id: QueueIndex, notify: Arc<Notify>) -> ConsumerId {
         let mut state = self.state();
         state.consumers += 1;
@@ -188,14 +194,15 @@ impl MemoryQueues {
         queue.notify_wanting(None);
     }
 
-    /// Marks a consumer that can take nothing now, because it lacks credit or room. Other consumers do not wait for it.
+    /// Marks a consumer that can take no message now, because it lacks credit or room. Other
+    /// consumers do not wait for it.
     pub(super) fn set_idle(&self, id: QueueIndex, consumer: ConsumerId) {
         let queue = &mut self.state().queues[id.0];
         queue.consumers.iter_mut().filter(|other| other.id == consumer).for_each(|idle| idle.wants_message = false);
         queue.notify_wanting(None);
     }
 
-    /// Adds a message, or returns it if there is no room.
+    /// Adds a message. If there is no room for the message, returns it as the error.
     pub fn put(&self, id: QueueIndex, message: EncodedMessage, confirm_id: Option<u64>) -> Result<(), EncodedMessage> {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -213,7 +220,8 @@ impl MemoryQueues {
         Ok(())
     }
 
-    /// Messages and bytes that fit. If there is no room, the caller is notified when there is.
+    /// Returns the number of messages and of bytes that fit into the queue. If there is no room,
+    /// the caller is notified when there is.
     pub(super) fn room(&self, id: QueueIndex, notify: &Arc<Notify>) -> (usize, usize) {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -225,17 +233,20 @@ impl MemoryQueues {
         room
     }
 
-    /// Reports whether a message fits. If not, the caller is notified when it does.
+    /// Returns true if the queue has room for a message. If not, the caller is notified when it
+    /// has.
     pub fn has_room_or_notify(&self, id: QueueIndex, notify: &Arc<Notify>) -> bool {
         self.room(id, notify) != (0, 0)
     }
 
-    /// Takes the first message, for the owner of a reserved queue, who must settle it.
+    /// Takes the first message for the owner of a reserved queue. The owner must settle the
+    /// message.
     pub fn take(&self, id: QueueIndex) -> Option<EnqueuedMessage> {
         self.state().queues[id.0].take()
     }
 
-    /// Takes the first message for an attached consumer if it is its turn. The consumer must have room for it.
+    /// Takes the first message for an attached consumer, if it is this consumer's turn. The
+    /// consumer must have room for the message.
     pub(super) fn take_for_consumer(&self, id: QueueIndex, consumer: ConsumerId) -> TakeResult {
         self.state().queues[id.0].next_for(consumer)
     }
@@ -283,7 +294,8 @@ impl MemoryQueues {
 }
 
 impl MemoryQueue {
-    /// Messages and bytes that fit if all queues together hold `all_bytes`. Either both are positive or neither.
+    /// Returns the number of messages and of bytes that fit if all queues together hold
+    /// `all_bytes`. Both numbers are positive, or both are 0.
     fn room(&self, limits: QueueLimits, all_bytes: usize) -> (usize, usize) {
         let messages = limits.messages.saturating_sub(self.counts.waiting + self.counts.held);
         let of_all = limits.bytes.saturating_mul(TOTAL_BYTES_FACTOR).saturating_sub(all_bytes);
@@ -298,8 +310,9 @@ impl MemoryQueue {
         Some(queued)
     }
 
-    /// Returns the next message, or makes the consumer wait. Some consumer always gets a message, because a consumer
-    /// waits only for one that has been notified and does not wait itself.
+    /// Returns the next message, or makes the consumer wait for others. A consumer only waits for a
+    /// consumer that has been notified and does not wait itself, so some consumer always gets the
+    /// message.
     fn next_for(&mut self, id: ConsumerId) -> TakeResult {
         let Some(at) = self.consumers.iter().position(|consumer| consumer.id == id) else { return TakeResult::Empty };
         self.consumers[at].wants_message = true;
@@ -307,7 +320,7 @@ impl MemoryQueue {
         let gave_it_back = first.holder;
         let share = (self.waiting.len() / (2 * self.consumers.len())).clamp(1, MAX_SHARE);
         let had_its_share = self.consumers[at].served >= share;
-        // Do not wait for the consumer that returned the message.
+        // The consumer that returned the message is not waited for.
         let others = self.consumers.iter().filter(|other| other.wants_message && other.id != id);
         let mut others = others.filter(|other| gave_it_back != Some(other.id)).peekable();
         let is_contested = others.peek().is_some();
@@ -315,7 +328,7 @@ impl MemoryQueue {
         if is_new_round {
             self.consumers.iter_mut().for_each(|consumer| consumer.served = 0);
         }
-        // A round begins with another consumer than the last one ended with.
+        // A round never begins with the consumer with which the last round ended.
         let goes_on = !had_its_share || is_new_round && self.last_served != Some(id);
         if is_contested && (gave_it_back == Some(id) || !goes_on) {
             self.notify_wanting(Some(id));
@@ -340,7 +353,8 @@ impl MemoryQueue {
         self.consumers.iter().for_each(|consumer| consumer.notify.notify_one());
     }
 
-    /// Notifies all consumers that want a message except `but`, if there is a message.
+    /// Notifies all consumers that want a message, except `but`. Does nothing if there is no
+    /// message.
     fn notify_wanting(&self, but: Option<ConsumerId>) {
         if !self.waiting.is_empty() {
             let hungry = self.consumers.iter().filter(|consumer| consumer.wants_message && Some(consumer.id) != but);
@@ -348,7 +362,8 @@ impl MemoryQueue {
         }
     }
 
-    /// Notifies waiting producers only when a quarter of the room is free, instead of for every message.
+    /// Notifies waiting producers when a quarter of the room is free. Notifying them for every
+    /// message would be expensive.
     fn notify_if_room(&mut self, limits: QueueLimits, all_bytes: usize) {
         if self.waiting_producers.is_empty() {
             return;
@@ -360,7 +375,7 @@ impl MemoryQueue {
     }
 }
 
-/// The same message with one more failed delivery in its header (AMQP 1.0 §3.2.1).
+/// Returns the message with one more failed delivery in its header (AMQP 1.0 §3.2.1).
 fn redelivered(mut queued: EnqueuedMessage) -> EnqueuedMessage {
     let whole = queued.message.whole();
     let mut reader = Reader::new(&whole);
@@ -370,7 +385,7 @@ fn redelivered(mut queued: EnqueuedMessage) -> EnqueuedMessage {
     Writer::new(&mut octets).described_list(0x70, |fields| {
         let mut old = header.and_then(|header| header.as_list());
         for _ in 0..4 {
-            // Keep durable, priority, ttl and first-acquirer.
+            // The fields durable, priority, ttl and first-acquirer stay as they are.
             match old.as_mut().and_then(|old| old.element().ok().flatten()) {
                 Some(field) => fields.raw(field.octets()),
                 None => fields.null(),
@@ -486,7 +501,8 @@ mod tests {
         assert!(queues.take(id).is_some());
     }
 
-    /// A queue with this many waiting consumers, and the notifier of each.
+    /// Makes a queue for which this many consumers wait, and returns the consumers with their
+    /// notifiers.
     fn contested(consumers: usize) -> (MemoryQueues, QueueIndex, Vec<(ConsumerId, Arc<Notify>)>) {
         let (queues, id) = queues(1000, 100_000);
         let notify: Vec<Arc<Notify>> = (0..consumers).map(|_| Arc::default()).collect();
@@ -500,8 +516,8 @@ mod tests {
         (0..messages).for_each(|number| queues.put(id, message(&number.to_string()), None).unwrap());
     }
 
-    /// Lets each notified consumer take as much as it gets until none is notified. `each` decides the outcome of each
-    /// message. Returns how many messages each consumer got.
+    /// Lets each notified consumer take as many messages as it gets, until no consumer is notified.
+    /// `each` decides the outcome of each message. Returns how many messages each consumer got.
     fn messages_taken(
         queues: &MemoryQueues,
         id: QueueIndex,
@@ -512,7 +528,7 @@ mod tests {
         let mut any = true;
         while std::mem::take(&mut any) {
             for (number, (consumer, notify)) in consumers.iter().enumerate() {
-                // Takes the permit, if there is one.
+                // This takes the notification, if there is one.
                 if !std::pin::pin!(notify.notified()).enable() {
                     continue;
                 }
@@ -577,7 +593,7 @@ mod tests {
         assert!(matches!(queues.take_for_consumer(id, first), TakeResult::OthersFirst));
         queues.set_idle(id, second);
         assert!(std::pin::pin!(all[0].1.notified()).enable(), "it is told");
-        // Including what it returns itself, now that it is the only consumer.
+        // The only remaining consumer also gets the messages that it has returned itself.
         queues.settle(queued, DeliveryOutcome::Released);
         assert_eq!([1, 2].map(|_| take_message(&queues, id, first).is_some()), [true, true]);
         assert!(take_message(&queues, id, second).is_none());
@@ -588,8 +604,9 @@ mod tests {
     }
 
     proptest! {
-        /// Consumers take as many messages as they have credit for and then rest, or are notified. No two wait for each
-        /// other, and each that should ask is notified.
+        /// Consumers take as many messages as they have credit for. Then they rest until they are
+        /// notified. No two consumers may wait for each other, and each consumer that should ask
+        /// must be notified.
         #[test]
         fn no_message_is_left_while_somebody_would_take_it(
             steps in proptest::collection::vec((0usize..4, 0usize..5, 0usize..6), 0..100),
@@ -610,7 +627,7 @@ mod tests {
                     queues.settle(queued, if own { DeliveryOutcome::Released } else { DeliveryOutcome::Accepted });
                 }
             }
-            // With new credit, every consumer asks, notified or not.
+            // With new credit, every consumer asks, whether it is notified or not.
             all.iter().for_each(|(_, notify)| notify.notify_one());
             let waiting = queues.counts(id).waiting;
             let helpings = messages_taken(&queues, id, &all, |_, message| queues.settle(message, DeliveryOutcome::Accepted));

@@ -1,5 +1,5 @@
-//! Connects one AMQP connection with the queues: incoming messages are put in, and messages for its consumers are taken
-//! out. It has no socket and no clock.
+//! Connects one AMQP connection with the queues. It puts incoming messages into the queues, and
+//! takes out messages for the consumers of the connection. It has no socket and no clock.
 use super::queues::{ConsumerId, EnqueuedMessage, MAX_NAME_BYTES, MemoryQueues, QueueIndex, TakeResult};
 use bytes::{Buf, BytesMut};
 use mailrun_amqp::{
@@ -10,13 +10,14 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 const MAX_CREDIT: usize = 1000;
-/// No message is taken from a queue while more bytes than this wait to be written, because another consumer might get
-/// it sooner.
+/// No message is taken from a queue while more bytes than this wait to be written, because another
+/// consumer might get the message sooner.
 const OUTPUT_LIMIT: usize = 512 << 10;
 
 struct ProducerLink {
     queue: QueueIndex,
-    /// Length of its last message, as an estimate of the bytes per credit.
+    /// Length in bytes of the last message of this producer. It is the estimate for the next
+    /// messages, when credit is granted.
     last_bytes: usize,
 }
 
@@ -24,7 +25,7 @@ struct ConsumerLink {
     link: LinkId,
     queue: QueueIndex,
     id: ConsumerId,
-    /// Set while it has asked for messages, so that other consumers may wait for it.
+    /// Set while the consumer has asked for messages, so that other consumers may wait for it.
     wants_messages: bool,
 }
 
@@ -36,7 +37,8 @@ impl ConsumerLink {
     }
 }
 
-/// Whether a connection is within the limit. An excess connection is closed as soon as it is open.
+/// Says whether a connection is within the limit of connections. An excess connection is closed as
+/// soon as it is open.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
     Granted,
@@ -50,7 +52,7 @@ pub(super) struct BrokerSession {
     notify: Arc<Notify>,
     producers: HashMap<LinkId, ProducerLink>,
     consumers: Vec<ConsumerLink>,
-    /// Messages to be returned, in the order in which they were sent.
+    /// Messages that go back to their queues, in the order in which they were sent.
     returned: Vec<(EnqueuedMessage, DeliveryOutcome)>,
 }
 
@@ -85,20 +87,20 @@ impl BrokerSession {
         &mut self.connection
     }
 
-    /// Processes the input, and the messages in the queues.
+    /// Processes the input and the messages in the queues.
     pub(super) fn process(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
         if self.admission == Admission::Refused {
             return self.refuse(input);
         }
         let done = self.process_events(input);
         if done.is_err() || self.connection.is_closed() {
-            // No consumer may wait for one whose connection is closing.
+            // No other consumer may wait for a consumer whose connection is closing.
             self.stop_consuming();
         }
         done
     }
 
-    /// Reads until the connection is open, and closes it.
+    /// Reads until the connection is open, and then closes it.
     fn refuse(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
         while self.connection.next_event(input)?.is_some() {}
         if self.connection.is_open() {
@@ -110,7 +112,7 @@ impl BrokerSession {
     fn process_events(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
         self.read_events(input)?;
         self.send_queued();
-        // Process settlements that are already in the input.
+        // This reads the settlements that are already in the input.
         self.read_events(input)?;
         self.grant_credit();
         self.connection.write_dispositions();
@@ -158,7 +160,8 @@ impl BrokerSession {
         }
     }
 
-    /// Returns the last message first, so that the first one is first again.
+    /// Returns the last message first, so that the first message is at the front of the queue
+    /// again.
     fn requeue_returned(&mut self) {
         while let Some((queued, outcome)) = self.returned.pop() {
             self.queues.settle(queued, outcome);
@@ -208,7 +211,8 @@ impl BrokerSession {
             for consumer in &mut self.consumers {
                 if !self.connection.may_send(consumer.link) {
                     consumer.set_idle(&self.queues);
-                    // There may be no room for messages, but none wait.
+                    // The link cannot take a message now. But no message waits, so the peer can get
+                    // the credit back that it asked for.
                     if self.connection.is_draining(consumer.link) && self.queues.counts(consumer.queue).waiting == 0 {
                         self.connection.complete_drain(consumer.link);
                     }
@@ -226,12 +230,12 @@ impl BrokerSession {
             }
         }
         if more {
-            // There is enough to write. The consumers ask again when it is written.
+            // There are enough bytes to write. The consumers ask again when these are written.
             self.consumers.iter_mut().for_each(|consumer| consumer.set_idle(&self.queues));
         }
     }
 
-    /// Renews the producers' credit, as far as there is room, when half of it is used up.
+    /// When half of a producer's credit is used up, renews the credit as far as the queue has room.
     fn grant_credit(&mut self) {
         for (link, producer) in &self.producers {
             let credit = self.connection.credit(*link) as usize;

@@ -1,8 +1,9 @@
-//! Messages of the simulator: reads those of the outbox, and writes replies, inbox messages, events and status
-//! documents.
+//! Reads the simulator's messages from the outbox, and writes replies, inbox messages, events and
+//! status documents.
 //!
-//! This module does not use `api`, which the bench reads with: if both shared the code, a mistake in it would not be
-//! noticed. Payloads are passed on without a copy.
+//! This module reads and writes messages with code of its own, although the bench has such code in
+//! `api`. If both sides used the same code, a mistake in it would not be noticed. Only the identity
+//! of a message and the status document come from `api`. Payloads are passed on without a copy.
 use crate::api::RunMessageId;
 use crate::api::status_document::{MessageStatus, StatusDocument};
 use crate::embedded::{DecodeError, EncodedMessage, Reader, Value, Writer};
@@ -16,7 +17,7 @@ use uuid::Uuid;
 
 const MAX_TEXT_BYTES: usize = 1024;
 
-/// The mRID must be within so many bytes of the payload.
+/// The mRID must be within this many bytes at the beginning of the payload.
 const DOCUMENT_HEAD_BYTES: usize = 4_096;
 
 /// Descriptors of the sections of a message (AMQP 1.0 §3.2).
@@ -29,7 +30,7 @@ const VALUE: u8 = 0x77;
 /// The parts of an outbox message that the simulator needs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct OutboxMessage {
-    /// The correlation-id, as encoded bytes.
+    /// The correlation-id, in the bytes in which it was encoded.
     correlation: Option<Bytes>,
     receiver_code: Option<Box<str>>,
     message_type: Option<Box<str>>,
@@ -37,24 +38,24 @@ pub(super) struct OutboxMessage {
     ba_message_id: Option<Box<str>>,
     ba_correlation_id: Option<Box<str>>,
     sender_application: Option<Box<str>>,
-    /// Code of the sender, if it is not A.
+    /// Component code of the sender. `None` if the sender is A.
     sender_code: Option<Box<str>>,
     tracing: bool,
     body: EncodedMessage,
     id: Uuid,
     payload_bytes: usize,
-    /// Position of the first data section's content in the body.
+    /// Position of the content of the first data section in the body.
     first_data: Range<usize>,
 }
 
 impl OutboxMessage {
-    /// Reads a message. Unreadable parts are treated as missing.
+    /// Reads a message. Parts that cannot be read are treated as missing.
     pub(super) fn read(mut message: EncodedMessage, id: Uuid) -> Self {
         let first = message.pieces().first().cloned().unwrap_or_default();
         let mut outbox_message = Self { id, ..Self::default() };
         let mut read = outbox_message.read_head(&first);
         if read == Err(DecodeError::Truncated) && message.pieces().len() > 1 {
-            // The head is in several pieces.
+            // The sections before the body are in several pieces.
             message = EncodedMessage::from(message.whole());
             read = outbox_message.read_head(&message.whole());
         }
@@ -64,7 +65,8 @@ impl OutboxMessage {
         outbox_message
     }
 
-    /// Reads the sections before the body. Returns where the body begins if it is data.
+    /// Reads the sections before the body. Returns the position at which the body begins, if the
+    /// body is data.
     fn read_head(&mut self, octets: &Bytes) -> Result<Option<usize>, DecodeError> {
         let mut reader = Reader::new(octets);
         loop {
@@ -77,7 +79,7 @@ impl OutboxMessage {
                 Some(PROPERTIES) => self.read_properties(&section, octets)?,
                 Some(APPLICATION_PROPERTIES) => self.read_application_properties(&section)?,
                 Some(HEADER | 0x71 | 0x72) => {}
-                // A body of another type, or an invalid section.
+                // The body has another type, or a section is invalid.
                 _ => return Ok(None),
             }
         }
@@ -110,7 +112,8 @@ impl OutboxMessage {
         Ok(())
     }
 
-    /// Reads the body. A single data section up to the end is kept as it is; several sections, or a footer, are parsed.
+    /// Reads the body. If the body is a single data section up to the end of the message, it is
+    /// kept as it is. Several sections or a footer are parsed.
     fn read_body(&mut self, mut message: EncodedMessage, at: usize) {
         message.cut(at);
         let whole_length = message.bytes();
@@ -135,7 +138,7 @@ impl OutboxMessage {
         self.body = EncodedMessage::from(octets.slice(..end));
     }
 
-    /// The facts about the message that the model needs.
+    /// Returns the facts about the message that the model needs.
     pub(super) fn consumed(&self, plan: &SimulatorPlan) -> ConsumedMessage {
         let id = self.ba_message_id.as_deref();
         let identity = id.and_then(RunMessageId::read).map(|identity| (identity.sequence, identity.run));
@@ -151,7 +154,8 @@ impl OutboxMessage {
         }
     }
 
-    /// A bench's message that refers to another one of the same number acknowledges it.
+    /// Returns the kind of the document. A bench's message that refers to a message of another run
+    /// with the same number acknowledges that message.
     fn kind(&self, identity: Option<(u64, Uuid)>) -> DocumentKind {
         let named = self.ba_correlation_id.as_deref().and_then(RunMessageId::read);
         match (identity, named) {
@@ -171,9 +175,9 @@ impl OutboxMessage {
         if receiver.is_empty() {
             return Some(RefusalReason::NoReceiver);
         }
-        // EDX: endpoint@SERVICE-X.
+        // In EDX, the receiver code has the form endpoint@SERVICE-X.
         let endpoint = receiver.split('@').next().unwrap_or(receiver);
-        // Messages back to A name A as their receiver.
+        // Messages back to A have A as their receiver.
         let is_known = |known: &String| known == receiver || known == endpoint;
         if !plan.receivers.is_empty() && !plan.receivers.iter().chain([&plan.sender_code]).any(is_known) {
             return Some(RefusalReason::UnknownReceiver);
@@ -187,7 +191,8 @@ impl OutboxMessage {
         (self.payload_bytes as u64 > plan.max_payload_size).then_some(RefusalReason::TooLong)
     }
 
-    /// The sections with which every message begins: durable, properties, and application properties.
+    /// Returns the sections with which every message begins: the header with durable, the
+    /// properties, and the application properties.
     fn begin_message(&self, id: Uuid, at_ms: i64, entries: &[(&str, Option<&str>)]) -> Vec<u8> {
         let mut octets = Vec::with_capacity(512);
         let mut out = Writer::new(&mut octets);
@@ -225,7 +230,8 @@ impl OutboxMessage {
         octets.into()
     }
 
-    /// ECP refused the message. The reply has no messageID, by which clients recognise a refusal.
+    /// Writes the reply of an ECP endpoint that refuses the message. The reply has no `messageID`,
+    /// and clients recognise a refusal by that.
     pub(super) fn reply_refused(&self, refusal: RefusalReason, plan: &SimulatorPlan, at_ms: i64) -> EncodedMessage {
         let (code, why) = error_text(refusal, plan);
         let entries = [
@@ -241,7 +247,8 @@ impl OutboxMessage {
         octets.into()
     }
 
-    /// Writes the message for B's application. `changed` chooses the byte of the payload to change.
+    /// Writes the message for B's application. If `changed` is given, it chooses the byte of the
+    /// payload that is changed.
     pub(super) fn inbox(&self, changed: Option<u64>, plan: &SimulatorPlan, at_ms: i64) -> EncodedMessage {
         let sent_at = jiff::Timestamp::from_millisecond(at_ms).map(|time| time.to_string()).unwrap_or_default();
         let entries = [
@@ -267,9 +274,10 @@ impl OutboxMessage {
         self.payload_bytes
     }
 
-    /// Writes the acknowledgement document of B's application, with this mRID, or returns `None` if the message is
-    /// itself one. The document names the mRID of the received document, or the message's id if it has none, and
-    /// nothing else from which the message could be identified.
+    /// Writes the acknowledgement document of B's application, with this mRID. Returns `None` if
+    /// the message itself is an acknowledgement document. The document names the mRID of the
+    /// received document, or the id of the message if the document has none. It contains nothing
+    /// else that identifies the message.
     pub(super) fn acknowledgement(&self, id: Uuid, rejects: bool, plan: &SimulatorPlan, at_ms: i64) -> Option<Self> {
         let received = match self.document_head() {
             Some(DocumentHead { is_acknowledgement: true, .. }) => return None,
@@ -310,7 +318,7 @@ impl OutboxMessage {
         })
     }
 
-    /// The head of the payload's document, or `None` if the payload is not XML.
+    /// Reads the head of the document in the payload. `None` if the payload is not XML.
     fn document_head(&self) -> Option<DocumentHead> {
         let mut at = 0;
         let mut front = Vec::new();
@@ -341,7 +349,8 @@ impl OutboxMessage {
             ("errorCode", failed.then_some(failure.0)),
             ("errorMessage", failed.then_some(failure.1)),
         ];
-        // An event needs its own id, because some brokers take messages with equal ids for duplicates.
+        // An event needs an id of its own, because some brokers take messages with equal ids for
+        // duplicates.
         let id = Uuid::from_u128(self.id.as_u128() ^ (event as u128 + 1) << 64);
         let mut octets = self.begin_message(id, at_ms, &entries);
         let state = match (event, plan.tracing_value) {
@@ -354,7 +363,7 @@ impl OutboxMessage {
         octets.into()
     }
 
-    /// EDX's reply: the final status.
+    /// Writes the reply of an EDX toolbox, which contains the final status.
     pub(super) fn status(
         &self,
         refusal: Option<RefusalReason>,
@@ -393,7 +402,8 @@ struct DocumentHead {
 }
 
 impl DocumentHead {
-    /// Reads the root element's name and the mRID directly below it. The text may be cut anywhere.
+    /// Reads the name of the root element and the mRID directly below it. The text may be cut at
+    /// any place.
     fn read(front: &[u8]) -> Option<Self> {
         // The cut may have split a character.
         let text = front.utf8_chunks().next()?.valid();
@@ -424,7 +434,8 @@ impl DocumentHead {
     }
 }
 
-/// Writes everything that a simulator may write about a message, whatever its bytes are. For fuzzing.
+/// Writes every message that a simulator may write about a message, whatever the bytes of that
+/// message are. Fuzz targets call this function.
 #[doc(hidden)]
 pub fn fuzz_outbox_message(message: EncodedMessage, plan: &SimulatorPlan, draw: u64) -> Vec<EncodedMessage> {
     let outbox_message = OutboxMessage::read(message, Uuid::from_u128(draw.into()));
@@ -445,7 +456,7 @@ pub fn fuzz_outbox_message(message: EncodedMessage, plan: &SimulatorPlan, draw: 
     written
 }
 
-/// Lengths of the head of a data section, and of the data that it announces.
+/// Returns the length of the head of a data section, and the length of the data that it announces.
 fn data_head(octets: &[u8]) -> Option<(usize, usize)> {
     let at = match octets {
         [0, 0x53, DATA, ..] => 3,
@@ -459,7 +470,8 @@ fn data_head(octets: &[u8]) -> Option<(usize, usize)> {
     }
 }
 
-/// Code and text of a refusal. There is no public list of ECP's codes, so these are the simulator's own.
+/// Returns the code and the text of a refusal. ECP's codes are not public, so these codes are the
+/// simulator's own.
 fn error_text(refusal: RefusalReason, plan: &SimulatorPlan) -> (&str, &str) {
     match refusal {
         RefusalReason::Injected => (&plan.faults.reject_code, &plan.faults.reject_message),
@@ -481,7 +493,7 @@ mod tests {
     const ID: Uuid = Uuid::from_u128(5);
     const RUN: Uuid = Uuid::from_u128(9);
 
-    /// A message as the bench writes it.
+    /// Returns a message as the bench writes it.
     fn submitted(payload_octets: &[u8]) -> Vec<u8> {
         let mut template = OutgoingProperties::new("ecp-endpoint", "TEST").template(RUN, payload(payload_octets));
         template.fill(12, 34).encoded().whole().to_vec()
@@ -491,7 +503,7 @@ mod tests {
         OutboxMessage::read(EncodedMessage::from(submitted(payload_octets)), ID)
     }
 
-    /// The message as the bench reads it. fe2o3-amqp must be able to read it too.
+    /// Reads a message as the bench does. fe2o3-amqp must be able to read it too.
     fn read(message: &EncodedMessage) -> DecodedMessage {
         decoded_by_fe2o3(message);
         DecodedMessage::decode(message).unwrap()
@@ -673,7 +685,7 @@ mod tests {
             ("b", "", data, Some(RefusalReason::NoType)),
             ("b", "t", value, Some(RefusalReason::NoData)),
             ("b@SERVICE", "t", data, Some(RefusalReason::TooLong)),
-            // Back to A.
+            // This message goes back to A.
             ("mailrun-endpoint-a", "t", data, Some(RefusalReason::TooLong)),
         ] {
             assert_eq!(with(receiver, kind, body).consumed(&plan).flaw, flaw);

@@ -5,7 +5,7 @@ pub(super) enum OutputQueue {
     Reply,
     Inbox,
     Event,
-    /// A's inbox, for acknowledgement documents.
+    /// A's inbox, which gets the acknowledgement documents.
     Documents,
 }
 
@@ -13,7 +13,7 @@ impl OutputQueue {
     pub(super) const COUNT: usize = 4;
     pub(super) const ALL: [Self; Self::COUNT] = [Self::Reply, Self::Inbox, Self::Event, Self::Documents];
 
-    /// The queue for the message of a step, or `None` if the step sends nothing.
+    /// Returns the queue for the message of a step. `None` if the step sends nothing.
     pub(super) fn of_step(step: EndpointStep) -> Option<Self> {
         match step {
             EndpointStep::Accept | EndpointStep::Acknowledge { .. } => None,
@@ -27,10 +27,8 @@ impl OutputQueue {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendResult {
-    /// The message is in the queue.
     Settled,
     Pending,
     Refused,
-    /// The queue is full.
     NoRoom,
 }

@@ -1,4 +1,4 @@
-//! The simulator's queues, in this process or at a broker.
+//! The queues of the simulator, in this process or at a broker.
 use super::error::EndpointError;
 use super::output_queue::{OutputQueue, SendResult};
 use super::remote::{BrokerDelivery, BrokerQueues};
@@ -63,7 +63,7 @@ impl EndpointQueues {
         }
     }
 
-    /// The next sent message that was settled.
+    /// Returns the next sent message that was settled.
     pub(super) fn next_settled(&mut self) -> Option<(MessageKey, EndpointStep, SendResult)> {
         match self {
             Self::Embedded(_) => None,
@@ -71,7 +71,7 @@ impl EndpointQueues {
         }
     }
 
-    /// The next message that B's application accepted.
+    /// Returns the next message that B's application has accepted.
     pub(super) fn next_consumed(&mut self) -> Option<u64> {
         match self {
             Self::Embedded(local) => local.queues.next_consumed(),
@@ -79,7 +79,7 @@ impl EndpointQueues {
         }
     }
 
-    /// Waits until any of the methods above may return something.
+    /// Waits until any of the methods above may return something new.
     pub(super) async fn changed(&mut self) {
         match self {
             Self::Embedded(local) => local.notify.notified().await,
@@ -87,7 +87,8 @@ impl EndpointQueues {
         }
     }
 
-    /// Messages in the outbox. Known only for queues in this process.
+    /// Returns the number of messages in the outbox. It is 0 for queues at a broker, whose number
+    /// of messages is unknown.
     pub(super) fn waiting(&self) -> u64 {
         match self {
             Self::Embedded(local) => local.queues.counts(local.outbox).waiting as u64,
@@ -116,7 +117,7 @@ impl EmbeddedQueues {
             queues.get_or_create(name).ok_or_else(|| EndpointError::Plan(format!("{name:?} is not a valid queue name")))
         };
         let event = names.send_event.as_deref().unwrap_or(&names.reply);
-        // The pair has a single inbox here.
+        // Both endpoints share one inbox here.
         let outputs = [named(&names.reply)?, named(&names.inbox)?, named(event)?, named(&names.inbox)?];
         let outbox = named(&names.outbox)?;
         let notify = Arc::new(Notify::new());

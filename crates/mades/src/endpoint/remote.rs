@@ -1,14 +1,15 @@
-//! Queues at a broker: a receiver at the outbox and a sender to each other queue, all pipelined. Lost connections are
-//! restored.
+//! Queues at a broker: a receiver at the outbox, and a sender to each other queue. All of them work
+//! in a pipeline, and lost connections are restored.
 //!
 //! ```text
-//! supervisor ─┬─ receiver task ──▶ arrivals          (bounded by the credit)
-//! │               ◀── deliveries to accept
-//! └─ sender task ◀─ messages             (bounded by the window), one for each queue
-//! ──▶ settled
+//! supervisor ─┬─ receiver task ──▶ arrivals               (bounded by the credit)
+//!             │                ◀── deliveries to accept
+//!             └─ sender task ◀── messages                 (bounded by the window), one for each queue
+//!                            ──▶ settled
 //! ```
-//! Messages that were not settled when the connection was lost are sent again over the next. Deliveries that were not
-//! accepted are redelivered by the broker. A message may therefore appear twice, but is never lost.
+//! Messages that were not settled when the connection was lost are sent again over the next
+//! connection. The broker delivers messages again that were not accepted. A message may therefore
+//! appear twice, but no message is lost.
 use super::error::EndpointError;
 use super::output_queue::{OutputQueue, SendResult};
 use crate::api;
@@ -27,12 +28,13 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 
-/// Maximum number of unsettled messages per queue.
+/// Maximum number of unsettled messages in each queue.
 const SEND_WINDOW: usize = 256;
 /// Delay between two attempts to reach a broker that was reachable before.
 const RECONNECT_DELAY: Duration = Duration::from_millis(500);
 
-/// A delivery from the outbox: its connection, and its handle there.
+/// A delivery from the outbox. It consists of the number of its connection and its handle on that
+/// connection.
 #[derive(Debug)]
 pub(super) struct BrokerDelivery {
     connection: u64,
@@ -44,7 +46,8 @@ struct PendingSend {
     token: (MessageKey, EndpointStep),
 }
 
-/// Reports of the tasks. The channel is bounded by the receiver's credit and by the senders' windows.
+/// Reports of the tasks. The number of waiting reports is limited by the receiver's credit and by
+/// the senders' windows.
 enum LinkReport {
     Received(EncodedMessage, BrokerDelivery),
     Settled((MessageKey, EndpointStep), SendResult),
@@ -135,7 +138,8 @@ impl BrokerQueues {
     }
 
     pub(super) fn accept(&mut self, delivery: BrokerDelivery) {
-        // The receiver disappears only when the process ends.
+        // If this fails, the task that accepts deliveries is gone, and that only happens when the
+        // process ends.
         let _ = self.accepted.send(delivery);
     }
 
@@ -161,7 +165,7 @@ impl BrokerQueues {
     pub(super) async fn changed(&mut self) {
         match self.reports.recv().await {
             Some(report) => self.record(report),
-            // The supervisor ends only with the process.
+            // The supervisor only ends when the process ends.
             None => std::future::pending().await,
         }
     }
@@ -171,13 +175,13 @@ impl BrokerQueues {
     }
 }
 
-/// The brokers that hold the queues, and the links to attach there.
+/// The brokers that hold the queues, and the links to attach to them.
 struct BrokerLinks {
     a: Broker,
     b: Broker,
     outbox: ReceiverOptions,
     senders: [SenderOptions; 3],
-    /// The sender to A's inbox, if B's application sends documents.
+    /// The sender to A's inbox. `None` if B's application sends no documents.
     documents: Option<SenderOptions>,
 }
 
@@ -199,13 +203,13 @@ impl BrokerLinks {
             Some(plan) => Some(a.attach_sender(plan).await?),
             None => None,
         };
-        // Attach the receiver last, so that no message arrives before it could be passed on.
+        // The receiver is attached last, so that no message arrives before it can be passed on.
         let receiver = a.attach_receiver(&self.outbox).await?;
         Ok(AttachedLinks { receiver, senders: [reply, inbox, event], documents, _connections: [a, b] })
     }
 }
 
-/// State that survives a connection.
+/// State that stays when a connection is lost.
 struct SupervisorState {
     brokers: BrokerLinks,
     report_tx: UnboundedSender<LinkReport>,
@@ -231,7 +235,8 @@ async fn supervise(mut state: SupervisorState, links: AttachedLinks, reconnects:
     loop {
         if let Some(links) = links.take() {
             state.number += 1;
-            // The reason does not matter: the next attempt shows whether the broker is reachable.
+            // The reason is ignored, because the next attempt shows whether the broker is
+            // reachable.
             let _ = state.run_links(links).await;
         }
         tokio::time::sleep(RECONNECT_DELAY).await;
@@ -263,7 +268,7 @@ impl SupervisorState {
     }
 }
 
-/// Receives messages from the outbox, and accepts each message once it has been processed.
+/// Receives messages from the outbox, and accepts each message after it has been processed.
 async fn receive(
     receiver: &mut ReceiverLink,
     to_accept: &mut UnboundedReceiver<BrokerDelivery>,
@@ -275,7 +280,8 @@ async fn receive(
             biased;
             accepted = to_accept.recv() => {
                 let Some(delivery) = accepted else { return std::future::pending().await };
-                // A handle of a lost connection is invalid; its message is redelivered.
+                // The handle of a lost connection is invalid. The broker delivers its message
+                // again.
                 if delivery.connection == connection {
                     receiver.accept(delivery.handle)?;
                 }
@@ -292,7 +298,7 @@ async fn receive(
     }
 }
 
-/// Sends waiting messages, and reports settlements in the order of sending.
+/// Sends waiting messages, and reports their settlements in the order of sending.
 async fn send_all(
     sender: &mut SenderLink,
     queue: &mut SendQueue,
@@ -307,14 +313,15 @@ async fn send_all(
         tokio::select! {
             biased;
             settled = async { first.expect("there is one").await }, if !queue.unsettled.is_empty() => {
-                // After an error the message stays unsettled, and is sent again over the next connection.
+                // After an error the message stays unsettled, and is sent again over the next
+                // connection.
                 let settled = settled?;
                 in_flight.pop_front();
                 let pending = queue.unsettled.pop_front().expect("each has its settling");
                 match settled {
                     Disposition::Accepted => drop(report_tx.send(LinkReport::Settled(pending.token, SendResult::Settled))),
                     Disposition::Rejected { .. } => drop(report_tx.send(LinkReport::Settled(pending.token, SendResult::Refused))),
-                    // The broker does not accept it now, so send it again.
+                    // The broker does not accept the message now, so it is sent again.
                     Disposition::Released | Disposition::Modified { .. } => {
                         queue.unsettled.push_back(pending);
                         let pending = queue.unsettled.back().expect("it was just put there");
@@ -324,7 +331,8 @@ async fn send_all(
             }
             transfer = queue.messages.recv(), if queue.unsettled.len() < SEND_WINDOW => {
                 let Some(pending) = transfer else { return std::future::pending().await };
-                // Mark the message as unsettled first: if the connection is lost while it is sent, it is sent again.
+                // The message counts as unsettled before it is sent. If the connection is lost
+                // meanwhile, it is sent again.
                 queue.unsettled.push_back(pending);
                 let pending = queue.unsettled.back().expect("it was just put there");
                 in_flight.push_back(sender.send_encoded(&pending.message).await?);

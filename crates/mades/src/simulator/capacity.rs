@@ -1,4 +1,5 @@
-//! Capacity of a step: messages and bytes per second, and workers that are busy with each message for a while.
+//! The capacity of a step: its messages and bytes per second, and workers that each message keeps
+//! busy for a while.
 use super::plan_time::PlanTime;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -7,20 +8,19 @@ use std::time::Duration;
 
 const MAX_WORKERS: u32 = 10_000;
 
-/// The capacity of a step. A missing value means no limit.
+/// The capacity of a step. A missing value means that there is no limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Capacity {
-    /// Messages per second.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::quantity::rate")]
     pub rate_per_s: Option<f64>,
     /// Bytes of payload per second.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::quantity::byte_rate")]
     pub bytes_per_s: Option<f64>,
-    /// Messages that are processed at the same time.
+    /// Number of messages that are processed at the same time.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::quantity::some_count")]
     pub workers: Option<u32>,
-    /// Time that a worker takes for a message, for example to sign and encrypt it.
+    /// Time that a worker needs for a message, for example to sign and encrypt it.
     #[serde(skip_serializing_if = "super::quantity::is_default")]
     pub work: PlanTime,
 }
@@ -49,7 +49,7 @@ pub(super) struct CapacityLimiter {
     s_per_byte: f64,
     work_time: Duration,
     workers_free_at: BinaryHeap<Reverse<Duration>>,
-    /// Time at which the last message is done.
+    /// Time at which the last message will be done.
     free_at: Duration,
 }
 
@@ -65,8 +65,8 @@ impl CapacityLimiter {
         }
     }
 
-    /// Time at which a message that arrives now is done. `slowness` stretches the processing time, and `resume`
-    /// postpones a time to the end of an outage.
+    /// Returns the time at which a message that arrives now will be done. `slowness` stretches the
+    /// time of the processing, and `resume` postpones a time to the end of an outage.
     pub(super) fn admit(
         &mut self,
         now: Duration,

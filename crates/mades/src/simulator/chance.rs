@@ -1,8 +1,8 @@
-//! Random decisions. Each is a function of the seed, its purpose and the message's number, so a seed yields the same
-//! faults in whatever order messages arrive.
+//! Makes random decisions. Each decision depends only on the seed, its purpose and the number of
+//! the message. A seed therefore yields the same faults, in whatever order the messages arrive.
 pub(super) use mailrun_journey::seeded::{SeededRng, hash_text};
 
-/// Random decisions of the simulator. Each uses a separate sequence of random numbers.
+/// Random decisions of the simulator. Each of them uses a separate sequence of random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RandomDecision {
     Error = 1,

@@ -1,11 +1,12 @@
 //! Delay of a message on one leg: its notation and its random values.
 //!
 //! ```text
-//! 10ms                  always the same
-//! 5ms..20ms             any of these, evenly
-//! exp:10ms              exponential, with that mean
-//! lognormal:10ms,0.8    half of them below 10 ms, their logarithms normal with that deviation
-//! file:PATH             times from a file, one a line, in the order of the messages' numbers, over and over
+//! 10ms                  always the same time
+//! 5ms..20ms             any time in this range, evenly distributed
+//! exp:10ms              exponential, with this mean
+//! lognormal:10ms,0.8    lognormal, with this median and this deviation of the logarithms
+//! file:PATH             times from a file, one per line, which the messages take in the order of
+//!                       their numbers, over and over
 //! ```
 use super::chance::SeededRng;
 use super::quantity;
@@ -30,7 +31,7 @@ enum DelayShape {
     Uniform(Duration, Duration),
     Exponential(Duration),
     LogNormal(Duration, f64),
-    /// Empty until the file has been read.
+    /// The list is empty until the file has been read.
     Times(Vec<Duration>),
 }
 
@@ -46,7 +47,7 @@ impl DelayDistribution {
     }
 
     /// # Errors
-    /// The mistake, and a correct example.
+    /// Names the mistake, and gives a correct example.
     pub fn parse(text: &str) -> Result<Self, String> {
         let shape = match text.split_once(':') {
             Some(("exp", mean)) => DelayShape::Exponential(quantity::time(mean)?),
@@ -73,10 +74,11 @@ impl DelayDistribution {
         }
     }
 
-    /// Reads its times from the file's text, one per line. Empty lines and lines that begin with # are skipped.
+    /// Reads the times of the distribution from the text of a file with one time per line. Empty
+    /// lines and lines that begin with # are skipped.
     ///
     /// # Errors
-    /// The number of the line, and its mistake.
+    /// Names the line and its mistake.
     pub fn read_times(&mut self, text: &str) -> Result<(), String> {
         let lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
         let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -108,7 +110,7 @@ fn scaled(time: Duration, factor: f64) -> Duration {
     Duration::try_from_secs_f64(time.as_secs_f64() * factor).unwrap_or(MAX_DELAY).min(MAX_DELAY)
 }
 
-/// A number of the standard normal distribution (Box and Muller, 1958).
+/// Returns a random number of the standard normal distribution (Box and Muller, 1958).
 fn normal(chance: &mut SeededRng) -> f64 {
     let radius = chance.unit();
     let turn = chance.unit();

@@ -1,16 +1,17 @@
-//! Behaviour of a pair of endpoints with a network between them: each step of a message, and its time. Pure: no
-//! clock, no sockets.
+//! The behaviour of a pair of endpoints with a network between them: the steps of each message, and
+//! the times of these steps. It has no clock and no sockets.
 //!
 //! ```text
 //! plan       all settings, as a plan file has them
+//! plan_file  reads a plan file
 //! plan_time  times in a plan
 //! quantity   rates and counts in a plan
-//! chance     decisions that a seed makes
+//! chance     random decisions, which depend on the seed
 //! delay      durations of the steps
 //! capacity   rates and workers of the steps
 //! outage     times in which a part is down
 //! model      the next step of each message
-//! truth      the record of what was done
+//! truth      the record of what the simulator did
 //! ```
 mod capacity;
 mod chance;
@@ -31,7 +32,8 @@ pub use plan::{EndpointMode, Faults, Leg, PRESETS, ReceivedOn, SimulatorPlan, Tr
 pub use plan_time::PlanTime;
 pub use truth::{DocumentKind, InjectedFaults, MessageFate, MessageRecord, SimulationTotals};
 
-/// Derives a number from the id of a message without a number. Random decisions about the message use it.
+/// Derives a number from an id, for a message that has no number. Random decisions about the
+/// message use the derived number.
 pub fn number_of(id: &[u8]) -> u64 {
     chance::hash_text(id)
 }

@@ -1,6 +1,6 @@
-//! The pair of endpoints as a state machine, which decides the fate of each message and the time of each step. The
-//! caller reports which messages it took from the outbox and which steps are done; the model returns the next steps. It
-//! has no clock and no socket.
+//! The pair of endpoints as a state machine, which decides the fate of each message and the time of
+//! each step. The caller reports which messages it has taken from the outbox and which steps are
+//! done, and the model returns the next steps. It has no clock and no socket.
 //!
 //! ```text
 //! endpoint  taken ─▶ reply ─▶ accept ─▶ inbox ─▶ DELIVERED ─▶ RECEIVED
@@ -8,9 +8,10 @@
 //! tracing   taken ─▶ reply ─▶ accept ─▶ event
 //! document  inbox ─▶ acknowledge ─▶ document
 //! ```
-//! Each step is due when the capacity and delay of its leg and the outages allow it, and the next begins when it is
-//! done. The outbox delivery is accepted only when the reply is settled, so that no message is lost in between. Random
-//! decisions are a function of the seed and the message's number.
+//! A step is due when the capacity and the delay of its leg and the outages permit it. The next
+//! step begins when the step is done. The delivery from the outbox is accepted only after the reply
+//! is settled, so that no message is lost in between. Each random decision depends only on the seed
+//! and the number of the message.
 use super::capacity::CapacityLimiter;
 use super::chance::{RandomDecision, SeededRng};
 use super::delay::DelayDistribution;
@@ -22,10 +23,10 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// A part that runs at less than this share of its speed starts no message.
+/// Speed at the beginning of a slow start, as a share of the full speed.
 const MIN_START_SPEED: f64 = 0.1;
 
-/// A message in transit. Keys of finished messages are never reused.
+/// Identifies a message in transit. The key of a finished message is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageKey {
     slot: u32,
@@ -44,27 +45,28 @@ impl MessageKey {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RefusalReason {
-    /// The plan asks for it.
+    /// The plan asks for the refusal.
     Injected,
     NoReceiver,
     UnknownReceiver,
     NoType,
-    /// Its body is not data.
+    /// The body of the message is not data.
     NoData,
     TooLong,
 }
 
-/// A step for the caller to perform.
+/// A step that the caller must perform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EndpointStep {
-    /// Accept the outbox delivery. It counts as done as soon as it is returned.
+    /// Accept the delivery from the outbox. The step counts as done as soon as it is returned.
     Accept,
     Reply(ReplyKind),
-    /// Put the message into B's inbox. `changed` selects the byte to change.
+    /// Put the message into B's inbox. If `changed` is set, one byte of the message must be
+    /// changed.
     Inbox {
-        /// 0, or 1 for the duplicate.
+        /// 0 for the message itself, and 1 for its duplicate.
         copy: u8,
-        /// A number that determines the byte's position.
+        /// A number that determines the position of the changed byte.
         changed: Option<u64>,
     },
     Event(SendEventKind),
@@ -73,14 +75,14 @@ pub enum EndpointStep {
         rejects: bool,
     },
     Document {
-        /// 0, or 1 for the duplicate.
+        /// 0 for the document itself, and 1 for its duplicate.
         copy: u8,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReplyKind {
-    /// ECP accepted the message.
+    /// The ECP endpoint accepted the message.
     Accepted,
     Refused(RefusalReason),
     /// EDX: the message was received.
@@ -101,7 +103,8 @@ pub enum SendEventKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConsumedMessage {
     pub identity: Option<(u64, Uuid)>,
-    /// Number for random decisions: the message's own, or one derived from its id.
+    /// Number for random decisions. It is the message's own number, or is derived from the id of
+    /// the message.
     pub number: u64,
     pub bytes: usize,
     pub tracing: bool,
@@ -115,7 +118,8 @@ struct SimulatedMessage<M> {
     consumed: ConsumedMessage,
     record: MessageRecord,
     tracing: bool,
-    /// Steps that are due or in progress, including the awaited acceptance by B's application.
+    /// Number of steps that are due or in progress. The awaited acceptance by B's application
+    /// counts as a step.
     open_steps: u8,
     accepting: bool,
     taken_by_receiver: bool,
@@ -149,7 +153,8 @@ struct MessageSlot<M> {
     message: Option<SimulatedMessage<M>>,
 }
 
-/// A due step: its time, its order, the message, and the step.
+/// A step that will be due: its time, its place among steps of the same time, the message, and the
+/// step.
 type DueStep = Reverse<(Duration, u64, MessageKey, EndpointStep)>;
 
 /// The pair of endpoints. `M` is the caller's data about each message.
@@ -169,12 +174,13 @@ pub struct Simulator<M> {
     records: VecDeque<MessageRecord>,
     keeps_records: bool,
     totals: SimulationTotals,
-    /// The highest number put into the inbox, and its run.
+    /// The highest number of a message that was put into the inbox, with the run of that message.
     highest_sequence: Option<(Uuid, u64)>,
 }
 
 impl<M> Simulator<M> {
-    /// Starts at time `began`. With `keeps_records`, `next_record` returns each message's record.
+    /// Starts at the time `began`. With `keeps_records`, `next_record` returns the record of each
+    /// message.
     pub fn new(plan: SimulatorPlan, began: Duration, keeps_records: bool) -> Self {
         Self {
             accept: CapacityLimiter::new(&plan.accept.capacity),
@@ -207,14 +213,14 @@ impl<M> Simulator<M> {
         self.slots.len() - self.free.len()
     }
 
-    /// Reports whether another message may be taken from the outbox now.
+    /// Returns true if the caller may take another message from the outbox now.
     pub fn has_capacity(&self, now: Duration) -> bool {
         let room =
             self.stored() < self.plan.max_stored_messages as usize && self.stored_bytes < self.plan.max_stored_size;
         room && self.accepting < self.plan.credit && self.when_up(OutageTarget::A, now) == now
     }
 
-    /// Time of the next step, if nothing else happens.
+    /// Returns the time of the next step if nothing else happens before.
     pub fn deadline(&self, now: Duration) -> Option<Duration> {
         let due = self.due_steps.peek().map(|Reverse((at, ..))| *at);
         let up = Some(self.when_up(OutageTarget::A, now)).filter(|at| *at > now);
@@ -249,7 +255,8 @@ impl<M> Simulator<M> {
         self.message_mut(key).map(|message| &mut message.content)
     }
 
-    /// The next due step. The caller reports every step except `Step::Accept` with `step_done` or `step_failed`.
+    /// Returns the next step that is due. The caller must report every step except
+    /// `EndpointStep::Accept` with `step_done` or `step_failed`.
     pub fn next_step(&mut self, now: Duration) -> Option<(MessageKey, EndpointStep)> {
         self.due_steps.peek().filter(|Reverse((at, ..))| *at <= now)?;
         let Reverse((_, _, key, step)) = self.due_steps.pop()?;
@@ -259,7 +266,7 @@ impl<M> Simulator<M> {
         Some((key, step))
     }
 
-    /// The step is done, and its message, if any, is settled.
+    /// Reports that a step is done, and that the message that it sent, if any, is settled.
     pub fn step_done(&mut self, key: MessageKey, step: EndpointStep, now: Duration) {
         if self.message(key).is_none() {
             return;
@@ -280,7 +287,8 @@ impl<M> Simulator<M> {
         self.close_step(key);
     }
 
-    /// The step failed because its receiver rejects the message, whose journey ends.
+    /// Reports that a step failed because its receiver rejects the message. This ends the message's
+    /// way.
     pub fn step_failed(&mut self, key: MessageKey, step: EndpointStep, now: Duration) {
         if let Some(message) = self.message_mut(key) {
             if !matches!(step, EndpointStep::Inbox { copy: 1.., .. } | EndpointStep::Document { copy: 1.. }) {
@@ -302,7 +310,7 @@ impl<M> Simulator<M> {
         let waits = self.waits_for_receiver();
         let Some(message) = self.message_mut(key).filter(|journey| waits && !journey.taken_by_receiver) else { return };
         message.taken_by_receiver = true;
-        // If it is not in the inbox yet, nothing waits for the acceptance.
+        // If the message is not in the inbox yet, nothing waits for its acceptance.
         let waited_for = message.record.inboxed.is_some();
         let delivered = message.record.delivered.is_some();
         if delivered {
@@ -329,8 +337,8 @@ impl<M> Simulator<M> {
         }
     }
 
-    /// Adds the acknowledgement document that B's application wrote about a message, with its length in bytes. This
-    /// completes the step that asked for it.
+    /// Adds the acknowledgement document that B's application wrote about a message. `bytes` is the
+    /// length of the document. This completes the step that asked for the document.
     pub fn acknowledge(&mut self, key: MessageKey, rejects: bool, bytes: usize, content: M, now: Duration) {
         let Some(message) = self.message(key) else { return };
         let consumed = ConsumedMessage {
@@ -341,7 +349,7 @@ impl<M> Simulator<M> {
             ..message.consumed
         };
         let drawn = self.draw_faults(&consumed);
-        // A document with a changed byte could not be recognised.
+        // The document is never corrupted, because nobody could recognise it afterwards.
         let fault = InjectedFaults { no_reply: false, corrupt: false, reject_document: rejects, ..drawn };
         let record = self.count_consumed(&consumed, fault, now);
         let document = self.store(SimulatedMessage {
@@ -374,13 +382,13 @@ impl<M> Simulator<M> {
         self.records.pop_front()
     }
 
-    /// The records of unfinished messages.
+    /// Returns the records of the unfinished messages.
     pub fn unfinished(&self) -> impl Iterator<Item = &MessageRecord> {
         self.slots.iter().filter_map(|slot| slot.message.as_ref()).map(|journey| &journey.record)
     }
 }
 
-/// Random and time-dependent decisions.
+/// Decisions that depend on chance and on time.
 impl<M> Simulator<M> {
     fn draw_faults(&self, consumed: &ConsumedMessage) -> InjectedFaults {
         let faults = &self.plan.faults;
@@ -451,7 +459,8 @@ impl<M> Simulator<M> {
         self.when_up(OutageTarget::A, at)
     }
 
-    /// Time at which something that leaves one endpoint now arrives at the other.
+    /// Returns the time at which a message that leaves one endpoint now arrives at the other
+    /// endpoint.
     fn after_network(&mut self, consumed: &ConsumedMessage, now: Duration) -> Duration {
         let slowdown = self.slowdown(now);
         let plan = &self.plan;
@@ -462,7 +471,7 @@ impl<M> Simulator<M> {
         self.when_up(OutageTarget::Network, at)
     }
 
-    /// Time at which A learns what B reports now.
+    /// Returns the time at which A learns what B reports now.
     fn arrival_at_a(&mut self, consumed: &ConsumedMessage, now: Duration) -> Duration {
         let slowdown = self.slowdown(now);
         let plan = &self.plan;
@@ -559,7 +568,8 @@ impl<M> Simulator<M> {
         }
     }
 
-    /// B's application has the message, and acknowledges it if configured to and if the message was not changed.
+    /// B's application has the message. If the plan wants acknowledgements and the message was not
+    /// changed, the application acknowledges the message.
     fn push_acknowledge(&mut self, key: MessageKey, now: Duration) {
         let Some(message) = self.message(key).filter(|_| self.plan.acknowledgement_documents) else { return };
         if message.consumed.kind == DocumentKind::Acknowledgement || message.record.fault.corrupt {
@@ -589,7 +599,7 @@ impl<M> Simulator<M> {
         self.set_fate(key, MessageFate::Delivered);
     }
 
-    /// A toolbox's only reply, which a fault may suppress.
+    /// Schedules the only reply of a toolbox. A fault may suppress it.
     fn push_status(&mut self, key: MessageKey, at: Duration, reply: ReplyKind) {
         let silent = self.message(key).is_some_and(|journey| journey.record.fault.no_reply);
         if silent {
@@ -694,7 +704,7 @@ impl<M> Simulator<M> {
         }
     }
 
-    /// Sets the fate of a message unless it already has one.
+    /// Sets the fate of a message, unless the message already has a fate.
     fn set_fate(&mut self, key: MessageKey, fate: MessageFate) {
         if let Some(message) = self.message_mut(key).filter(|journey| journey.record.fate == MessageFate::Unfinished) {
             message.record.fate = fate;
@@ -732,7 +742,7 @@ impl<M> Simulator<M> {
         self.totals.of_mut(kind)
     }
 
-    /// Decrements the number of open steps. After the last one, the message is finished.
+    /// Decrements the number of open steps. After the last step, the message is finished.
     fn close_step(&mut self, key: MessageKey) {
         let Some(message) = self.message_mut(key) else { return };
         message.open_steps -= 1;
@@ -788,8 +798,8 @@ mod tests {
         plan
     }
 
-    /// Performs every step as soon as it is due, and returns the steps with their times. Messages are taken from the
-    /// inbox at once.
+    /// Performs every step as soon as it is due, and returns the steps with their times. Messages
+    /// are taken from the inbox at once.
     fn run_to_rest(model: &mut Simulator<()>, mut now: Duration) -> Vec<(u64, EndpointStep)> {
         let mut log = Vec::new();
         loop {
@@ -1037,7 +1047,7 @@ mod tests {
         assert_eq!((document.consumed, document.inboxed), (ms(520), Some(ms(540))));
         let (_, steps) = documents_of(documents(|plan| plan.mode = EndpointMode::Toolbox));
         assert_eq!(steps.len(), 2);
-        // Leaves B when B is up again, and enters A when A is up.
+        // The document leaves B when B is up again, and enters A when A is up again.
         let (_, steps) = documents_of(documents(|plan| {
             plan.outages = ["B.down 500ms..1s", "A.down 1010ms..2s"].map(|text| Outage::parse(text).unwrap()).to_vec();
         }));

@@ -1,11 +1,12 @@
-//! Outages of endpoint A (the sending application's), endpoint B (the receiver's) or the network.
+//! Outages of endpoint A (on the sending application's side), of endpoint B (on the receiver's
+//! side), or of the network.
 use super::quantity;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutageTarget {
-    /// Endpoint A takes no message from the outbox and sends no reply or event.
+    /// Endpoint A takes no message from the outbox, and sends no reply or event.
     A,
     /// Endpoint B is offline, and messages for it wait.
     B,
@@ -13,7 +14,8 @@ pub enum OutageTarget {
     Network,
 }
 
-/// A time in which something is down: `A.down 10s..15s`, counted from when the simulator was ready.
+/// A period in which something is down, for example `A.down 10s..15s`. The times count from when
+/// the simulator was ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Outage {
@@ -25,7 +27,7 @@ pub struct Outage {
 
 impl Outage {
     /// # Errors
-    /// The mistake, and a correct example.
+    /// Names the mistake, and gives a correct example.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wrong = || format!("{text:?} is not a valid outage; use something like 'A.down 10s..15s' (A, B or net)");
         let (what, span) = text.trim().split_once(char::is_whitespace).ok_or_else(wrong)?;
@@ -54,9 +56,9 @@ impl From<Outage> for String {
     }
 }
 
-/// `at` itself if the target is up, otherwise the end of the outage.
+/// Returns `at` if the target is up at that time, otherwise the end of the outage.
 pub(super) fn up_at(outages: &[Outage], target: OutageTarget, mut at: Duration) -> Duration {
-    // An outage may end within the next one. There are few of them.
+    // An outage may end within another outage. There are only a few outages.
     while let Some(outage) =
         outages.iter().find(|outage| outage.target == target && outage.from <= at && at < outage.to)
     {
@@ -65,7 +67,7 @@ pub(super) fn up_at(outages: &[Outage], target: OutageTarget, mut at: Duration) 
     at
 }
 
-/// Time at which the target last came up, as of `at`.
+/// Returns the last time before or at `at` at which the target came up.
 pub(super) fn up_since(outages: &[Outage], target: OutageTarget, at: Duration) -> Duration {
     let ends = outages.iter().filter(|outage| outage.target == target && outage.to <= at).map(|outage| outage.to);
     ends.max().unwrap_or(Duration::ZERO)

@@ -1,4 +1,4 @@
-//! Plan of the simulator: all its settings, as written in a plan file or on the command line.
+//! The plan of the simulator. It has all settings, as a plan file or the command line gives them.
 use super::capacity::Capacity;
 use super::delay::DelayDistribution;
 use super::outage::Outage;
@@ -20,14 +20,15 @@ pub enum EndpointMode {
     Tracing,
 }
 
-/// Value that the event of a connectivity test reports.
+/// The value that the event of a connectivity test reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum TracingValue {
     /// The value that the protocol prescribes.
     #[default]
     Tracing,
-    /// The value that go-mades-bench needs: with TRACING it waits for ever.
+    /// The value that go-mades-bench needs. If the event says TRACING, go-mades-bench waits for
+    /// ever.
     Delivered,
 }
 
@@ -42,11 +43,11 @@ pub enum ReceivedOn {
     Consume,
 }
 
-/// A leg of the route: its delay and its capacity.
+/// A leg of the route, with its delay and its capacity.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Leg {
-    /// Delay after the capacity limit.
+    /// Delay that a message has after the capacity limit.
     pub delay: DelayDistribution,
     pub capacity: Capacity,
 }
@@ -54,25 +55,27 @@ pub struct Leg {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Faults {
-    /// The message is refused with an error reply (go-mades-bench crashes on it).
+    /// Probability that the message is refused with an error reply. go-mades-bench crashes on such
+    /// a reply.
     #[serde(deserialize_with = "quantity::probability")]
     pub reject: f64,
     pub reject_code: String,
     pub reject_message: String,
-    /// No reply is sent, but the message goes on.
+    /// Probability that no reply is sent although the message goes on.
     #[serde(deserialize_with = "quantity::probability")]
     pub no_reply: f64,
-    /// The message is lost silently between A and B.
+    /// Probability that the message is lost silently between A and B.
     #[serde(deserialize_with = "quantity::probability")]
     pub drop: f64,
-    /// The message does not reach B, and A reports that with an event or a status document FAILED.
+    /// Probability that the message does not reach B, and that A reports this with an event or a
+    /// status document FAILED.
     #[serde(deserialize_with = "quantity::probability")]
     pub fail: f64,
     #[serde(deserialize_with = "quantity::probability")]
     pub duplicate: f64,
     #[serde(deserialize_with = "quantity::probability")]
     pub corrupt: f64,
-    /// The message is delayed, so that others overtake it.
+    /// Probability that the message is delayed, so that other messages overtake it.
     #[serde(deserialize_with = "quantity::probability")]
     pub reorder: f64,
     pub reorder_by: PlanTime,
@@ -120,34 +123,34 @@ pub struct SimulatorPlan {
     pub tracing_value: TracingValue,
     pub received_on: ReceivedOn,
     pub seed: u64,
-    /// Codes of endpoint B. If there are none, any receiver code is accepted.
+    /// Component codes of endpoint B. If the list is empty, every receiver code is accepted.
     pub receivers: Vec<String>,
     pub sender_code: String,
-    /// From the outbox to the reply.
+    /// The way of a message from the outbox to the reply.
     pub accept: Leg,
-    /// From the reply to B's inbox.
+    /// The way of a message from the reply to B's inbox.
     pub network: Leg,
-    /// From the inbox back to A: DELIVERED, or the toolbox's reply.
+    /// The way back from the inbox to A: the event DELIVERED, or the reply of a toolbox.
     pub acknowledge: Leg,
     pub receive: DelayDistribution,
-    /// B's application sends an acknowledgement document for each message to A's inbox.
+    /// Set if B's application sends an acknowledgement document to A's inbox for each message.
     pub acknowledgement_documents: bool,
     /// Delay from when B's application has the message until it sends the document.
     pub document_delay: DelayDistribution,
     pub faults: Faults,
     pub outages: Vec<Outage>,
-    /// Duration of a slow start. After each start of A everything is slower for this time: ten times at first, then
-    /// less and less.
+    /// Duration of a slow start after each start of A. At first everything takes ten times as long,
+    /// and then less and less.
     pub slow_start: PlanTime,
     #[serde(deserialize_with = "quantity::size")]
     pub max_payload_size: u64,
-    /// Maximum number of messages taken from the outbox and not accepted.
+    /// Maximum number of messages that are taken from the outbox and not yet accepted.
     #[serde(deserialize_with = "quantity::count")]
     pub credit: u32,
-    /// Maximum number of messages in the pair. When it is reached, no more are taken.
+    /// Maximum number of messages in the pair. When it is reached, no more messages are taken.
     #[serde(deserialize_with = "quantity::count")]
     pub max_stored_messages: u32,
-    /// Maximum bytes of these messages.
+    /// Maximum number of bytes of these messages.
     #[serde(deserialize_with = "quantity::size")]
     pub max_stored_size: u64,
 }
@@ -181,11 +184,12 @@ impl Default for SimulatorPlan {
 pub const PRESETS: [&str; 3] = ["ideal", "ecp-2022", "custom-1563"];
 
 impl SimulatorPlan {
-    /// A built-in plan.
+    /// Returns a built-in plan, or `None` if there is no plan of this name.
     ///
-    /// `ideal` takes no time. `ecp-2022` is go-mades-bench's published run against ECP: 10.8 replies, 7.3 messages and
-    /// 6.5 acknowledgements per second. `custom-1563` is its run against another implementation: 1,563 messages per
-    /// second, with 1.6 s from the inbox to the event at a window of 5,000.
+    /// The plan `ideal` takes no time. The plan `ecp-2022` is the run against ECP that
+    /// go-mades-bench published: 10.8 replies, 7.3 messages and 6.5 acknowledgements per second.
+    /// The plan `custom-1563` is the published run against another implementation: 1,563 messages
+    /// per second, with 1.6 s from the inbox to the event at a window of 5,000.
     pub fn preset(name: &str) -> Option<Self> {
         let rate = |rate| Capacity { rate_per_s: Some(rate), ..Capacity::default() };
         let leg = |per_s| Leg { capacity: rate(per_s), delay: DelayDistribution::default() };
@@ -211,10 +215,10 @@ impl SimulatorPlan {
         ]
     }
 
-    /// Checks the plan.
+    /// Checks that all settings are valid.
     ///
     /// # Errors
-    /// A sentence that names the setting.
+    /// Names the setting that is invalid.
     pub fn check(&self) -> Result<(), String> {
         for (name, probability) in self.faults.probabilities() {
             if !(0.0..=1.0).contains(&probability) {

@@ -1,12 +1,12 @@
-//! Reads a plan file of the simulator (TOML) and applies it to a preset. All mistakes are reported with their
-//! positions.
+//! Reads a plan file of the simulator (TOML), and applies it to a preset. All mistakes in the file
+//! are reported with their positions.
 use super::SimulatorPlan;
 use mailrun_party::toml_file::{ConfigError, ErrorCollector, Section};
 use std::path::Path;
 
 const MAX_PLAN_BYTES: usize = 1 << 20;
 
-/// A key, and an example of its value.
+/// A key of the plan, and an example of its value.
 type PlanKey = (&'static str, &'static str);
 
 const PLAN: &[PlanKey] = &[
@@ -43,10 +43,10 @@ const FAULTS: &[PlanKey] = &[
     ("reject_documents", "'1%'"),
 ];
 
-/// Reads a plan and applies it to a preset.
+/// Reads a plan file, and applies it to a preset.
 ///
 /// # Errors
-/// All mistakes, one per line, in the order of the file: `plan.toml:1:8: …`.
+/// Lists all mistakes in the order of the file, one per line: `plan.toml:1:8: …`.
 pub fn read(text: &str, file: &Path, preset: &SimulatorPlan) -> Result<SimulatorPlan, String> {
     let errors = ErrorCollector::default();
     if let Some(root) = Section::root(text, MAX_PLAN_BYTES, &errors) {
@@ -83,7 +83,7 @@ fn check_plan(mut root: Section<'_>) {
 fn check_keys(section: &mut Section<'_>, keys: &[PlanKey]) {
     for (key, example) in keys {
         section.check(key, example, |mut plan: SimulatorPlan| {
-            // `work` needs workers, whose number may be set on another line.
+            // `work` needs workers, and their number may be set on another line.
             for leg in [&mut plan.accept, &mut plan.network, &mut plan.acknowledge] {
                 leg.capacity.workers.get_or_insert(1);
             }
@@ -92,7 +92,7 @@ fn check_keys(section: &mut Section<'_>, keys: &[PlanKey]) {
     }
 }
 
-/// Overwrites values of a table with those of another.
+/// Overwrites values of the table `into` with those of the table `from`.
 fn merge(into: &mut toml::Table, from: toml::Table) {
     for (key, value) in from {
         match (into.get_mut(&key), value) {
@@ -182,7 +182,8 @@ mod tests {
                 toml::from_str::<SimulatorPlan>(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
             }
         }
-        // A plan with all optional values is written with all keys, and each of them must be known.
+        // A plan with all optional values is written with all keys, and the reader must know each
+        // of them.
         let mut plan = SimulatorPlan::default();
         for leg in [&mut plan.accept, &mut plan.network, &mut plan.acknowledge] {
             *leg = toml::from_str(

@@ -1,5 +1,5 @@
-//! Quantities in a plan: `250ms`, `5s..10s`, `64k`, `1%`; times of up to a week. A number may be written as a TOML
-//! number, or as text with a unit.
+//! Reads the quantities in a plan: `250ms`, `5s..10s`, `64k`, `1%`. A time is at most a week. A
+//! number may be a TOML number, or a text with a unit.
 pub use mailrun_journey::quantities::bytes;
 use mailrun_journey::quantities::{self, count_up_to, duration, interval};
 use serde::de::{Deserialize, Deserializer, Error};
@@ -7,15 +7,16 @@ use std::time::Duration;
 
 const MAX_TIME: Duration = Duration::from_secs(7 * 86_400);
 
-/// A time: `250ms`, `10s`, `1m`, `1h30m`; a bare number is seconds.
+/// Reads a time, for example `250ms`, `10s`, `1m` or `1h30m`. A number without a unit is in
+/// seconds.
 ///
 /// # Errors
-/// The mistake, and a correct example.
+/// Names the mistake, and gives a correct example.
 pub fn time(text: &str) -> Result<Duration, String> {
     at_most_a_week(text, duration(text)?)
 }
 
-/// Parses a span of time: `10s..15s`.
+/// Reads a span of time, for example `10s..15s`.
 pub(super) fn span(text: &str) -> Result<(Duration, Duration), String> {
     let (from, to) = interval(text)?;
     Ok((from, at_most_a_week(text, to)?))
@@ -47,32 +48,32 @@ where
     }
 }
 
-/// A probability: `0.01`, `'1%'`.
+/// Reads a probability, for example `0.01` or `'1%'`.
 pub(super) fn probability<'de, D: Deserializer<'de>>(plan: D) -> Result<f64, D::Error> {
     read(plan, quantities::probability)
 }
 
-/// Bytes: `65536`, `'64k'`.
+/// Reads a number of bytes, for example `65536` or `'64k'`.
 pub(super) fn size<'de, D: Deserializer<'de>>(plan: D) -> Result<u64, D::Error> {
     read(plan, bytes)
 }
 
-/// A count: `10000`, `'10k'`.
+/// Reads a count, for example `10000` or `'10k'`.
 pub(super) fn count<'de, D: Deserializer<'de>>(plan: D) -> Result<u32, D::Error> {
     read(plan, small_count)
 }
 
-/// As `count`, but optional.
+/// Reads a count that may be missing.
 pub(super) fn some_count<'de, D: Deserializer<'de>>(plan: D) -> Result<Option<u32>, D::Error> {
     read(plan, small_count).map(Some)
 }
 
-/// Messages per second: `10.8`, `'500/m'`.
+/// Reads a rate in messages per second, for example `10.8` or `'500/m'`.
 pub(super) fn rate<'de, D: Deserializer<'de>>(plan: D) -> Result<Option<f64>, D::Error> {
     read(plan, quantities::rate).map(Some)
 }
 
-/// Bytes per second: `1e6`, `'1M'`.
+/// Reads a rate in bytes per second, for example `1e6` or `'1M'`.
 pub(super) fn byte_rate<'de, D: Deserializer<'de>>(plan: D) -> Result<Option<f64>, D::Error> {
     read(plan, |text| bytes(text).map(|bytes| bytes as f64)).map(Some)
 }

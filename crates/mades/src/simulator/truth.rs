@@ -1,4 +1,5 @@
-//! The simulator's record of what it did, per message and in total. The bench's report is compared with it.
+//! The simulator's record of what it did, for each message and in total. The report of the bench is
+//! compared with it.
 use mailrun_journey::Latencies;
 use mailrun_journey::record::LatencyMs;
 use serde::{Serialize, Serializer};
@@ -9,10 +10,9 @@ use uuid::Uuid;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MessageFate {
-    /// The message is still in transit.
     #[default]
     Unfinished,
-    /// The message is in B's inbox, and A reported it.
+    /// The message is in B's inbox, and A has reported that.
     Delivered,
     Refused,
     Lost,
@@ -25,19 +25,21 @@ pub enum MessageFate {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DocumentKind {
-    /// Any message that does not acknowledge another.
+    /// A message that does not acknowledge another message.
     #[default]
     Message,
-    /// An acknowledgement document, sent by B's application or naming a message in `baCorrelationID`.
+    /// An acknowledgement document. B's application sends it, or it names a message in
+    /// `baCorrelationID`.
     Acknowledgement,
 }
 
-/// Bit that distinguishes an acknowledgement's number from its message's.
+/// Bit in which the number of an acknowledgement differs from the number of its message.
 const ACKNOWLEDGEMENT_BIT: u64 = 1 << 63;
 
 impl DocumentKind {
-    /// The number for random decisions about a document, derived from its message's number. An acknowledgement needs
-    /// another one, because otherwise it would always share its message's fate.
+    /// Returns the number for random decisions about a document, derived from the number of its
+    /// message. An acknowledgement has a number of its own, because otherwise it would always have
+    /// the same fate as its message.
     pub(crate) fn chance_number(self, number: u64) -> u64 {
         match self {
             Self::Message => number,
@@ -45,7 +47,7 @@ impl DocumentKind {
         }
     }
 
-    /// Most records are about messages and leave the kind out.
+    /// Most records are about messages, so they leave the kind out.
     fn is_message(&self) -> bool {
         *self == Self::Message
     }
@@ -88,29 +90,30 @@ impl fmt::Display for InjectedFaults {
     }
 }
 
-/// Record of one message. Times are nanoseconds of CLOCK_MONOTONIC.
+/// Record of one message. Times are in nanoseconds of CLOCK_MONOTONIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MessageRecord {
-    /// The message's number in its run, or `None` if it was not sent by a bench.
+    /// Number of the message in its run. `None` if no bench sent the message.
     pub seq: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "in_words")]
     pub run: Option<Uuid>,
-    /// The kind of document. An acknowledgement has the number of the message that it acknowledges.
+    /// Kind of the document. An acknowledgement has the number of the message that it acknowledges.
     #[serde(skip_serializing_if = "DocumentKind::is_message")]
     pub kind: DocumentKind,
-    /// Time at which it was taken from the outbox, or sent by B's application.
+    /// Time at which the message was taken from the outbox, or sent by B's application.
     #[serde(serialize_with = "nanoseconds")]
     pub consumed: Duration,
-    /// Time at which its reply was settled: first for ECP, last for EDX.
+    /// Time at which the reply was settled. For ECP the reply is the first step, and for EDX it is
+    /// the last step.
     #[serde(serialize_with = "optional_nanoseconds")]
     pub replied: Option<Duration>,
-    /// Time at which it was settled in the inbox.
+    /// Time at which the message was settled in the inbox.
     #[serde(serialize_with = "optional_nanoseconds")]
     pub inboxed: Option<Duration>,
-    /// Time at which its event DELIVERED, or the event of a connectivity test, was settled.
+    /// Time at which the event DELIVERED, or the event of a connectivity test, was settled.
     #[serde(serialize_with = "optional_nanoseconds")]
     pub delivered: Option<Duration>,
-    /// Time at which its event RECEIVED was settled.
+    /// Time at which the event RECEIVED was settled.
     #[serde(serialize_with = "optional_nanoseconds")]
     pub received: Option<Duration>,
     pub fate: MessageFate,
@@ -135,50 +138,54 @@ fn as_text<S: Serializer>(faults: &InjectedFaults, serializer: S) -> Result<S::O
     done.then(|| faults.to_string()).serialize(serializer)
 }
 
-/// Counts of the whole run. `consumed` is the sum of the six fates and of the unfinished messages.
+/// Counts of the whole run. `consumed` is the sum of the six fates and the unfinished messages.
 #[derive(Clone, Debug, Default)]
 pub struct SimulationTotals {
-    /// Messages that were still in the outbox at the end. Known only for our own queues.
+    /// Number of messages that were still in the outbox at the end. Only known for queues in this
+    /// process.
     pub waiting: u64,
     pub consumed: u64,
     pub bytes: u64,
-    /// Fate: in the inbox, and reported.
+    /// Fate: the message is in the inbox, and A has reported that.
     pub delivered: u64,
     pub refused: u64,
     pub lost: u64,
     pub failed: u64,
     pub traced: u64,
-    /// Fate: the broker did not accept the report.
+    /// Fate: the broker did not accept the report about the message.
     pub undeliverable: u64,
     pub replies: u64,
-    /// Messages settled in the inbox, including duplicates.
+    /// Number of messages that were settled in the inbox, including duplicates.
     pub inboxed: u64,
     pub events_delivered: u64,
     pub events_received: u64,
     pub events_failed: u64,
     pub events_tracing: u64,
-    /// Messages to which no reply was sent on purpose.
+    /// Number of messages to which no reply was sent on purpose.
     pub unanswered: u64,
     pub duplicated: u64,
     pub corrupted: u64,
-    /// Changed messages in the inbox. Each copy counts.
+    /// Number of changed messages in the inbox. Each copy counts.
     pub corrupt_copies: u64,
-    /// Messages that failed silently, because their toolbox's only reply was suppressed.
+    /// Number of messages that failed without a report, because the only reply of the toolbox was
+    /// suppressed.
     pub failed_silently: u64,
     pub held_back: u64,
-    /// Messages put into the inbox after a message of the same run with a higher number.
+    /// Number of messages that were put into the inbox after a message of the same run with a
+    /// higher number.
     pub overtaken: u64,
-    /// Documents put into the inbox that reject their message, without duplicates.
+    /// Number of documents in the inbox that reject their message. Duplicates do not count.
     pub rejecting: u64,
-    /// Time from the outbox to the settled reply.
+    /// Times from the outbox to the settled reply.
     pub to_reply: Latencies,
-    /// Time from the outbox to the inbox.
+    /// Times from the outbox to the inbox.
     pub to_inbox: Latencies,
-    /// Time from the outbox to DELIVERED, or to the event of a connectivity test.
+    /// Times from the outbox to DELIVERED, or to the event of a connectivity test.
     pub to_delivered: Latencies,
-    /// Time from the outbox to RECEIVED.
+    /// Times from the outbox to RECEIVED.
     pub to_received: Latencies,
-    /// The same counts for acknowledgement documents, which are in no other count. `None` without any.
+    /// The same counts for acknowledgement documents, which no other count includes. `None` if
+    /// there were no such documents.
     pub acknowledgements: Option<Box<Self>>,
 }
 
@@ -252,7 +259,7 @@ impl SimulationTotals {
         }
     }
 
-    /// The line that ends a record: `{"totals": …}`.
+    /// Returns the last line of a record: `{"totals": …}`.
     pub fn to_line(&self) -> String {
         serde_json::json!({ "totals": self.line() }).to_string()
     }

@@ -1,6 +1,6 @@
-//! The client against ActiveMQ Artemis, an ECP endpoint's internal broker. To run: `scripts/start-artemis.sh
-//! /tmp/artemis/broker 5673`, then `ARTEMIS=127.0.0.1:5673 cargo test -p mailrun-mades --test mades artemis --
-//! --ignored`.
+//! Tests the client against ActiveMQ Artemis, which is the internal broker of an ECP endpoint. To
+//! run the tests: `scripts/start-artemis.sh /tmp/artemis/broker 5673`, then `ARTEMIS=127.0.0.1:5673
+//! cargo test -p mailrun-mades --test mades artemis -- --ignored`.
 use crate::peer::limited;
 use mailrun_mades::api::{EndpointQueueNames, InboxMessage, OutgoingProperties, Submission, payload};
 use mailrun_mades::{Broker, Connection, Disposition, Error, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
@@ -30,7 +30,7 @@ fn messages_go_through_and_foreign_ones_are_given_back() {
                 assert_eq!(one.await.unwrap(), Disposition::Accepted);
             }
         }
-        // Accepts the messages of the second run, and holds those of the first.
+        // This accepts the messages of the second run, and holds the messages of the first run.
         let mut inlet = connection.attach_receiver(&ReceiverOptions::new(&*queue, 200)).await.unwrap();
         let mut held = Vec::new();
         let mut taken = 0;
@@ -51,7 +51,7 @@ fn messages_go_through_and_foreign_ones_are_given_back() {
         assert!(held.len() >= 50);
         inlet.close().await.unwrap();
         drop(held);
-        // The held messages are back in the queue, and are now accepted.
+        // The held messages are back in the queue, and are accepted now.
         let mut inlet = connection.attach_receiver(&ReceiverOptions::new(&*queue, 200)).await.unwrap();
         let mut again = 0;
         while let Ok(arrival) = tokio::time::timeout(Duration::from_secs(1), inlet.next()).await {

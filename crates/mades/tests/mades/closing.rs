@@ -1,4 +1,5 @@
-//! Ends of connections. An orderly close is no error with any broker, and any other end is reported in time.
+//! Tests the ends of connections. An orderly close is no error with any broker, and any other end
+//! is reported in time.
 use crate::peer::{broker, limited, our_own, start};
 use crate::script::{Then, attach, begin, detach, handshake, say, say_and};
 use fe2o3_amqp_types::definitions::{AmqpError, Role};
@@ -13,7 +14,8 @@ fn template() -> OutgoingTemplate {
     OutgoingProperties::new("receiver", "TYPE").template(Uuid::from_u128(1), payload("octets"))
 }
 
-/// Sends a message to a queue, receives it and closes at once, without waiting for anything in transit.
+/// Sends a message to a queue, receives it, and closes at once without waiting for anything in
+/// transit.
 async fn visit(broker: &Broker, queue: &str) {
     let mut connection = Connection::open(broker).await.unwrap();
     let mut sender = connection.attach_sender(&SenderOptions::new(queue, 8)).await.unwrap();
@@ -34,7 +36,7 @@ fn an_orderly_farewell_is_no_error() {
         for _ in 0..20 {
             visit(&broker(port), "q").await;
         }
-        // fe2o3-amqp's acceptor, with nothing in transit.
+        // This is the acceptor of fe2o3-amqp, with nothing in transit.
         let port = start().await;
         for _ in 0..5 {
             let mut connection = Connection::open(&broker(port)).await.unwrap();
@@ -45,7 +47,8 @@ fn an_orderly_farewell_is_no_error() {
     });
 }
 
-/// The caller must start RabbitMQ and Artemis. MAILRUN_TEST_BROKERS has their URLs, with a queue as path.
+/// The caller must start RabbitMQ and Artemis. The variable MAILRUN_TEST_BROKERS has their URLs,
+/// with a queue as the path.
 #[test]
 #[ignore = "needs brokers: MAILRUN_TEST_BROKERS=\"amqp://user:password@host:port/queue …\""]
 fn nor_at_brokers() {
@@ -107,7 +110,7 @@ fn who_hangs_up_in_place_of_a_farewell_is_lost() {
         let connection = Connection::open(&broker(port)).await.unwrap();
         let error = connection.close().await.unwrap_err();
         assert!(matches!(error, Error::Lost { .. }), "{error:?}");
-        // The peer disconnects before it.
+        // Here the peer disconnects before the close.
         let port = say(vec![handshake()], Then::HangUp).await;
         let mut connection = Connection::open(&broker(port)).await.unwrap();
         connection.closed().await;

@@ -1,4 +1,5 @@
-//! Malicious peers: garbage, partial input, silence, wrong lengths, and disconnections at any byte.
+//! Tests malicious peers, which send garbage, partial input, or wrong lengths, are silent, or
+//! disconnect at any byte.
 use crate::peer::{TEST_TIMEOUT, broker, connected, limited, listener, our_own};
 use crate::script::{
     Then, anonymous, attach, begin, client, detach, detach_of, drain, end, flow, handshake, handshake_with, piece, say,
@@ -42,7 +43,8 @@ fn a_peer_may_hang_up_or_fall_silent_at_any_octet_of_the_handshake() {
             let text = error.to_string();
             assert!(matches!(error, Error::TimedOut { .. }) && text.contains("the AMQP handshake"), "{cut}: {text}");
         }
-        // The complete handshake opens a connection, whose end is then reported.
+        // The complete handshake opens a connection, and the end of this connection is then
+        // reported.
         let mut connection = opened(&handshake, Then::HangUp).await.unwrap();
         let error = connection.closed().await;
         assert_eq!(error.retry(), Retry::OtherConnection, "{error:?}");
@@ -58,7 +60,7 @@ fn frames_that_lie_about_their_length_are_refused() {
             let error = opened(&said, Then::HangUp).await.expect_err("a lie");
             assert!(matches!(error, Error::Lost { .. } | Error::PeerMisbehaved { .. }), "{size}: {error:?}");
         }
-        // The same after the connection is open.
+        // The same lies must have the same effect after the connection is open.
         for lie in [&[0, 0, 0, 4][..], &[0, 0, 0, 9, 2, 0, 0, 0, 0xff], &[0, 0, 0, 8, 9, 0, 0, 0], &[0xff; 16]] {
             let said = [&handshake()[..], lie].concat();
             match opened(&said, Then::Stay).await {
@@ -80,7 +82,7 @@ fn who_speaks_something_else_is_told_from_the_first_octets() {
         assert!(error.to_string().contains("does not speak AMQP 1.0: it answers \"HTTP/1.1\""), "{error}");
         let error = opened(b"220 mail.example ESMTP\r\n", Then::Stay).await.unwrap_err();
         assert!(matches!(error, Error::NotAmqp { .. }), "{error:?}");
-        // AMQP 0-9-1 answers with the version that it wants.
+        // A server of AMQP 0-9-1 answers with the version that it wants.
         let error = opened(b"AMQP\x00\x00\x09\x01", Then::HangUp).await.unwrap_err();
         assert!(matches!(error, Error::NotAmqp { .. } | Error::PeerMisbehaved { .. }), "{error:?}");
     });
@@ -103,7 +105,8 @@ fn nothing_listens_and_no_such_host() {
 #[test]
 fn a_link_that_is_refused_as_brokers_do_it_names_the_queue() {
     limited(async {
-        // Attached without a node, and detached with the reason (AMQP 1.0 part 2 §2.6.3).
+        // The peer attaches the link without a node, and detaches it with the reason (AMQP 1.0 part
+        // 2 §2.6.3).
         for (condition, wanted) in [
             (AmqpError::NotFound, "the queue q does not exist"),
             (AmqpError::ResourceLocked, "queue q is held exclusively"),
@@ -192,13 +195,15 @@ fn a_server_that_sends_more_than_it_was_let_is_refused() {
                 Err(error) => break error,
             }
         };
-        // Twice the credit, because RabbitMQ 3 does not count messages in transit.
+        // The client accepts twice the credit, because RabbitMQ 3 does not count messages in
+        // transit.
         assert_eq!(arrived, 16);
         assert!(matches!(error, Error::PeerMisbehaved { .. }), "{error:?}");
     });
 }
 
-/// Sends an endless message in pieces of `piece_bytes` to a receiver that accepts at most `most` bytes.
+/// Sends an endless message in pieces of `piece_bytes` to a receiver that accepts at most `most`
+/// bytes.
 async fn endless(piece_bytes: usize, most: u64) {
     let written = Arc::<AtomicU64>::default();
     let counted = Arc::clone(&written);
@@ -221,7 +226,7 @@ async fn endless(piece_bytes: usize, most: u64) {
     let error = next.unwrap_or_else(|_| panic!("{written} octets are taken")).unwrap_err();
     assert_eq!(error, Error::Oversized { queue: "q".to_owned(), limit: most });
     assert!(written < most + (32 << 20), "what waits in sockets is all that came");
-    // The message goes on after its link has ended, which ends the session and then the connection.
+    // The message goes on after its link has ended. This ends the session and then the connection.
     let error = connection.closed().await.to_string();
     let expected = "the peer violates AMQP 1.0: amqp:not-allowed: transfers of a session that we have ended go on; this \
         ends the connection";
@@ -238,7 +243,8 @@ fn one_in_pieces_of_an_octet_too() {
     limited(endless(1, 10_000));
 }
 
-/// Error of `next` for a peer that sends these bytes on our link and then never answers.
+/// Returns the error of `next` for a peer that sends these bytes on the client's link and then
+/// never answers.
 async fn after(said: Vec<u8>) -> Error {
     let link = attach("test:q:1", Role::Sender, Some("q"));
     let port = say(vec![handshake(), begin(), [link, said].concat()], Then::Stay).await;
@@ -282,7 +288,7 @@ fn who_breaks_a_rule_and_answers_nothing_loses_what_the_error_names_at_once() {
             ),
             (
                 [detach_of(7), anonymous(&[7; 10])].concat(),
-                // Detaching a link that does not exist makes no difference.
+                // Detaching a link that does not exist changes nothing.
                 "amqp:invalid-field: a transfer without delivery-id",
                 link,
             ),
@@ -335,8 +341,8 @@ fn a_session_that_the_broker_ends_takes_no_other_link_with_it() {
     });
 }
 
-/// A peer that sends these parts when asked, and then disconnects or reads to the end. Returns its port, and a channel
-/// of the bytes that it reads after the parts.
+/// Starts a peer that sends these parts when the client asks for them, and then reads to the end.
+/// Returns the port of the peer, and a channel with the bytes that the peer reads after the parts.
 async fn heard_by(parts: Vec<Vec<u8>>) -> (u16, tokio::sync::oneshot::Receiver<Vec<u8>>) {
     let (tell, told) = tokio::sync::oneshot::channel();
     let tell = Arc::new(std::sync::Mutex::new(Some(tell)));
@@ -401,7 +407,7 @@ fn bad_input_gives_one_line_with_the_cause_and_leaves_nothing_running() {
             // If the socket stayed open, the test would not end.
             ended.await.unwrap();
         }
-        // In the middle of a message.
+        // Here the connection ends in the middle of a message.
         let link = [attach("test:q:1", Role::Sender, Some("q")), piece(0, &[7; 100], true)].concat();
         let cut = [&link[..], &transfer(0, &[7; 100])[..50]].concat();
         for said in [link, cut] {
@@ -421,7 +427,7 @@ fn bad_input_gives_one_line_with_the_cause_and_leaves_nothing_running() {
 fn a_peer_reads_why_we_end_the_connection() {
     limited(async {
         let says = |heard: &[u8], why: &str| heard.windows(why.len()).any(|octets| octets == why.as_bytes());
-        // The peer never opens the connection.
+        // Here the peer never opens the connection.
         let unopened = handshake();
         let open = unopened.windows(3).position(|octets| octets == [0, 0x53, 0x10]).unwrap() - 8;
         for cut in [open - 8, open] {
@@ -431,7 +437,7 @@ fn a_peer_reads_why_we_end_the_connection() {
             let heard = heard.await.unwrap();
             assert!(says(&heard, "amqp:resource-limit-exceeded") && says(&heard, "the handshake took too long"));
         }
-        // The peer falls silent.
+        // Here the peer falls silent.
         let (port, heard) = heard_by(vec![handshake()]).await;
         let broker = Broker { idle_timeout: SHORT_TIMEOUT, ..broker(port) };
         let connection = Connection::open(&broker).await.unwrap();
@@ -516,7 +522,7 @@ fn an_offer_that_waits_for_credit_ends_with_its_link_or_its_connection() {
                     told.notified().await;
                     let _ = stream.write_all(&last_words).await;
                     if !last_words.is_empty() {
-                        // The connection stays.
+                        // The connection stays open.
                         told.notified().await;
                     }
                 }
@@ -573,7 +579,7 @@ fn filled(queues: &MemoryQueues, messages: usize, length: usize) -> QueueIndex {
     id
 }
 
-/// Waits, within a time limit, until the condition holds.
+/// Waits until the condition holds, but only within a time limit.
 async fn until(what: impl Fn() -> bool) {
     let waiting = async {
         while !what() {
@@ -614,7 +620,7 @@ fn one_that_never_reads_keeps_what_its_socket_holds_and_others_get_the_rest() {
         }
         until(|| queues.counts(id).accepted as usize == 4000 - held).await;
         assert_eq!((queues.counts(id).waiting, queues.counts(id).held), (0, held));
-        // The consumer that never read got none of the messages before it left.
+        // The consumer that never read got none of these messages before it left.
         drop(deaf);
         for _ in 0..held {
             let handle = next_handle(&mut receiver).await;
@@ -733,7 +739,7 @@ fn a_peer_that_is_silent_for_too_long_is_lost_and_one_that_wants_to_hear_us_does
     });
 }
 
-/// Reports whether the last fields of a flow are link-credit 0, available null and drain true.
+/// Returns true if the last fields of a flow are link-credit 0, available null and drain true.
 fn has_drained(heard: &[u8]) -> bool {
     let starts = (0..heard.len()).filter(|at| heard[*at..].starts_with(&[0, 0x53, 0x13]));
     starts.map(|at| &heard[at - 8..]).any(|frame| {
@@ -805,7 +811,8 @@ proptest! {
             match opened(&[&before[from][..], &octets].concat(), Then::HangUp).await {
                 Err(error) => assert!(!error.to_string().is_empty()),
                 Ok(mut connection) => {
-                    // The peer has sent a whole handshake, so the end must be reported within the test's time limit.
+                    // The peer has sent a whole handshake, so the end must be reported within the
+                    // time limit of the test.
                     let _ = connection.closed().await;
                 }
             }

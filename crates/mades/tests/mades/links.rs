@@ -1,4 +1,4 @@
-//! Messages to and from queues: sent, settled in each way, and links that end.
+//! Tests messages to and from queues: messages that are settled in each way, and links that end.
 use crate::peer::{broker, connected, limited, start};
 use mailrun_mades::api::{BodyContent, OutgoingProperties, OutgoingTemplate, content, payload};
 use mailrun_mades::{
@@ -47,7 +47,8 @@ fn each_disposition_is_told_as_it_is() {
             let mut template = template();
             let mut settling = Vec::new();
             for sequence in 0..20 {
-                // The window is smaller, so settle messages to make room.
+                // The window is smaller than the number of messages, so messages must be settled to
+                // make room.
                 if sender.available_window() == 0 {
                     let first: mailrun_mades::DispositionFuture = settling.remove(0);
                     assert_eq!(first.await.unwrap(), expected);
@@ -91,8 +92,8 @@ fn a_link_that_is_refused_says_what_to_do() {
         ] {
             let mut connection = connected().await;
             let plan = SenderOptions::new(format!("detach:{condition}"), 8);
-            // The acceptor attaches the link before it ends it, so the error comes from attaching or from the first
-            // message.
+            // The acceptor attaches the link before it ends the link. The error may therefore come
+            // from attaching or from the first message.
             let error = match connection.attach_sender(&plan).await {
                 Err(error) => error,
                 Ok(mut outlet) => outlet.closed().await,
@@ -130,7 +131,7 @@ fn deliveries_come_in_order_and_are_settled_as_we_say() {
         let (connection, mut receiver) = receiver(64).await;
         for number in 0..10_u32 {
             let Delivery { handle: ticket, message } = delivery(&mut receiver).await;
-            // A uint: zero takes one byte (AMQP 1.0 part 1 §1.6.5).
+            // The number is a uint, in which zero takes one byte (AMQP 1.0 part 1 §1.6.5).
             let value = if number == 0 { vec![0x43] } else { vec![0x52, number as u8] };
             assert_eq!(message.octets()[..], [&[0, 0x53, 0x77], &value[..]].concat());
             match number {
@@ -140,7 +141,7 @@ fn deliveries_come_in_order_and_are_settled_as_we_say() {
                 _ => receiver.modify(ticket).unwrap(),
             }
         }
-        // While it waits for this message, the client reports the accepted ones to the peer.
+        // While the client waits for this message, it reports the accepted messages to the peer.
         let counts = delivery(&mut receiver).await;
         assert_eq!(content(&counts.message), BodyContent::Text("[5, 1, 3, 1]"));
         assert!(!counts.is_redelivered());
@@ -168,7 +169,7 @@ fn what_waits_can_be_given_up_without_losing_a_message() {
         let (_connection, mut receiver) = receiver(64).await;
         let mut numbers = 0;
         while numbers < 10 {
-            // Cancel the call again and again, at any point.
+            // The call is cancelled again and again, at any point.
             if let Ok(arrival) = tokio::time::timeout(Duration::from_micros(20), receiver.next()).await {
                 let IncomingDelivery::Delivery(delivery) = arrival.unwrap() else { panic!("decodable") };
                 receiver.accept(delivery.handle).unwrap();

@@ -1,4 +1,5 @@
-//! The client from outside: against fe2o3-amqp's acceptor, scripted peers, and malicious peers.
+//! Tests the client from outside, against the acceptor of fe2o3-amqp, against scripted peers, and
+//! against malicious peers.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 mod artemis;
 mod closing;

@@ -1,4 +1,5 @@
-//! A peer in the test's own process: fe2o3-amqp's acceptor. The address of a link says what the peer does with it.
+//! A peer in the test's own process: the acceptor of fe2o3-amqp. The address of a link says what
+//! the peer does with the link.
 use fe2o3_amqp::acceptor::{
     ConnectionAcceptor, LinkAcceptor, LinkEndpoint, SaslAcceptor, SaslAnonymousMechanism, SessionAcceptor,
 };
@@ -26,13 +27,13 @@ pub(crate) async fn listener() -> (TcpListener, u16) {
     (listener, port)
 }
 
-/// The broker at this port, with short time limits.
+/// Returns the broker at this port, with short time limits.
 pub(crate) fn broker(port: u16) -> Broker {
     let url = format!("amqp://127.0.0.1:{port}").parse().unwrap();
     Broker { step_timeout: Duration::from_secs(5), ..Broker::new(url, "test") }
 }
 
-/// Starts the crate's own listener. Returns its port and queues.
+/// Starts the crate's own listener. Returns its port and its queues.
 pub(crate) async fn our_own(limits: QueueLimits) -> (u16, MemoryQueues) {
     let (listener, port) = listener().await;
     let queues = MemoryQueues::new(limits);
@@ -45,7 +46,7 @@ pub(crate) async fn connected() -> Connection {
     Connection::open(&broker(start().await)).await.unwrap()
 }
 
-/// Starts a peer that accepts everybody. Returns its port.
+/// Starts a peer that accepts everybody. Returns the port of the peer.
 pub(crate) async fn start() -> u16 {
     let (listener, port) = listener().await;
     tokio::spawn(async move {
@@ -56,7 +57,7 @@ pub(crate) async fn start() -> u16 {
     port
 }
 
-/// Starts a peer that authenticates clients with `sasl`. Returns its port.
+/// Starts a peer that authenticates clients with `sasl`. Returns the port of the peer.
 pub(crate) async fn start_with<S>(sasl: S) -> u16
 where
     S: SaslAcceptor + Send + Sync + 'static,
@@ -107,7 +108,7 @@ where
     }
 }
 
-/// Treats messages as the link's address says.
+/// Treats messages as the address of the link says.
 async fn receive(mut link: Receiver, hang_up: &tokio::sync::mpsc::Sender<()>) {
     let address = link.target().as_ref().and_then(|target| target.address.clone()).unwrap_or_default();
     if let Some(condition) = address.strip_prefix("detach:") {
@@ -134,7 +135,7 @@ async fn receive(mut link: Receiver, hang_up: &tokio::sync::mpsc::Sender<()>) {
                 let _ = link.recv::<Body<Value>>().await;
                 return;
             }
-            // "never"
+            // The address is "never".
             _ => Ok(()),
         };
         if done.is_err() {

@@ -1,4 +1,5 @@
-//! A scripted peer: the bytes of a handshake, a link and a delivery, each sent when the client asks for it.
+//! A scripted peer. It sends the bytes of a handshake, a link and a delivery, each when the client
+//! asks for it.
 use fe2o3_amqp_types::definitions::{self, AmqpError, ReceiverSettleMode, Role, SenderSettleMode};
 use fe2o3_amqp_types::messaging::{Source, Target, TargetArchetype};
 use fe2o3_amqp_types::performatives::{Attach, Begin, Detach, End, Flow, Open, Transfer};
@@ -33,12 +34,12 @@ fn open_with(idle_ms: Option<u32>) -> Vec<u8> {
     frame(0, &open, &[])
 }
 
-/// Bytes of a peer until the connection is open.
+/// Returns the bytes that a peer sends until the connection is open.
 pub(crate) fn handshake() -> Vec<u8> {
     handshake_with(None)
 }
 
-/// As `handshake`, with an idle timeout in milliseconds.
+/// Returns the bytes of `handshake` with an idle timeout in milliseconds.
 pub(crate) fn handshake_with(idle_ms: Option<u32>) -> Vec<u8> {
     let outcome = SaslOutcome { code: SaslCode::Ok, additional_data: None };
     [
@@ -51,7 +52,7 @@ pub(crate) fn handshake_with(idle_ms: Option<u32>) -> Vec<u8> {
     .concat()
 }
 
-/// Bytes of a client, without SASL, until it has a session.
+/// Returns the bytes that a client without SASL sends until it has a session.
 pub(crate) fn client() -> Vec<u8> {
     [b"AMQP\x00\x01\x00\x00".to_vec(), open(), session(None)].concat()
 }
@@ -60,7 +61,7 @@ pub(crate) fn begin() -> Vec<u8> {
     session(Some(0))
 }
 
-/// A new session, or the answer to the client's session `remote_channel`.
+/// Begins a new session, or answers the client's session `remote_channel`.
 pub(crate) fn session(remote_channel: Option<u16>) -> Vec<u8> {
     let begin = Begin {
         remote_channel,
@@ -75,7 +76,7 @@ pub(crate) fn session(remote_channel: Option<u16>) -> Vec<u8> {
     frame(0, &begin, &[])
 }
 
-/// The answer to a link. Without a node, it refuses the link.
+/// Answers the attach of a link. Without a node, the answer refuses the link.
 pub(crate) fn attach(name: &str, role: Role, node: Option<&str>) -> Vec<u8> {
     let address = node.unwrap_or_default();
     let source = Source::builder().address(address).build();
@@ -121,7 +122,7 @@ pub(crate) fn flow(credit: u32) -> Vec<u8> {
     flow_with(credit, false)
 }
 
-/// Gives credit to the link, and asks to return what is left of it.
+/// Gives credit to the link, and asks the peer to use up or return all of it.
 pub(crate) fn drain(credit: u32) -> Vec<u8> {
     flow_with(credit, true)
 }
@@ -153,7 +154,7 @@ pub(crate) fn anonymous(payload: &[u8]) -> Vec<u8> {
     frame(0, &transfer, payload)
 }
 
-/// A piece of a delivery. `more` says that another follows.
+/// A piece of a delivery. `more` says that another piece follows.
 pub(crate) fn piece(number: u32, payload: &[u8], more: bool) -> Vec<u8> {
     frame(0, &Transfer { more, ..whole(number) }, payload)
 }
@@ -174,18 +175,18 @@ fn whole(number: u32) -> Transfer {
     }
 }
 
-/// What a script does after its last bytes.
+/// Says what a script does after its last bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
     HangUp,
     Stay,
 }
 
-/// Codes of the performatives that are answered with one of the same kind.
+/// Codes of the performatives that are answered with a performative of the same kind.
 const BEGIN: u8 = 0x11;
 const ATTACH: u8 = 0x12;
 
-/// A client's frames, independent of how TCP split them.
+/// Reads the frames of a client, however TCP has split them.
 #[derive(Default)]
 struct HeardFrames {
     bytes: Vec<u8>,
@@ -210,8 +211,9 @@ impl HeardFrames {
         true
     }
 
-    /// Waits until the client has asked for what `part` answers: a session or a link if the part begins with one,
-    /// otherwise anything new. Returns whether it has.
+    /// Waits until the client has asked for the bytes in `part`. If the part begins with a session
+    /// or a link, the client must have begun one. Otherwise any new frame counts. Returns true if
+    /// the client has asked.
     async fn wait_for_question(&mut self, part: &[u8], stream: &mut TcpStream) -> bool {
         let code = performative(part);
         loop {
@@ -231,7 +233,7 @@ impl HeardFrames {
     }
 }
 
-/// Length of the first protocol header or frame, once it is known.
+/// Returns the length of the first protocol header or frame. `None` until it is known.
 fn first_length(bytes: &[u8]) -> Option<usize> {
     let size: [u8; 4] = bytes.get(..4)?.try_into().ok()?;
     Some(if &size == b"AMQP" { 8 } else { (u32::from_be_bytes(size) as usize).max(8) })
@@ -244,17 +246,18 @@ fn performative(bytes: &[u8]) -> Option<u8> {
     }
 }
 
-/// A peer that sends each part when the client has asked for it. Returns its port.
+/// Starts a peer that sends each part when the client has asked for it. Returns the port of the
+/// peer.
 pub(crate) async fn say(parts: Vec<Vec<u8>>, then: Then) -> u16 {
     say_and(parts, move |mut stream| async move {
-        // Read until the client disconnects.
+        // The peer reads until the client disconnects.
         let mut heard = [0; 4096];
         while then == Then::Stay && matches!(stream.read(&mut heard).await, Ok(1..)) {}
     })
     .await
 }
 
-/// As `say`, but runs `then` at the end.
+/// Starts a peer like `say`, which runs `then` at the end.
 pub(crate) async fn say_and<F, Done>(parts: Vec<Vec<u8>>, then: F) -> u16
 where
     F: Fn(TcpStream) -> Done + Clone + Send + 'static,

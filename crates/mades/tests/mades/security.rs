@@ -1,4 +1,5 @@
-//! Authentication and encryption: SASL mechanisms, TLS with and without trust, and mismatches of both.
+//! Tests authentication and encryption: SASL mechanisms, TLS with and without trust, and clients
+//! and peers whose settings differ.
 use crate::peer::{broker, limited, listener, serve, start, start_with};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -62,7 +63,7 @@ fn a_password_is_proven_by_each_scram() {
     });
 }
 
-/// SASL EXTERNAL: accepts every client that TLS has accepted.
+/// SASL EXTERNAL. It accepts every client that TLS has accepted.
 #[derive(Clone)]
 struct External;
 
@@ -82,7 +83,7 @@ impl SaslAcceptor for External {
     }
 }
 
-/// Whether a server requires client certificates.
+/// Says whether a server requires client certificates.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ClientAuth {
     Anybody,
@@ -93,7 +94,7 @@ fn pem(label: &str, der: &[u8]) -> String {
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", STANDARD.encode(der))
 }
 
-/// A self-signed certificate, as files and in rustls' form.
+/// A self-signed certificate, as files and in the form of rustls.
 struct TestCertificate {
     directory: TempDir,
     certificate: rcgen::CertifiedKey<rcgen::KeyPair>,
@@ -114,7 +115,7 @@ impl TestCertificate {
         self.directory.path().join(name)
     }
 
-    /// Starts a TLS peer with this certificate. Returns its port.
+    /// Starts a TLS peer with this certificate. Returns the port of the peer.
     async fn start<S: SaslAcceptor + Send + Sync + 'static>(&self, client_auth: ClientAuth, sasl: S) -> u16 {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))

@@ -1,5 +1,6 @@
-//! Converts any bytes as a message for a server without 8BITMIME. The message is left alone, refused, or made 7-bit; in
-//! that case restoring it in any blocks must give the original.
+//! Converts any bytes as a message for a server without 8BITMIME. The message must be left alone,
+//! refused or made 7-bit. If it is made 7-bit, restoring it in any blocks must return the original
+//! body.
 use crate::{MARKER, Restorer};
 
 fn body(message: &[u8]) -> &[u8] {
@@ -11,7 +12,7 @@ fn body(message: &[u8]) -> &[u8] {
 
 pub fn check(data: &[u8]) {
     let Some((&block, message)) = data.split_first() else { return };
-    // Restoring may give anything, but must not panic or need much memory.
+    // Restoring any bytes may give any result, but must not panic or need much memory.
     let mut restorer = Restorer::new();
     let mut bytes = 0;
     message.chunks(usize::from(block) + 1).for_each(|block| restorer.receive(block, |text| bytes += text.len()));
@@ -20,7 +21,7 @@ pub fn check(data: &[u8]) {
     match crate::to_seven_bit(message, "relay.example") {
         Ok(Some(converted)) => {
             assert!(converted.len() <= 4 * message.len() + (65 << 10));
-            // A message that was converted before has two markers.
+            // A message that was already converted before has two markers.
             if memchr::memmem::find(message, MARKER).is_none() {
                 check_restored(message, &converted, usize::from(block) + 1);
             }
@@ -30,7 +31,8 @@ pub fn check(data: &[u8]) {
     }
 }
 
-/// Checks that a converted message is 7-bit, and that restoring it in blocks gives the original body.
+/// Checks that a converted message is 7-bit, and that restoring it in blocks returns the original
+/// body.
 pub(crate) fn check_restored(message: &[u8], converted: &[u8], block: usize) {
     assert!(crate::is_seven_bit(converted) && converted.starts_with(MARKER), "{}", converted.escape_ascii());
     let top = memchr::memchr(b'\n', converted).map_or(0, |end| end + 1);

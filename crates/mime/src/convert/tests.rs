@@ -1,4 +1,5 @@
-//! Tests of conversion: which messages are converted, and that another parser and `restore` find the original content.
+//! Tests of conversion: which messages are converted, and whether another parser and `restore` find
+//! the original content.
 use super::*;
 use crate::checks::seven_bit::{self, check_restored};
 use mail_parser::{MessageParser, PartType};
@@ -150,7 +151,7 @@ fn what_need_not_be_changed_is_not_either() {
     ] {
         assert_eq!(convert(message.as_bytes()), Ok(None), "{message}");
     }
-    // A signed part must not change, even next to one that is converted.
+    // A signed part must not change, even next to a part that is converted.
     let signed = "Content-Type: multipart/signed; boundary=s\r\nContent-Transfer-Encoding: 8bit\r\n\r\n--s\r\n\
         Content-Transfer-Encoding: 8bit\r\n\r\nsigned\r\n--s--\r\n";
     let outcome = converted(&format!(
@@ -174,7 +175,7 @@ fn a_message_of_other_ends_is_read_to_its_end() {
     }
 }
 
-/// Returns the decoded bodies of leaves according to mail-parser, and the number of part headers.
+/// Returns the decoded bodies of all leaves according to mail-parser.
 fn leaves(message: &[u8]) -> Vec<Vec<u8>> {
     let parsed = MessageParser::default().parse(message).expect("it is a message");
     let contents = parsed.parts.iter().filter_map(|part| match &part.body {
@@ -243,7 +244,7 @@ fn any_part() -> impl Strategy<Value = GeneratedPart> {
         prop_oneof![
             proptest::collection::vec(inner.clone(), 1..4).prop_map(GeneratedPart::Many),
             inner.prop_map(|part| match part {
-                // mail-parser 0.11.9 panics if a message only consists of another message.
+                // mail-parser 0.11.9 panics if a message consists of nothing but another message.
                 GeneratedPart::Message(_) => GeneratedPart::Many(vec![part]),
                 part => GeneratedPart::Message(Box::new(part)),
             }),
@@ -296,7 +297,8 @@ fn any_message() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// A converted message must be 7-bit, and restoring it in any blocks must give the original.
+    /// A converted message must be 7-bit, and restoring it in any blocks must return the original
+    /// body.
     #[test]
     fn any_message_is_converted_or_left(message in any_message(), block: u8) {
         seven_bit::check(&[vec![block], message].concat());

@@ -1,5 +1,5 @@
-//! Any text as an alias file. It yields either mistakes at positions within the text, or aliases whose expansion ends
-//! within the promised limits.
+//! Reads any text as an alias file. The parser must either report mistakes at positions within the
+//! text, or return aliases whose expansion ends within the promised limits.
 use crate::routing::aliases::{AliasContext, AliasTarget, Aliases, normalize_local_part};
 use mailrun_smtp::Domain;
 
@@ -18,7 +18,7 @@ pub fn check(data: &[u8]) {
             return;
         }
     };
-    // Every name that the text could define: whatever precedes a colon or an at sign.
+    // Every name that the text could define precedes a colon or an at sign.
     for name in text.split([':', '\n', '@']).map(str::trim) {
         let _ = normalize_local_part(name);
         let Some(meant) = aliases.expand(name, &Domain::new("a")) else { continue };

@@ -1,5 +1,5 @@
-//! Any reply of a next hop and any message in a DSN. The lines of the DSN must be valid, and the numbers of its parts
-//! and groups right.
+//! Builds DSNs from any reply of a next hop and any message. The DSN must consist of valid lines,
+//! and must have the right number of parts and recipient groups.
 use crate::dsn::facts::{DsnAction, DsnFacts, DsnRecipient};
 use crate::dsn::report::{self, Dsn};
 use jiff::Timestamp;
@@ -44,7 +44,7 @@ pub fn check(data: &[u8]) {
     check_report(&dsn, if message.is_empty() { 2 } else { 3 }, 2);
 }
 
-/// Checks that the lines of a DSN are valid, and that it has this number of parts and recipients.
+/// Panics unless the lines of a DSN are valid and the DSN has this number of parts and recipients.
 pub(crate) fn check_report(dsn: &Dsn, parts: usize, recipients: usize) {
     let text = dsn.message.strip_suffix(b"\r\n").expect("the last line ends");
     let lines: Vec<&[u8]> = text.split(|octet| *octet == b'\n').collect();

@@ -1,5 +1,6 @@
-//! Any text as a relay's configuration: complaints that lie within it, or a configuration under which every address has
-//! a place or is refused. Keys whose host names would be looked up are left out: nobody is to be asked.
+//! Reads any text as a relay's configuration. The parser must either report complaints that lie
+//! within the text, or return a configuration that routes or refuses every address. Texts with keys
+//! whose host names would be looked up are skipped, because the check must not ask DNS.
 use crate::config::{Config, ConfigEnvironment, DeliveryScope};
 use crate::routing::Access;
 use std::io;

@@ -1,4 +1,5 @@
-//! Any bytes as an envelope and as notes of the spool. They are rejected, or written back as the same bytes.
+//! Reads any bytes as an envelope and as notes of the spool. The decoder must either reject the
+//! bytes, or encoding the result must return the same bytes.
 use crate::message::envelope::{MessageEnvelope, MessageProgress, decode_note, encode_note};
 
 pub fn check(data: &[u8]) {

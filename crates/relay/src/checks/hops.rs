@@ -1,11 +1,13 @@
-//! Any bytes as a message, whole and cut. The same hops must be counted, and only those of the header. Any client name
-//! must result in a single `Received:` field.
+//! Counts the hops of any bytes as a message, in one piece and in several. The counts must be
+//! equal, and only fields of the header may count. Any client name must result in exactly one
+//! `Received:` field.
 use crate::message::received::{HeaderProgress, ReceivedCount, ReceivedField};
 use mailrun_smtp::command::Hello;
 
 const DATE: &str = "Sat, 21 Nov 2026 09:30:00 +0000";
 
-/// Feeds the message in blocks of this size. Returns the count and the header's state.
+/// Feeds the message in blocks of `block` bytes. Returns the number of hops and the state of the
+/// header.
 pub(crate) fn counted(message: &[u8], block: usize, limit: usize) -> (u32, HeaderProgress) {
     let mut hops = ReceivedCount::new(limit);
     message.chunks(block.max(1)).for_each(|block| hops.feed(block));

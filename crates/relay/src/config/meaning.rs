@@ -22,9 +22,10 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The smallest usable spool.
+/// Minimum size of a spool in bytes.
 const MIN_SPOOL_BYTES: u64 = 1 << 20;
-/// RFC 5321 §6.3: a relay must not suspect a loop below this number of Received fields.
+/// Minimum of `max_hops`. A relay must not suspect a loop below this number of `Received:` fields
+/// (RFC 5321 §6.3).
 const MIN_HOP_LIMIT: u64 = 100;
 
 pub(super) fn read(text: &str, file: &Path, outside: &ConfigEnvironment<'_>) -> Result<Config, ConfigErrors> {
@@ -76,7 +77,7 @@ impl<'a> SectionReader<'a> {
         self.errors.ok_or_add(&at, checked).map(|()| Networks(networks))
     }
 
-    /// Reads the recipients of DSNs. A postmaster who receives any must have a mailbox.
+    /// Reads the recipients of DSNs. A postmaster who receives DSNs must have a mailbox.
     fn dsn(self, root: &mut Section<'a>, config: &mut Config) {
         config.dsn.postmaster = format!("postmaster@{}", config.router.primary_domain().unwrap_or(&config.hostname));
         let Some(mut section) = root.table("dsn") else { return };
@@ -220,7 +221,8 @@ impl<'a> SectionReader<'a> {
 
     fn limits(self, root: &mut Section<'a>, spool: &SpoolConfig) -> RelayLimits {
         let mut limits = RelayLimits::default();
-        // A message that can never fit into the spool must be refused as too large, and not with a temporary error.
+        // A message that can never fit into the spool must be refused as too large, because after a
+        // temporary error the client would try again in vain.
         limits.message_bytes = limits.message_bytes.min(spool.max_bytes / 4);
         let Some(mut section) = root.table("limits") else { return limits };
         let message = |text: &str| match bytes(text)? {
@@ -276,8 +278,8 @@ impl<'a> SectionReader<'a> {
         retry.notice_lifetime = section.value("notice_expiry", "\"5d\"", positive_duration).unwrap_or(retry.lifetime);
         let delay = |text: &str| if text == "never" { Ok(None) } else { positive_duration(text).map(Some) };
         let delay = section.value("delay_notice", "\"4h\"", delay);
-        // If messages expire before the default delay notice is due, drop the notice instead of reporting an error: the
-        // user did not ask for it.
+        // If messages expire before the default delay notice is due, there is no delay notice. This is
+        // no error, because the user did not ask for the notice.
         let default = retry.delay_notice.filter(|after| *after < retry.lifetime);
         retry.delay_notice = delay.unwrap_or(default);
         if retry.backoff.max < retry.backoff.initial {

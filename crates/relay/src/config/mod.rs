@@ -1,11 +1,12 @@
-//! A relay's configuration, from relay.toml or from three flags. The defaults are safe: loopback only, and synced.
+//! Configuration of a relay, from relay.toml or from three flags. The defaults are safe: the relay
+//! listens on loopback only, and syncs each message.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `meaning` | reads each section's keys into `Config` |
-//! | `routes` | `[[route]]`, and `[local]` |
-//! | `section_reader` | the context in which sections are read: complaints, and the files that keys name |
-//! | `values` | words, numbers, times, networks and addresses |
+//! | `meaning` | reads the keys of each section into `Config` |
+//! | `routes` | reads `[[route]]` and `[local]` |
+//! | `section_reader` | the context in which a section is read: complaints, and files that keys name |
+//! | `values` | reads words, numbers, times, networks and addresses |
 //!
 //! `docs/relay.md` and `example.toml` have every key; tests read both.
 mod meaning;
@@ -36,17 +37,18 @@ const MAX_FILE_BYTES: u64 = 64 << 20;
 
 #[derive(Debug)]
 pub struct Config {
-    /// The name in the greeting, in `Received:` fields and in DSNs.
+    /// The relay's name in the greeting, in `Received:` fields and in DSNs.
     pub(crate) hostname: String,
-    /// Set if the configuration has `hostname`. Otherwise the name is the host's, which other servers on it may share.
+    /// Set if the configuration contains `hostname`. Otherwise the relay uses the host's name,
+    /// which other servers on this host may use as well.
     pub(crate) has_own_name: bool,
     pub listen: Vec<Endpoint>,
     /// Addresses with TLS before the greeting.
     pub(crate) listen_tls: Vec<Endpoint>,
     pub(crate) listen_lmtp: Vec<Endpoint>,
-    /// Each connection begins with a PROXY header, which names the client.
+    /// Set if each connection begins with a PROXY header, which names the client.
     pub(crate) proxy_protocol: bool,
-    /// Clients that may speak for others with XCLIENT.
+    /// Clients that may name other clients with XCLIENT.
     pub(crate) xclient: Networks,
     pub(crate) networks: Networks,
     pub spool: SpoolConfig,
@@ -56,7 +58,7 @@ pub struct Config {
     /// Warnings about the files that the configuration names.
     file_warnings: Vec<String>,
     pub(crate) login_limits: LoginLimits,
-    /// Clients whose failed logins count for the user only, and not for the address.
+    /// Clients whose failed logins count only for the user, and not for the address.
     pub(crate) login_exempt: Networks,
     pub router: Router,
     pub(crate) delivery: DeliveryLimits,
@@ -65,13 +67,14 @@ pub struct Config {
     pub(crate) dns: DnsConfig,
     pub delivery_scope: DeliveryScope,
     pub http: Option<SocketAddr>,
-    /// The host name in `http`, if any. Requests may use it.
+    /// Host name in the key `http`, if there is one. Requests may use it in their Host field.
     pub(crate) http_name: Option<String>,
-    /// The socket of `mailrun queue`.
+    /// Path of the socket for `mailrun queue`.
     pub control: PathBuf,
-    /// `None` means half of the processors.
+    /// Number of workers. `None` means half the number of processors.
     pub workers: Option<usize>,
-    /// Time for which event loops poll before they sleep. Only used by measurements, so there is no key for it.
+    /// Time for which event loops look for events before they sleep. It is only for measurements, so
+    /// the file has no key for it.
     pub busy_poll: BusyPoll,
     pub log: LogLevel,
 }
@@ -87,7 +90,7 @@ pub(crate) struct ListenerTls {
 pub(crate) struct Networks(pub(crate) Vec<IpNet>);
 
 impl Default for Networks {
-    /// Only this host.
+    /// Contains only this host.
     fn default() -> Self {
         let own = ["127.0.0.0/8", "::1/128"].map(|network| network.parse().expect("both are networks"));
         Self(own.into())
@@ -95,7 +98,8 @@ impl Default for Networks {
 }
 
 impl Networks {
-    /// Reports whether an address is in these networks. An IPv4 address may be written as IPv6 (RFC 4291 §2.5.5.2).
+    /// Returns true if an address is in these networks. An IPv4 address may be written as IPv6 (RFC
+    /// 4291 §2.5.5.2).
     pub(crate) fn contain(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.0.iter().any(|network| network.contains(&address))
@@ -106,11 +110,11 @@ impl Networks {
 pub struct SpoolConfig {
     pub directory: PathBuf,
     pub durability: DurabilityLevel,
-    /// Maximum bytes on disk. Further messages get 452.
+    /// Maximum number of bytes on disk. When they are used up, clients get 452.
     pub max_bytes: u64,
-    /// Maximum bytes of bodies in memory. Further bodies are read again from the spool.
+    /// Maximum number of bytes of bodies in memory. Other bodies are read again from the spool.
     pub memory_bytes: u64,
-    /// Do not open a spool with new damage.
+    /// Set if a spool with new damage must not be opened.
     pub refuse_damage: bool,
 }
 
@@ -134,19 +138,20 @@ impl DurabilityLevel {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelayLimits {
     pub(crate) message_bytes: u64,
-    /// Maximum bytes of all messages that are being received or wait for their 250. At least the size of one message.
+    /// Maximum number of bytes of all messages that are being received or wait for their 250. It is
+    /// at least the size of one message.
     pub incoming_bytes: u64,
     pub(crate) recipients: usize,
     pub(crate) sessions: usize,
-    /// Maximum number of `Received:` fields. A message with more is in a loop.
+    /// Maximum number of `Received:` fields. A message with more fields is in a loop.
     pub(crate) max_hops: u32,
     pub(crate) idle_timeout: Duration,
     /// Maximum number of NOOP, VRFY and similar commands between two messages.
     pub(crate) junk_commands: u32,
-    /// Maximum time of a session between messages.
+    /// Maximum time of a session without a message.
     pub(crate) no_message_timeout: Duration,
     pub(crate) message_timeout: Duration,
-    /// Minimum bytes per second while a message is received, averaged over `idle_timeout`.
+    /// Minimum data rate of a message in bytes per second, averaged over `idle_timeout`.
     pub(crate) min_data_rate: u64,
     /// Limits per client address outside of `networks`.
     pub(crate) client: ClientLimits,
@@ -164,7 +169,7 @@ impl Default for RelayLimits {
             junk_commands: 100,
             no_message_timeout: Duration::from_secs(1800),
             message_timeout: Duration::from_secs(3600),
-            // Postfix's value. A modem of 9,600 bits per second is twice as fast.
+            // This is Postfix's value. A modem of 9,600 bits per second is twice as fast.
             min_data_rate: 500,
             client: ClientLimits::default(),
         }
@@ -190,16 +195,17 @@ impl RelayLimits {
 pub(crate) struct LoginLimits {
     pub(crate) failures: u32,
     pub(crate) user_failures: u32,
-    /// The failures count within this time.
+    /// Time within which the failures are counted.
     pub(crate) period: Duration,
-    /// After too many failures, logins are refused unchecked for this time.
+    /// Time for which logins are refused unchecked after too many failures.
     pub(crate) lock_duration: Duration,
     /// Delay after the first failure. It doubles with each further failure.
     pub(crate) delay: Duration,
 }
 
 impl Default for LoginLimits {
-    /// fail2ban's ten minutes, with some tolerance for a user who has forgotten which password it was.
+    /// The times are fail2ban's ten minutes. The numbers tolerate a user who has forgotten which
+    /// password is the right one.
     fn default() -> Self {
         Self {
             failures: 10,
@@ -218,11 +224,12 @@ pub(crate) struct DeliveryLimits {
     pub(crate) greeting_5xx: RefusedGreeting,
 }
 
-/// Meaning of a 5xx instead of a greeting. RFC 5321 §3.1 leaves it open: the server may refuse this client for good, or
-/// be one of several that is out of order.
+/// Meaning of a 5xx instead of a greeting. RFC 5321 §3.1 leaves it open: the server may refuse this
+/// client for good, or it may be one of several servers and out of order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum RefusedGreeting {
-    /// Try the next server, and defer the message if there is none (Postfix: `smtp_skip_5xx_greeting = yes`).
+    /// Try the next server, and defer the message if there is none (Postfix:
+    /// `smtp_skip_5xx_greeting = yes`).
     #[default]
     Skip,
     Fail,
@@ -234,9 +241,10 @@ impl RefusedGreeting {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DsnConfig {
-    /// Recipient of DSNs about failures, or `None` for the sender.
+    /// Recipient of DSNs about failures. `None` means the sender.
     pub(crate) failures: Option<DsnTarget>,
-    /// Recipient of DSNs about DSNs that could not be delivered, or `None` to only log them.
+    /// Recipient of DSNs about DSNs that could not be delivered. `None` means that they are only
+    /// logged.
     pub(crate) double_bounces: Option<DsnTarget>,
     pub(crate) postmaster: String,
     pub(crate) success: SuccessDsnPolicy,
@@ -259,12 +267,12 @@ pub(crate) enum DsnTarget {
     Maildir(Arc<Path>),
 }
 
-/// Senders whose NOTIFY=SUCCESS is honoured. A sender address proves nothing: with a forged address, a client could
-/// have DSNs sent to a stranger.
+/// Senders whose NOTIFY=SUCCESS is honoured. A sender's address proves nothing: with a forged
+/// address, a client could have DSNs sent to a stranger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SuccessDsnPolicy {
     Everyone,
-    /// Clients in `networks`, on Unix-domain sockets, and those that have logged in.
+    /// Clients in `networks`, clients on Unix-domain sockets, and clients that have logged in.
     #[default]
     Networks,
     Nobody,
@@ -274,7 +282,8 @@ impl SuccessDsnPolicy {
     pub(crate) const ALL: [(Self, &'static str); 3] =
         [(Self::Everyone, "everyone"), (Self::Networks, "networks"), (Self::Nobody, "nobody")];
 
-    /// Reports whether the sender is notified of success. A client without an address uses a Unix-domain socket.
+    /// Returns true if the sender is notified of success. A client without an address uses a
+    /// Unix-domain socket.
     pub(crate) fn is_for(self, client: Option<IpAddr>, login: LoggedIn, networks: &Networks) -> bool {
         match self {
             Self::Everyone => true,
@@ -292,7 +301,7 @@ impl Default for DeliveryLimits {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DnsConfig {
-    /// Empty means the system's servers.
+    /// Name servers to query. An empty list means the system's servers.
     pub(crate) servers: Vec<SocketAddr>,
     pub(crate) timeout: Duration,
 }
@@ -328,18 +337,20 @@ impl LogLevel {
         [(Self::Error, "error"), (Self::Warn, "warn"), (Self::Info, "info"), (Self::Debug, "debug")];
 }
 
-/// The environment for reading a configuration: files, variables, and the host's name. Tests replace it.
+/// Everything that the relay reads besides the configuration file: other files, variables, and the
+/// name of the host. Tests replace it.
 pub(crate) struct ConfigEnvironment<'a> {
     pub(crate) read: &'a dyn Fn(&Path) -> io::Result<Vec<u8>>,
     pub(crate) variable: &'a dyn Fn(&str) -> Option<String>,
     pub(crate) hostname: String,
     pub(crate) mode: &'a dyn Fn(&Path) -> Option<u32>,
-    /// Networks to which mail may go even if the file does not allow them.
+    /// Destinations to which mail may go even if the file does not allow them.
     pub(crate) delivery_scope: DeliveryScope,
     pub(crate) can_store_in: &'a StorageCheck,
 }
 
-/// Checks a directory for a spool without changing anything. The directory need not exist.
+/// Checks whether a directory can hold a spool, without changing anything. The directory need not
+/// exist.
 pub(crate) type StorageCheck = dyn Fn(&Path) -> Result<(), String>;
 
 impl ConfigEnvironment<'_> {
@@ -350,7 +361,7 @@ impl ConfigEnvironment<'_> {
             variable: &|name| std::env::var(name).ok(),
             hostname: hostname(),
             delivery_scope: DeliveryScope::default(),
-            // A starting relay opens the spool and finds out by itself.
+            // A starting relay opens the spool anyway, so this check is not needed.
             can_store_in: &|_| Ok(()),
         }
     }
@@ -366,34 +377,35 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Name of this host, if other hosts can use it.
+/// Returns the name of this host, or "localhost" if the name is not a valid domain.
 fn hostname() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     if crate::routing::is_domain(&name) { name } else { "localhost".to_owned() }
 }
 
 impl Config {
-    /// Reads a file and the files that it names. Relative paths start from its directory.
+    /// Reads a configuration file and the files that it names. Relative paths start from its
+    /// directory.
     ///
     /// # Errors
-    /// All mistakes in it.
+    /// Returns all mistakes in the files.
     #[cfg(test)]
     pub(crate) fn read(file: &Path) -> Result<Self, ConfigErrors> {
         Self::read_within(file, DeliveryScope::Local)
     }
 
-    /// As `read`, but mail may go as far as `reach` even if the file does not allow it.
+    /// Like `read`, but mail may go as far as `reach` even if the file does not allow it.
     ///
     /// # Errors
-    /// All mistakes in it.
+    /// Returns all mistakes in the files.
     pub fn read_within(file: &Path, reach: DeliveryScope) -> Result<Self, ConfigErrors> {
         Self::read_with(file, &ConfigEnvironment { delivery_scope: reach, ..ConfigEnvironment::of_process() })
     }
 
-    /// As `read_within`, for a file that is only checked, including the spool's directory.
+    /// Like `read_within`, for a file that is only checked. This includes the spool's directory.
     ///
     /// # Errors
-    /// All mistakes in it.
+    /// Returns all mistakes in the files.
     pub fn check(file: &Path, reach: DeliveryScope, can_store_in: &StorageCheck) -> Result<Self, ConfigErrors> {
         Self::read_with(
             file,
@@ -411,10 +423,10 @@ impl Config {
         Self::parse(&text, file, outside)
     }
 
-    /// As `read`, for a text as if it were in that file.
+    /// Like `read`, for a text as if it were the content of `file`.
     ///
     /// # Errors
-    /// All mistakes in it.
+    /// Returns all mistakes in the text and in the files that it names.
     pub(crate) fn parse(text: &str, file: &Path, outside: &ConfigEnvironment<'_>) -> Result<Self, ConfigErrors> {
         meaning::read(text, file, outside)
     }
@@ -424,10 +436,11 @@ impl Config {
         Self::parse(text, Path::new("relay.toml"), &ConfigEnvironment::of_process()).expect("nothing is wrong with it")
     }
 
-    /// Configuration without a file: all mail that arrives at `listen` goes to `to` (`HOST[:PORT]`, `lmtp:HOST:PORT`,
-    /// `lmtp:unix:PATH` or `discard`), with its spool in the directory `spool`.
+    /// Returns a configuration without a file. All mail that arrives at `listen` goes to `to`
+    /// (`HOST[:PORT]`, `lmtp:HOST:PORT`, `lmtp:unix:PATH` or `discard`). The spool is in the
+    /// directory `spool`.
     ///
-    /// # Errors
+    /// Returns the reason why one of the flags is invalid.
     /// The reason why one of these is invalid.
     pub fn from_flags(listen: &str, to: &str, spool: &Path, reach: DeliveryScope) -> Result<Self, String> {
         let listen = Endpoint::listening(listen).map_err(|why| format!("--listen: {why}"))?;
@@ -491,15 +504,15 @@ impl Config {
         }
     }
 
-    /// Warnings about settings that are allowed but risky: next hops whose certificate is not verified although TLS is
-    /// required, and secret files that everybody may read.
+    /// Returns warnings about settings that are allowed but risky: next hops whose certificate is
+    /// not verified although TLS is required, and files with secrets that everybody may read.
     pub fn warnings(&self) -> Vec<String> {
         let hops = self.router.insecure_hops();
         let of_hops = hops.map(|hop| format!("{hop}: insecure = true: the certificate is not verified"));
         of_hops.chain(self.file_warnings.iter().cloned()).collect()
     }
 
-    /// Changed keys that take effect only after a restart. A reload reports them.
+    /// Returns the changed keys that take effect only after a restart. A reload reports them.
     pub(crate) fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
         let changes = [
             ("listen", self.listen != new.listen),
@@ -529,9 +542,9 @@ pub(crate) enum LoggedIn {
     No,
 }
 
-/// A small working file, shown in the manual.
+/// A small but complete configuration file, shown in the manual.
 pub const MINIMAL: &str = include_str!("minimal.toml");
-/// A file with every key, shown in the manual.
+/// A configuration file with every key, shown in the manual.
 pub const EXAMPLE: &str = include_str!("example.toml");
 
 #[cfg(test)]
@@ -689,7 +702,8 @@ mod tests {
         assert!(!format!("{config:?}").contains("pass word"), "secrets are not printed");
     }
 
-    /// A text after the line that names the spool, and the beginning of each complaint after the file's name.
+    /// A text that follows the line with the spool, and the beginning of each complaint, without
+    /// the file's name.
     type ConfigErrorRow = (&'static str, &'static [&'static str]);
 
     fn check(rows: &[ConfigErrorRow]) {
@@ -1007,7 +1021,7 @@ mod tests {
             let said = parse(&format!("spool.directory = 's'\nnetworks = [{networks}]")).unwrap_err().to_string();
             assert!(said.contains(complaint), "{networks}: {said}");
         }
-        // Large networks that may have a single owner.
+        // Large networks that may have a single owner, so they are permitted.
         for networks in [
             "'0.0.0.0/2'",
             "'10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', 'fc00::/7', 'fe80::/10'",
@@ -1087,7 +1101,7 @@ mod tests {
             let near = text.replace("'a.example'", &format!("'{near}'\ntls = 'none'"));
             assert!(parse(&near).is_ok(), "{near}");
         }
-        // A private network contains other people's computers.
+        // Even a private network contains computers of other people.
         for (far, tls) in [("10.0.0.1", "none"), ("192.168.1.1:587", "opportunistic"), ("[fd00::1]:25", "none")] {
             let far = text.replace("'a.example'", &format!("['127.0.0.1', '{far}']\ntls = '{tls}'"));
             let said = parse(&far).unwrap_err().to_string();

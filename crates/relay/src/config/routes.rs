@@ -1,4 +1,5 @@
-//! `[local]` and `[[route]]`: domains whose mail is delivered here, and next hops of all other mail.
+//! Reads `[local]` and `[[route]]`: the domains whose mail is delivered here, and the next hops of
+//! all other mail.
 use super::DeliveryScope;
 use super::section_reader::SectionReader;
 use super::values::{connection_limit, keyword};
@@ -21,11 +22,11 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// RFC 5321 §4.5.4.2.
+/// Port of SMTP between servers (RFC 5321 §4.5.4.2).
 const SMTP_PORT: u16 = 25;
-/// TLS before the greeting (RFC 8314 §3.3).
+/// Port of SMTP with TLS before the greeting (RFC 8314 §3.3).
 const SMTPS_PORT: u16 = 465;
-/// By custom. RFC 2033 §5 names no port except 25, which it forbids.
+/// Usual port of LMTP. RFC 2033 §5 names only port 25, and forbids it.
 const LMTP_PORT: u16 = 24;
 const MAX_ROUTES: usize = 100_000;
 
@@ -107,7 +108,7 @@ impl<'a> RouteReader<'a, '_> {
         Some(Route { from, to: to?, target: way? })
     }
 
-    /// Reads the destination of a route and its protocol.
+    /// Reads the destination of a route, and the protocol for it.
     fn target(self, section: &mut Section<'a>) -> Option<RouteTarget> {
         self.check_keys(section);
         let hosts_at = section.key("smtp");
@@ -135,7 +136,7 @@ impl<'a> RouteReader<'a, '_> {
         mx.or(lmtp).or(maildir).or(discard.map(|()| RouteTarget::NextHop(NextHop::Discard)))
     }
 
-    /// Checks that exactly one key names the target, and that the other keys are compatible with it.
+    /// Checks that exactly one key names the target, and that the other keys suit it.
     fn check_keys(self, section: &Section<'a>) {
         const TARGET_KEYS: [&str; 5] = ["smtp", "mx", "lmtp", "maildir", "discard"];
         const SMTP_KEYS: [&str; 8] =
@@ -164,7 +165,7 @@ impl<'a> RouteReader<'a, '_> {
         misplaced("port", &["mx"], "mx = true (for smtp write HOST:PORT)");
     }
 
-    /// A key that can only be true.
+    /// Reads a key that can only be true.
     fn true_flag(self, section: &mut Section<'a>, key: &'static str) -> Option<()> {
         let span = section.key(key)?;
         match section.flag(key) {
@@ -194,7 +195,8 @@ impl<'a> RouteReader<'a, '_> {
         Some((span, template.below(self.reader.base_directory)))
     }
 
-    /// TLS and AUTH. A password is sent only to a verified server over TLS, unless it never leaves this host.
+    /// Reads TLS and AUTH of a next hop. A password is sent only over TLS to a verified server,
+    /// unless it does not leave this host.
     fn security(self, section: &mut Section<'a>, hosts: Option<&[TargetHost]>) -> (NextHopTls, Option<Credentials>) {
         let user_at = section.key("user");
         let credentials = self.credentials(section);
@@ -244,7 +246,7 @@ impl<'a> RouteReader<'a, '_> {
         self.errors().ok_or_add(span, usable).map(|_| authority)
     }
 
-    /// The login at a next hop. Its password is in a file or in the environment.
+    /// Reads the login at a next hop. The password is in a file or in the environment.
     fn credentials(self, section: &mut Section<'a>) -> Option<Credentials> {
         let misplaced = self.reject_password(section);
         let file = self.reader.path(section, "password_file");
@@ -278,7 +280,8 @@ impl<'a> RouteReader<'a, '_> {
         })
     }
 
-    /// Rejects a password in the configuration file, and the key that used to name a variable.
+    /// Rejects a password in the configuration file, and a key that used to name an environment
+    /// variable.
     fn reject_password(self, section: &mut Section<'a>) -> bool {
         let in_file = format!("a password must not be in this file: use password_file, or set {PASSWORD_VARIABLE}");
         let variable = format!("\"password_env\" is no longer a key: use password_file, or set {PASSWORD_VARIABLE}");
@@ -293,7 +296,7 @@ impl<'a> RouteReader<'a, '_> {
         is_misplaced
     }
 
-    /// `[local]`, and the position of each of its domains.
+    /// Reads `[local]`. Returns the position of each domain as well.
     fn local(self, mut section: Section<'a>, has_routes: bool) -> (LocalDomains, Vec<(Range<usize>, String)>) {
         let domains = section.list("domains", "[\"example.com\"]").unwrap_or_default();
         for (span, domain) in &domains {
@@ -340,7 +343,8 @@ impl<'a> RouteReader<'a, '_> {
         })
     }
 
-    /// Checks that mail for local domains has a destination, above all the postmaster's (RFC 5321 §4.5.1).
+    /// Checks that mail for local domains has a destination, above all mail for the postmaster (RFC
+    /// 5321 §4.5.1).
     fn check_local_domains(self, router: &Router, domains: &[(Range<usize>, String)], span: &Range<usize>) {
         let nobody = Address::mailbox(b"").expect("the null path is a path");
         let reaches = |address: &str| {
@@ -364,7 +368,7 @@ impl<'a> RouteReader<'a, '_> {
     }
 }
 
-/// Mailbox names, one per line. A password after a colon is ignored.
+/// Parses a list of mailbox names, one per line. A password after a colon is ignored.
 fn mailbox_names(text: &str) -> HashSet<Box<str>> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(|line| line.split(':').next().unwrap_or_default().trim().to_lowercase().into()).collect()

@@ -13,7 +13,7 @@ pub(super) struct SectionReader<'a> {
 }
 
 impl<'a> SectionReader<'a> {
-    /// A path. Relative ones start from `base_directory`.
+    /// Reads a path. A relative path starts from `base_directory`.
     pub(super) fn path(self, section: &mut Section<'a>, key: &'static str) -> Option<(Range<usize>, PathBuf)> {
         let (span, text) = section.text(key, "\"PATH\"")?;
         if text.is_empty() {
@@ -34,7 +34,7 @@ impl<'a> SectionReader<'a> {
         self.errors.ok_or_add(span, text)
     }
 
-    /// Reads a file with a secret. Warns if users other than its owner and group may read it.
+    /// Reads a file with a secret. Warns if users other than its owner and its group may read it.
     pub(super) fn secret(self, span: &Range<usize>, path: &Path) -> Option<Vec<u8>> {
         if let Some(mode) = (self.environment.mode)(path).filter(|mode| mode & 0o004 != 0) {
             let path = path.display();

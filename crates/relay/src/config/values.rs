@@ -1,4 +1,5 @@
-//! Values of keys: words, numbers, times, networks and addresses. Errors say what to write instead.
+//! Parses the values of keys: words, numbers, times, networks and addresses. Errors say what to
+//! write instead.
 use crate::routing::is_domain;
 use ipnet::IpNet;
 use mailrun_journey::quantities::{count_up_to, duration};
@@ -17,12 +18,12 @@ pub(super) fn keyword<T: Copy>(all: &[(T, &str)], text: &str) -> Result<T, Strin
     })
 }
 
-/// A positive number: `500`, or `"10k"`.
+/// Parses a positive number such as `500` or `"10k"`.
 pub(super) fn count(text: &str, most: u64) -> Result<u64, String> {
     count_up_to(text, most).map_err(|_| format!("{text:?} is not a number from 1 to {most}"))
 }
 
-/// A positive number, or "unlimited".
+/// Parses a positive number, or "unlimited".
 pub(super) fn optional_limit(text: &str) -> Result<Option<u32>, String> {
     if text == "unlimited" {
         return Ok(None);
@@ -40,7 +41,7 @@ pub(super) fn connection_limit(text: &str) -> Result<u32, String> {
     count(text, 100_000).map(|number| number as u32)
 }
 
-/// A positive time, possibly in days.
+/// Parses a positive time. In addition to the usual units, days are allowed.
 pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
     let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok()).filter(|days| *days <= 10_000);
     match days.map_or_else(|| duration(text), |days| Ok(DAY * days)) {
@@ -51,7 +52,7 @@ pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn host_name(text: &str) -> Result<String, String> {
-    // A number is an incomplete address (RFC 1123 §2.1).
+    // A name that ends in a number is an incomplete IP address (RFC 1123 §2.1).
     let is_number = text.rsplit('.').next().is_some_and(|label| label.bytes().all(|byte| byte.is_ascii_digit()));
     if is_domain(text) && !is_number {
         return Ok(if text.is_ascii() { text.to_owned() } else { Domain::new(text).to_string() });
@@ -81,15 +82,16 @@ pub(super) fn network(text: &str) -> Result<IpNet, String> {
     Ok(network.trunc())
 }
 
-/// Describes the clients that the networks admit if these are more than any single owner has: half of IPv4 or more,
-/// half of the allocated IPv6 (2000::/3) or more, or IPv4 as mapped by a translator (RFC 6052 §2.1).
+/// Describes the clients that the networks admit, if there are more of them than any single owner
+/// has. This is the case for half of IPv4 or more, for half of the allocated IPv6 (2000::/3) or
+/// more, and for IPv4 as mapped by a translator (RFC 6052 §2.1).
 pub(super) fn is_open_relay(networks: &[IpNet]) -> Option<&'static str> {
     let all = IpNet::aggregate(&networks.to_vec());
     let hosts_v4 = |network: &IpNet| match network {
         IpNet::V4(network) => 1_u64 << (32 - network.prefix_len()),
         IpNet::V6(_) => 0,
     };
-    // In units of /64, the smallest network that is assigned.
+    // Counted in units of /64, which is the smallest network that is assigned.
     let subnets_v6 = |network: &IpNet| match network {
         IpNet::V6(network) if network.prefix_len() < 64 => 1_u128 << (64 - network.prefix_len()),
         _ => 0,

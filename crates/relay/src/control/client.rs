@@ -1,5 +1,5 @@
-//! The operator's side of the control socket. It sends a request to a running relay, and passes on the replies one by
-//! one.
+//! The client of the control socket. It sends an operator's request to a running relay, and hands
+//! over the replies as they arrive.
 use crate::control::protocol::{ControlReply, ControlRequest};
 use crate::control::socket;
 use anyhow::{Context, Result, anyhow, bail};
@@ -9,7 +9,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// A relay gives up on its workers earlier.
+/// Maximum wait for a reply. It is longer than the time that the relay itself waits for its
+/// workers.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub struct ControlClient(BufReader<UnixStream>);
@@ -21,10 +22,10 @@ pub enum ControlOutcome {
 }
 
 impl ControlClient {
-    /// Connects to the relay with this control socket.
+    /// Connects to the relay that listens on this control socket.
     ///
     /// # Errors
-    /// If no relay is running there.
+    /// Fails if no relay is running there.
     pub fn connect(control: &Path) -> Result<Self> {
         let stream = socket::connect(control, REPLY_TIMEOUT).map_err(|error| {
             anyhow!("no relay answers at {} ({}); check that it is running", control.display(), reason(&error))
@@ -32,10 +33,10 @@ impl ControlClient {
         Ok(Self(BufReader::new(stream)))
     }
 
-    /// Sends a request, and passes on each reply except the last.
+    /// Sends a request and calls `each` with every reply except the last.
     ///
     /// # Errors
-    /// If the relay ends meanwhile, or `each` fails.
+    /// Fails if the relay ends meanwhile, or if `each` fails.
     pub fn send(
         &mut self,
         request: &ControlRequest,

@@ -1,10 +1,11 @@
-//! Metrics, health and readiness over HTTP, on a separate thread that no session waits for.
+//! Serves metrics, health and readiness over HTTP. A separate thread does this, so that no session
+//! has to wait.
 //!
 //! | path | answer |
 //! |---|---|
 //! | `/metrics` | numbers, for Prometheus (`metrics`) |
-//! | `/health` | 200, or 503 once the spool has failed: only a restart helps |
-//! | `/ready` | 200 once it listens and has queued the backlog of a former run; 503 before |
+//! | `/health` | 200, or 503 after the spool has failed, when only a restart helps |
+//! | `/ready` | 200 after the relay listens and has queued the mail of a former run, else 503 |
 use crate::control::metrics::{self, RelayMetrics, UntrustedClients};
 use crate::control::queue_stats::collect_queue_stats;
 use crate::worker_calls::{RunningRelay, WorkerUnavailable};
@@ -23,10 +24,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Serves on `address` until the process ends. Returns the actual address, for port 0.
+/// Serves HTTP on `address` until the process ends. Returns the address with the actual port,
+/// because the port may have been 0.
 ///
 /// # Errors
-/// If it cannot listen there.
+/// Fails if the relay cannot listen on the address.
 pub(crate) fn serve(address: SocketAddr, relay: &Arc<RunningRelay>) -> Result<SocketAddr> {
     let began = clock::now();
     let counters = Arc::<HttpCounters>::default();

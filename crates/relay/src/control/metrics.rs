@@ -3,12 +3,12 @@ use crate::control::protocol::HopRow;
 use crate::control::queue_stats::QueueStats;
 use mailrun_report::metrics_text::{Exposition, MetricsText};
 
-/// All metrics except those of the queues.
+/// Everything that `/metrics` reports.
 pub(crate) struct RelayMetrics<'a> {
     pub(crate) queues: &'a QueueStats,
-    /// Monotonic counters: name, description, value.
+    /// Counters of the relay. Each row has a name, a description and a value.
     pub(crate) counters: &'a [(&'static str, &'static str, u64)],
-    /// The same for the log and for HTTP.
+    /// Counters of the log, of HTTP and of failed tasks, in the same form.
     pub(crate) process: &'a [(&'static str, &'static str, u64)],
     pub(crate) spool: &'a mailrun_spool::SpoolStats,
     pub(crate) incoming_limit: u64,
@@ -18,12 +18,12 @@ pub(crate) struct RelayMetrics<'a> {
     pub(crate) uptime_s: f64,
 }
 
-/// Metrics of clients outside of `networks`.
+/// Metrics of clients outside of the configured `networks`.
 pub(crate) struct UntrustedClients {
     pub(crate) connections: usize,
     pub(crate) incoming_bytes: u64,
     pub(crate) incoming_limit: u64,
-    /// Number of refusals by the name of the limit.
+    /// Number of refusals for each limit, by the name of the limit.
     pub(crate) refused: Vec<(&'static str, u64)>,
 }
 

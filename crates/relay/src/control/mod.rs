@@ -1,4 +1,5 @@
-//! Interfaces for operators: `mailrun queue` over the control socket, and metrics and health over HTTP.
+//! The interfaces for operators: `mailrun queue` over the control socket, and metrics and health
+//! over HTTP.
 pub mod client;
 pub(crate) mod http;
 mod metrics;

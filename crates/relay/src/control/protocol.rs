@@ -1,5 +1,5 @@
-//! The protocol of the control socket. A request is one line of JSON. Replies are lines of JSON, the last of which is
-//! `end` or `error`.
+//! The protocol of the control socket. A request is one line of JSON. The replies are lines of
+//! JSON, of which the last is `end` or `error`.
 //!
 //! ```text
 //! > {"ask":"list","hop":"smtp:127.0.0.1:2526"}
@@ -20,12 +20,12 @@ pub(crate) const MAX_REQUEST_BYTES: usize = 4096;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "lowercase", deny_unknown_fields)]
 pub enum ControlRequest {
-    /// List entries of the queue, in any order.
+    /// Lists entries of the queue in no particular order.
     List {
-        /// Only entries for this hop.
+        /// Lists only entries for this next hop.
         #[serde(default)]
         hop: Option<String>,
-        /// Only entries in this state.
+        /// Lists only entries in this state.
         #[serde(default)]
         state: Option<StateName>,
         #[serde(default)]
@@ -40,7 +40,7 @@ pub enum ControlRequest {
         command: CommandName,
         which: CommandScope,
     },
-    /// Totals, and numbers per hop.
+    /// Asks for the totals and for the numbers of each next hop.
     Stats,
 }
 
@@ -52,7 +52,7 @@ pub enum CommandScope {
     All,
 }
 
-/// A message's number in its external form: 16 hexadecimal digits.
+/// Number of a message in the queue. Its external form has 16 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct QueueId(pub u64);
@@ -162,7 +162,7 @@ pub enum ControlReply {
     Error { text: String },
 }
 
-/// The recipients of one message that are delivered to one hop together.
+/// The recipients of one message that are delivered to one next hop together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryRow {
     pub id: QueueId,
@@ -170,30 +170,32 @@ pub struct EntryRow {
     pub state: StateName,
     pub recipients: u64,
     pub attempts: u32,
-    /// Time of reception as Unix time.
+    /// Unix time at which the relay received the message, in seconds.
     pub received_unix_s: u64,
     pub age_s: u64,
-    /// Unix time of the next attempt: the entry's if it is deferred, or the hop's if that could not be reached.
+    /// Unix time of the next attempt in seconds. For a deferred entry, this is the entry's own next
+    /// attempt. If the next hop could not be reached, it is the next connection attempt.
     pub next_unix_s: Option<u64>,
-    /// Unix time at which the message expires.
+    /// Unix time at which the message expires, in seconds.
     pub expires_unix_s: u64,
-    /// The entry's last refusal, or the reason why its next hop cannot be reached.
+    /// Last refusal of the entry, or the reason why the next hop cannot be reached.
     pub refusal: Option<RefusalRow>,
-    /// The entry is ready, but its hop could not be reached and is not tried before `next_unix_s`.
+    /// True if the entry is ready, but the relay does not try the next hop before `next_unix_s`
+    /// because the last connection failed.
     #[serde(default)]
     pub hop_is_shut: bool,
-    /// Recipients. Only filled for a single message.
+    /// Addresses of the recipients. Only `show` fills them; a list leaves them empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusalRow {
-    /// 0 if there was no reply.
+    /// Reply code of SMTP, or 0 if there was no reply.
     pub code: u16,
     pub enhanced: Option<String>,
     pub text: String,
-    /// The host that replied, or empty for the relay itself.
+    /// Host that replied. Empty if the refusal is the relay's own.
     pub by: String,
 }
 
@@ -214,7 +216,7 @@ impl fmt::Display for RefusalRow {
             write!(f, "{} ", self.code)?;
         }
         match &self.enhanced {
-            // Most replies repeat it in their text.
+            // Most replies repeat the enhanced status code in their text.
             Some(enhanced) if !self.text.starts_with(enhanced.as_str()) => write!(f, "{enhanced} ")?,
             _ => {}
         }
@@ -225,18 +227,18 @@ impl fmt::Display for RefusalRow {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageRow {
     pub id: QueueId,
-    /// Empty for a DSN.
+    /// Sender of the message. Empty for a DSN.
     pub sender: String,
     pub recipients: u64,
     pub bytes: u64,
-    /// Time of reception as Unix time.
+    /// Unix time at which the relay received the message, in seconds.
     pub received_unix_s: u64,
     pub client_name: String,
     pub client_address: Option<String>,
     pub user: Option<String>,
 }
 
-/// A next hop's numbers, summed over all workers.
+/// Numbers of one next hop, summed over all workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HopRow {
     pub hop: String,
@@ -249,9 +251,9 @@ pub struct HopRow {
     #[serde(rename = "couriers")]
     pub connections: u64,
     pub(crate) idle: u64,
-    /// Unix time of reception of its oldest message.
+    /// Unix time at which the relay received the oldest message for this next hop, in seconds.
     pub oldest_unix_s: Option<u64>,
-    /// Seconds until the next connection attempt, if the last one failed.
+    /// Seconds until the next connection attempt. `None` unless the last attempt failed.
     pub shut_for_s: Option<u64>,
     pub refusal: Option<RefusalRow>,
 }
@@ -277,7 +279,7 @@ pub struct TotalsRow {
     pub durability: String,
     pub(crate) workers: u64,
     pub messages: u64,
-    /// Entries. A message has one for each of its next hops.
+    /// Number of queue entries. A message has one entry for each of its next hops.
     pub entries: u64,
     #[serde(rename = "couriers")]
     pub connections: u64,
@@ -294,7 +296,6 @@ pub struct TotalsRow {
     /// Bytes of messages that are being received or wait for their 250.
     #[serde(default)]
     pub incoming_bytes: u64,
-    /// Number of next hops in memory.
     #[serde(default)]
     pub(crate) hops: u64,
 }

@@ -1,4 +1,4 @@
-//! Statistics of all workers' queues: totals, and the hops with the most entries.
+//! Statistics of the queues of all workers: the totals, and the next hops with the most entries.
 use crate::control::protocol::{HopRow, TotalsRow};
 use crate::qmgr::DestinationStats;
 use crate::worker::RelayWorker;
@@ -7,19 +7,20 @@ use mailrun_net::clock;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Hops that are listed individually. The others are summed up, because a queue may have a hundred thousand of them.
+/// Maximum number of next hops that are listed individually. The others are summed up in one row,
+/// because a queue may have a hundred thousand next hops.
 const MAX_DESTINATIONS: usize = 100;
-/// Name of the row that sums up all other hops. No hop can have this name.
+/// Name of the row that sums up the other next hops. No next hop can have this name.
 const OTHERS: &str = "(others)";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueueStats {
     pub(crate) totals: TotalsRow,
-    /// Sorted by the number of entries, largest first.
+    /// Next hops in descending order of their number of entries.
     pub(crate) hops: Vec<HopRow>,
 }
 
-/// Asks all workers, and blocks until they have answered.
+/// Asks all workers and blocks until all have answered.
 pub(crate) fn collect_queue_stats(relay: &RunningRelay) -> Result<QueueStats, WorkerUnavailable> {
     let mut stats = QueueStats { totals: totals(relay), hops: Vec::new() };
     let mut hops = HashMap::new();
@@ -54,8 +55,8 @@ fn totals(relay: &RunningRelay) -> TotalsRow {
     }
 }
 
-/// One worker's statistics. Hops that are only summed up are not copied, because this takes time of the worker's event
-/// loop.
+/// Returns the statistics of one worker. Next hops beyond the largest are summed up without copying
+/// them, because the copies would take time of the worker's event loop.
 fn worker_stats(worker: &Rc<RelayWorker>) -> (crate::qmgr::QueueTotals, usize, Vec<HopRow>) {
     let queue = worker.queue.borrow();
     let hops = worker.destinations().borrow();
@@ -120,9 +121,9 @@ fn merge(sum: &mut HopRow, row: &HopRow) {
     }
 }
 
-/// The hops with the most entries, followed by the sum of the others.
+/// Returns the next hops with the most entries, followed by the sum of the others.
 fn largest(mut hops: Vec<HopRow>) -> Vec<HopRow> {
-    // A worker's own sum of other hops stays last.
+    // A row in which a worker has summed up its other next hops comes last.
     hops.sort_by(|a, b| {
         let key = |hop: &HopRow| (hop.hop == OTHERS, std::cmp::Reverse(hop.entries()));
         key(a).cmp(&key(b)).then_with(|| a.hop.cmp(&b.hop))

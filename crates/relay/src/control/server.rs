@@ -1,5 +1,6 @@
-//! The control socket's server. It answers `mailrun queue` page by page, so that a long queue neither slows deliveries
-//! nor takes memory. `protocol` has the requests and replies.
+//! The server of the control socket. It answers `mailrun queue` page by page, so that a long queue
+//! neither slows deliveries nor takes much memory. The module `protocol` defines the requests and
+//! replies.
 use crate::control::protocol::{
     CommandScope, ControlReply, ControlRequest, EntryRow, MAX_REQUEST_BYTES, MessageRow, QueueId, StateName,
 };
@@ -20,31 +21,32 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Queue entries per turn of a worker. They take a fraction of a millisecond.
+/// Maximum number of queue entries that a worker lists in one turn. They take a fraction of a
+/// millisecond.
 const LIST_PAGE_ENTRIES: u32 = 500;
-/// Messages changed per turn of a worker. Each may write a note.
+/// Maximum number of messages that a worker changes in one turn. Each change may write a note.
 const CHANGE_PAGE_ENTRIES: u32 = 100;
 const MAX_CONNECTIONS: usize = 16;
 const IO_TIMEOUT: Duration = Duration::from_secs(60);
 const BACKLOG_TIMEOUT: Duration = Duration::from_secs(10);
 const BACKLOG_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Pause after a failed accept, which usually means that there are no descriptors left.
+/// Pause after an accept has failed. The usual reason is that the process has no descriptors left.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// The socket. Dropping it removes the file.
+/// The path of the control socket. Dropping this value removes the socket's file.
 pub(crate) struct ControlSocket(PathBuf);
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        // If this fails, the next relay replaces the socket.
+        // If the file cannot be removed, the next relay replaces the socket.
         let _ = fs::remove_file(&self.0);
     }
 }
 
-/// Answers operators at this path until the process ends.
+/// Answers operators on the control socket at this path until the process ends.
 ///
 /// # Errors
-/// If another relay uses the socket, or it cannot be created.
+/// Fails if another relay uses the socket, or if the socket cannot be created.
 pub(crate) fn open(path: &Path, relay: &Arc<RunningRelay>) -> Result<ControlSocket> {
     let cannot = |error: io::Error| anyhow!("cannot create the control socket {}: {}", path.display(), reason(&error));
     let listener = socket::listen(path).map_err(cannot)?;
@@ -54,7 +56,8 @@ pub(crate) fn open(path: &Path, relay: &Arc<RunningRelay>) -> Result<ControlSock
 }
 
 fn accept_connections(listener: &UnixListener, relay: &Arc<RunningRelay>) {
-    // One reference per connection, and this one.
+    // Each connection holds one reference, and so does this function. The number of references
+    // therefore gives the number of connections.
     let connections = Arc::new(());
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
@@ -67,7 +70,7 @@ fn accept_connections(listener: &UnixListener, relay: &Arc<RunningRelay>) {
             continue;
         }
         let started = std::thread::Builder::new().name("operator".to_owned()).spawn(move || {
-            // An operator who has disconnected needs no answer.
+            // If the operator has disconnected, nobody needs the answer.
             let _ = serve_connection(&stream, &connection.1);
         });
         if started.is_err() {
@@ -153,7 +156,8 @@ fn respond<W: Write>(
         ControlRequest::Change { command, which } => {
             let mark = relay.context.spool.notes_mark();
             let messages = execute(relay, command.into(), &which)?;
-            // Sync first: an operator must not see a change that a crash could undo.
+            // The note is synced before the reply, because an operator must not see a change that a
+            // crash could undo.
             relay.context.spool.sync_notes(mark).wait().map_err(|error| not_durable(messages, &error))?;
             Ok(writer.send(&ControlReply::Changed { messages })?)
         }
@@ -168,8 +172,8 @@ fn respond<W: Write>(
     }
 }
 
-/// Waits until the mail of an earlier run is queued. Before that, a command would miss messages that are only in the
-/// spool.
+/// Waits until the mail of a former run is queued. A command that came earlier would miss the
+/// messages that are only in the spool.
 fn await_backlog(relay: &RunningRelay) -> Result<(), ControlError> {
     let latest = Instant::now() + BACKLOG_TIMEOUT;
     while !relay.context.is_backlog_queued() {
@@ -200,7 +204,8 @@ impl EntryFilter {
     }
 }
 
-/// Lists worker by worker, page by page. The next page is fetched when the operator has read this one.
+/// Lists the entries of one worker after the other, page by page. The next page is fetched after
+/// the operator's client has read the current page.
 fn list<W: Write>(
     relay: &RunningRelay,
     writer: &mut ReplyWriter<W>,
@@ -260,7 +265,7 @@ fn show<W: Write>(relay: &RunningRelay, writer: &mut ReplyWriter<W>, id: QueueId
     if found.is_empty() {
         return Err(ControlError::Rejected(format!("no message {id} in the queue")));
     }
-    // The message may have been delivered meanwhile. Its last known state is shown anyway.
+    // The message may have been delivered meanwhile. The reply then shows its last known state.
     let draft = relay.context.spool.fetch(mailrun_spool::Id(id.0)).ok();
     let envelope = draft.as_ref().and_then(|draft| MessageEnvelope::decode(&draft.envelope).ok());
     if let (Some(draft), Some(envelope)) = (&draft, &envelope) {
@@ -289,7 +294,7 @@ fn message(id: QueueId, draft: &mailrun_spool::NewMessage, envelope: &MessageEnv
     }
 }
 
-/// Executes a command for all messages in its scope. Returns how many it changed.
+/// Executes a command for all messages in its scope. Returns the number of changed messages.
 fn execute(relay: &RunningRelay, command: OperatorCommand, which: &CommandScope) -> Result<u64, ControlError> {
     if let CommandScope::Id(id) = which {
         let id = MessageId(id.0);
@@ -321,8 +326,8 @@ fn execute(relay: &RunningRelay, command: OperatorCommand, which: &CommandScope)
     Ok(messages)
 }
 
-/// Executes a command for the messages of a page. A message with entries on several pages is changed once; later
-/// attempts have no effect.
+/// Executes a command for the messages of one page. A message with entries on several pages is
+/// changed once, because repeating the command has no effect.
 fn change_page(worker: &Rc<RelayWorker>, command: OperatorCommand, hop: Option<&str>, from: u32) -> (u64, Option<u32>) {
     let page = worker.queue.borrow().page(from, CHANGE_PAGE_ENTRIES, clock::now());
     let mut ids: Vec<MessageId> = {

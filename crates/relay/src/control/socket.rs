@@ -1,5 +1,5 @@
-//! The control socket's file, which only its owner may use. It is taken over from a dead relay, but never from a
-//! running one.
+//! The file of the control socket, which only its owner may use. A relay takes the socket over from
+//! a dead relay, but never from a running one.
 use mailrun_net::listener;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
@@ -16,7 +16,8 @@ use std::time::Duration;
 const MAX_PATH_BYTES: usize = 107;
 const LISTEN_BACKLOG: i32 = 16;
 
-/// A path that fits into a socket's address. A longer path is reached through its open directory.
+/// A path that fits into the address of a Unix socket. A longer path is replaced by one through the
+/// open directory.
 struct SocketPath {
     path: PathBuf,
     _directory: Option<File>,
@@ -32,16 +33,18 @@ fn short_path(path: &Path) -> io::Result<SocketPath> {
     Ok(SocketPath { path, _directory: Some(directory) })
 }
 
-/// Listens on the socket.
+/// Listens on the control socket at this path.
 ///
 /// # Errors
-/// If another process does, if the path is no socket, or if the socket cannot be created.
+/// Fails if another process listens there, if the path is not a socket, or if the socket cannot be
+/// created.
 pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     let way = short_path(path)?;
     remove_stale(&way.path)?;
     let socket = sockets::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockets::bind(&socket, &SocketAddrUnix::new(&way.path)?)?;
-    // No client can connect before it listens, whatever permissions the umask left.
+    // No client can connect before `listen`, so no client can use the permissions that the umask
+    // left.
     fs::set_permissions(&way.path, Permissions::from_mode(0o600))?;
     sockets::listen(&socket, LISTEN_BACKLOG)?;
     Ok(socket.into())
@@ -51,12 +54,13 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
-        // The kernel refuses connections to any file, so check that it is a socket before removing it.
+        // Connecting to any other file is refused too, so check that the file is a socket before
+        // removing it.
         Ok(found) if !found.file_type().is_socket() => {
             Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is not a socket exists there"))
         }
         Ok(_) => match listener::try_connect(path) {
-            // The accept queue of a hanging relay is full.
+            // A hanging relay refuses with EAGAIN, because its accept queue is full.
             Ok(()) | Err(Errno::AGAIN) => {
                 Err(io::Error::new(io::ErrorKind::AddrInUse, "another relay is already listening there"))
             }
@@ -66,14 +70,14 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Connects to a relay. `timeout` applies to connecting, and to each read and write.
+/// Connects to a relay. `timeout` applies to connecting and to each read and write.
 ///
 /// # Errors
-/// If no relay listens there, or it does not accept in time.
+/// Fails if no relay listens there, or if the relay does not accept the connection in time.
 pub(crate) fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let way = short_path(path)?;
     let socket = sockets::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // For a hanging relay, the kernel waits this long for room in the accept queue.
+    // If the relay hangs, the kernel waits this long for room in the relay's accept queue.
     sockopt::set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
     sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(timeout))?;
     sockets::connect(&socket, &SocketAddrUnix::new(&way.path)?)?;

@@ -1,5 +1,5 @@
-//! The `cacert` files of routes, in memory. A separate thread rereads changed files, because a worker would block as
-//! long as the file system does.
+//! Content of the `cacert` files of routes. A separate thread rereads changed files, because a
+//! worker would be blocked for as long as the file system takes.
 use crate::config;
 use crate::log_target::LOG_TARGET;
 use crate::routing::{CaFile, Router};
@@ -14,7 +14,7 @@ pub(crate) struct CaFiles(Mutex<HashMap<PathBuf, CaContent>>);
 
 #[derive(Debug)]
 struct CaContent {
-    /// State of the file when it was last read. `None` if it was read only with the configuration.
+    /// Stamp of the file when it was last read. `None` if it was read only with the configuration.
     stamp: Option<FileStamp>,
     pem: Arc<[u8]>,
 }
@@ -26,20 +26,21 @@ impl CaContent {
 }
 
 impl CaFiles {
-    /// Takes the contents read with a configuration, and forgets the files of the previous one.
+    /// Takes over the contents that were read with a configuration, and forgets the files of the
+    /// previous configuration.
     pub(crate) fn replace(&self, router: &Router) {
         let files = router.securities().filter_map(|security| security.ca_file.as_ref());
         *self.lock() = files.map(|file| (file.path.clone(), CaContent::of(file))).collect();
     }
 
-    /// The content of a file. Returns the same `Arc` until the content changes.
+    /// Returns the content of a file. This is the same `Arc` until the content changes.
     pub(crate) fn content(&self, file: &CaFile) -> Arc<[u8]> {
         let mut contents = self.lock();
         let content = contents.entry(file.path.clone()).or_insert_with(|| CaContent::of(file));
         Arc::clone(&content.pem)
     }
 
-    /// Rereads changed files. Blocks as long as the file system does.
+    /// Rereads changed files. Blocks for as long as the file system takes.
     pub(crate) fn check(&self) {
         let known: Vec<_> = self.lock().iter().map(|(path, content)| (path.clone(), content.stamp)).collect();
         for (path, stamp) in known {

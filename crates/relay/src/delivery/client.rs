@@ -1,7 +1,9 @@
-//! A connection to a next hop, kept from message to message: the client's side of a session, and the replies to it.
+//! A connection to a next hop, which is kept from message to message. It handles the client's side
+//! of the session, and the replies.
 //!
-//! It requests the next message when the session is free, and also while a message is being sent. The next message's
-//! MAIL, RCPT and DATA then travel with it (RFC 2920 §3.1), which takes one write and one read per message.
+//! It asks the queue for the next message when the session is free, and also while a message is
+//! being sent. MAIL, RCPT and DATA of the next message then travel together with the current one
+//! (RFC 2920 §3.1), so a message takes only one write and one read.
 use crate::config::RefusedGreeting;
 use crate::delivery::parameters::{mail_parameters, recipient_parameters};
 use crate::delivery::pipeline::{PipelinedMessage, SendProgress};
@@ -32,50 +34,52 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// RFC 5321 §4.5.3.2 recommends five minutes for most replies and ten for the last.
+/// Time limit for each reply. RFC 5321 §4.5.3.2 recommends five minutes for most replies, and ten
+/// for the last one.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
-/// Time limits for connecting and greeting while nothing is known of a destination, because it occupies a connection
-/// that others need. Postfix's postscreen greets after 6 s. Later attempts wait as long as RFC 5321 §4.5.3.2.1
-/// recommends.
+/// Time limits for connecting and for the greeting as long as nothing is known of a destination,
+/// because the attempt occupies a connection that others need. Postfix's postscreen greets after 6
+/// s. Later attempts wait as long as RFC 5321 §4.5.3.2.1 recommends.
 const FIRST_CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
 const FIRST_GREETING_TIMEOUT: Duration = Duration::from_secs(8);
-/// Time limit for the reply to QUIT. A slow peer occupies a connection that others need, and nothing depends on this
-/// reply.
+/// Time limit for the reply to QUIT. A slow peer occupies a connection that others need, and
+/// nothing depends on this reply.
 pub(crate) const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of BDAT messages in transit to a peer. They share one write and one read.
+/// Maximum number of messages in transit to a peer with BDAT. They share one write and one read.
 pub(crate) const MAX_BATCH: u32 = 8;
-/// A peer that takes longer than this for a message gets one message at a time, because other connections can take the
-/// rest.
+/// A peer that takes longer than this for a message gets one message at a time, because other
+/// connections can take the remaining messages.
 const FAST_REPLY_LIMIT: Duration = Duration::from_millis(10);
-/// A peer that ended a session with several messages in transit gets one message at a time for this long, because it
-/// may want few messages per connection.
+/// Time for which a peer gets only one message at a time after it has ended a session with several
+/// messages in transit. Such a peer may want few messages on a connection.
 const STREAM_RETRY_DELAY: Duration = Duration::from_secs(600);
-/// Configuration keys that help against a rejected certificate.
+/// Configuration keys that help against a rejected certificate, for error messages.
 const REMEDIES: Remedies = Remedies { trust: "cacert = FILE", name: "tls_name = NAME", insecure: "insecure = true" };
 pub(crate) enum ConnectionResult {
     Finished,
     Unreachable(DeliveryRefusal),
-    /// A 5xx instead of a greeting, if the configuration says that this bounces messages.
+    /// The server sent a 5xx instead of a greeting, and the configuration says that this bounces
+    /// messages.
     Refused(DeliveryRefusal),
-    /// The server greets with this relay's name.
+    /// The server greets with this relay's own name.
     Loop(DeliveryRefusal),
-    /// TLS was offered but failed, and TLS is optional.
+    /// TLS was offered but failed. The next attempt may go without it, because TLS is optional.
     WithoutTls,
 }
 
 enum NextTransaction {
     Transaction(Arc<Envelope>),
-    /// There is no message now. The connection is woken when there is one.
+    /// There is no message now. The task is woken when there is one.
     Wait,
-    /// The message is being converted. The connection is woken afterwards.
+    /// The message is being converted. The task is woken afterwards.
     Convert,
     Quit,
 }
 
-/// A message that a thread converts for the server.
+/// A message that another thread converts for the server.
 struct Conversion {
     request: DeliveryGuard,
-    /// `None` if the conversion panicked.
+    /// Result of the conversion. `None` means that the conversion panicked.
     form: Pin<Box<dyn Future<Output = Option<FormResult>>>>,
 }
 
@@ -85,12 +89,12 @@ pub(crate) struct SmtpDelivery {
     worker: Rc<RelayWorker>,
     slot: Option<SlotGuard>,
     waiter: SlotWaiter,
-    /// The next message, if it is still being converted.
+    /// The next message, as long as it is being converted.
     conversion: Option<Conversion>,
-    /// Oldest first.
+    /// Messages in transit, from the oldest on.
     in_flight: VecDeque<PipelinedMessage>,
-    /// Number of messages at the front of `in_flight` that are answered but whose results are not certain yet. The next
-    /// replies belong to the message after them.
+    /// Number of messages at the front of `in_flight` that are answered, but whose results are not
+    /// certain yet. The next replies belong to the message after them.
     answered: usize,
     host: Arc<str>,
     hostname: Arc<str>,
@@ -99,15 +103,16 @@ pub(crate) struct SmtpDelivery {
     must_quit: bool,
     /// Set if the peer accepts messages without waiting between them.
     may_batch: bool,
-    /// Set if the peer answers fast enough to get several messages.
+    /// Set if the peer answers fast enough to get several messages at a time.
     is_fast: bool,
-    /// Time at which the oldest message in transit was begun, or the previous one answered.
+    /// Time at which the oldest message in transit was begun, or the previous message was answered.
     measured_since: Duration,
-    /// A session was established, so the next hop counts as reachable however the session ends.
+    /// Set if a session was established. The next hop then counts as reachable, however the session
+    /// ends.
     is_reached: bool,
-    /// The reply with which the peer announced the close.
+    /// The reply with which the peer announced that it closes the connection.
     closing_reply: Option<DeliveryRefusal>,
-    /// It came instead of a greeting.
+    /// Set if the peer sent `closing_reply` instead of a greeting.
     is_greeting_refused: bool,
     is_over_tls: bool,
     spare_envelopes: Vec<Arc<Envelope>>,
@@ -207,7 +212,8 @@ impl SmtpDelivery {
         if let Some(Conversion { request, .. }) = self.conversion.take() {
             self.worker.finish_delivery(request, DeliveryResult::Unsent);
         }
-        // One by one, so that the rest goes back even if one panics.
+        // Finish them one by one, so that the remaining messages go back even if one of them
+        // panics.
         while let Some(mut pipelined) = self.in_flight.pop_front() {
             let is_over = self.answered > 0;
             let is_ambiguous = is_over || is_violated || !self.in_flight.is_empty();
@@ -280,7 +286,8 @@ impl SmtpDelivery {
         self.worker.connection_closed(slot, closing);
     }
 
-    /// The next message, rendered for the peer's extensions. A message that cannot be sent in any form fails at once.
+    /// Returns the next message, rendered for the peer's extensions. A message that cannot be sent
+    /// in any form fails at once.
     fn next_transaction(&mut self, cx: &mut Context<'_>, extensions: &Extensions, now: Duration) -> NextTransaction {
         loop {
             let (request, form) = match self.conversion.take() {
@@ -327,7 +334,8 @@ impl SmtpDelivery {
         }
     }
 
-    /// Converts a message on a thread, because a long conversion would delay all sessions of the worker.
+    /// Converts a message on another thread, because a long conversion would delay all sessions of
+    /// the worker.
     fn convert(&self, request: DeliveryGuard, extensions: &Extensions) -> Conversion {
         let pool = self.worker.resources.converter_pool.clone();
         let message = request.message.clone();
@@ -339,7 +347,7 @@ impl SmtpDelivery {
 }
 
 impl SmtpDelivery {
-    /// The envelope of the transaction for the message in this form.
+    /// Returns the envelope with which the message is sent in this form.
     fn prepare_transaction(
         &mut self,
         request: &DeliveryRequest<Message>,
@@ -371,7 +379,7 @@ impl SmtpDelivery {
         Ok((envelope, form))
     }
 
-    /// An envelope to reuse, or a new one.
+    /// Returns an envelope to reuse, or a new one.
     fn unused_envelope(&mut self) -> Arc<Envelope> {
         let free = self.spare_envelopes.iter().position(|envelope| Arc::strong_count(envelope) == 1);
         match free {
@@ -390,13 +398,14 @@ impl SmtpDelivery {
         self.measured_since = now;
         self.is_fast = is_quick;
         if self.may_batch {
-            // Set it each time, because another connection of the destination may have measured something else.
+            // Set the batch size each time, because another connection to the destination may have
+            // measured something else.
             let destination = self.destination();
             self.worker.set_batch_size(destination, if is_quick { MAX_BATCH } else { 1 });
         }
     }
 
-    /// Called when the result of the oldest message is certain.
+    /// Finishes the oldest message, whose result is now certain.
     fn finish_transaction(&mut self) {
         let Some(mut pipelined) = self.in_flight.pop_front() else { return };
         self.answered -= 1;
@@ -414,7 +423,7 @@ impl SmtpDelivery {
         self.worker.finish_delivery(pipelined.request, result);
     }
 
-    /// The message to which the next replies belong.
+    /// Returns the message to which the next replies belong.
     fn current(&mut self) -> Option<&mut PipelinedMessage> {
         self.in_flight.get_mut(self.answered)
     }
@@ -444,7 +453,8 @@ fn tls_failure(error: &io::Error) -> String {
     }
 }
 
-/// Reports whether a reply accepts its command. A 3xx accepts neither a sender, a recipient nor a message.
+/// Returns true if a reply accepts its command. A 3xx accepts neither a sender nor a recipient nor
+/// a message.
 fn is_accepted(to: Verb, reply: &ReceivedReply<'_>) -> bool {
     match to {
         Verb::Mail | Verb::Recipient(_) | Verb::Chunk | Verb::Message | Verb::Delivery(_) => reply.code() / 100 == 2,
@@ -517,7 +527,7 @@ impl MessageSource for SmtpDelivery {
             pipelined.answered = place as usize + 1;
         }
         if event.ends == Some(client::Outcome::Refused) {
-            // A reply without 250 does not accept the message, whatever it says.
+            // Only a 250 accepts the message, whatever the text of another reply says.
             let refusal = self.refusal(&event.reply);
             self.current().into_iter().for_each(|pipelined| pipelined.refuse_all(&refusal));
         }

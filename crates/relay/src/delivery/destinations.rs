@@ -1,5 +1,6 @@
-//! The destinations of a worker, by number; the queue knows only the number. Destinations that the queue no longer
-//! needs are forgotten and their numbers reused, so that domains of old mail cost no memory.
+//! The destinations of a worker by number. The queue knows only the numbers. Destinations that the
+//! queue no longer needs are forgotten and their numbers reused, so that domains of old mail cost
+//! no memory.
 use crate::delivery::ca_files::CaFiles;
 use crate::log_target::LOG_TARGET;
 use crate::qmgr::DestinationId;
@@ -10,16 +11,18 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Destinations that are kept even if the queue has forgotten them, because their TLS sessions save handshakes.
+/// Number of destinations that are kept even if the queue has forgotten them, because their TLS
+/// sessions save handshakes.
 const RETAINED_DESTINATIONS: usize = 1_000;
-/// Minimum number of destinations checked per pass; one in `SCAN_DIVISOR` of all is checked if that is more. An idle
-/// destination is forgotten within twenty passes, each of which takes a fraction of a millisecond.
+/// Minimum number of destinations that are checked per pass. If one in `SCAN_DIVISOR` of all
+/// destinations is more, that many are checked. An idle destination is then forgotten within twenty
+/// passes, each of which takes a fraction of a millisecond.
 const MIN_SCANNED: usize = 64;
 const SCAN_DIVISOR: usize = 20;
 
 struct HostTls {
     host: Arc<str>,
-    /// The certificates that it was made from.
+    /// The trusted certificates from which `security` was made.
     pem: Option<Arc<[u8]>>,
     security: Option<ClientSecurity>,
 }
@@ -27,9 +30,9 @@ struct HostTls {
 #[derive(Default)]
 pub(crate) struct Destinations {
     ids: HashMap<NextHop, DestinationId, foldhash::fast::RandomState>,
-    /// Indexed by number. `None` for a free number.
+    /// Destinations by number. `None` marks a free number.
     entries: Vec<Option<DestinationEntry>>,
-    /// Free numbers. The lowest is reused first.
+    /// Free numbers, the lowest of which is reused first.
     free_ids: BinaryHeap<Reverse<u32>>,
     /// Position of the next destination to check for idleness.
     next: usize,
@@ -37,15 +40,16 @@ pub(crate) struct Destinations {
 
 struct DestinationEntry {
     next_hop: NextHop,
-    /// Certificates are read once per host and when they change, not for each connection.
+    /// TLS settings by host. Certificates are parsed once per host and when they change, but not
+    /// for each connection.
     hosts: Vec<HostTls>,
     name: Arc<str>,
-    /// Until this time, it gets one message at a time.
+    /// Until this time, the destination gets one message at a time.
     unstreamed_until: Duration,
 }
 
 impl Destinations {
-    /// The next hop's number, and whether it is new.
+    /// Returns the next hop's number, and whether it is new.
     pub(crate) fn id(&mut self, next_hop: &NextHop) -> (DestinationId, bool) {
         if let Some(key) = self.ids.get(next_hop) {
             return (*key, false);
@@ -70,7 +74,8 @@ impl Destinations {
         (key, true)
     }
 
-    /// Checks some of the destinations in turn, and forgets idle ones. Returns those.
+    /// Checks some of the destinations in turn, and forgets the idle ones. Returns the forgotten
+    /// destinations.
     pub(crate) fn forget_idle(&mut self, is_idle: impl Fn(DestinationId) -> bool) -> Vec<DestinationId> {
         let mut forgotten = Vec::new();
         if self.ids.len() <= RETAINED_DESTINATIONS {
@@ -114,15 +119,15 @@ impl Destinations {
         }
     }
 
-    /// Reports whether a message may be sent before the result of the previous one has come.
+    /// Returns true if a message may be sent before the result of the previous one is known.
     pub(crate) fn may_stream(&self, key: DestinationId, now: Duration) -> bool {
         self.entry(key).unstreamed_until <= now
     }
 
-    /// The TLS configuration for a host of this destination.
+    /// Returns the TLS settings for a host of this destination.
     ///
     /// # Errors
-    /// If certificates or name cannot be used.
+    /// Fails if the certificates or the name cannot be used.
     pub(crate) fn security(
         &mut self,
         key: DestinationId,
@@ -148,7 +153,7 @@ impl Destinations {
         secured.pem = pem;
         match renewed {
             Ok(security) => secured.security = security,
-            // Logged once, because `pem` is kept as the content that cannot be used.
+            // Logged only once, because `pem` remembers the content that cannot be used.
             Err(why) => {
                 tracing::warn!(target: LOG_TARGET, %why, "the trusted certificates have changed but cannot be used; the old ones stay in \
                                       use")
@@ -179,7 +184,7 @@ mod tests {
         }))
     }
 
-    /// The destinations and the queue of a worker, without its sessions and connections.
+    /// The destinations and the queue of a worker, without sessions and connections.
     struct QueueFixture {
         destinations: Destinations,
         queue: MailQueue<()>,
@@ -242,7 +247,8 @@ mod tests {
         }
         (0..40).for_each(|_| fixture.tick());
         assert_eq!(fixture.destinations.len(), RETAINED_DESTINATIONS);
-        // A destination is forgotten within twenty passes, of a hundred messages each.
+        // A destination is forgotten within twenty passes, during each of which a hundred messages
+        // arrive.
         assert!(fixture.highest < 2 * RETAINED_DESTINATIONS as u32 + 2_000, "{}", fixture.highest);
         assert_eq!(
             fixture.destinations.entries.len(),
@@ -266,7 +272,7 @@ mod tests {
         let left = fixture.queue.show(MessageId(0), fixture.now);
         assert_eq!(left.len(), 1);
         assert_eq!(&*fixture.destinations.name(left[0].destination), "mx:d0.example");
-        // Mail for a forgotten destination adds it again.
+        // Mail for a forgotten destination must add the destination again.
         let forgotten = (1..many).find(|number| !fixture.destinations.ids.contains_key(&domain(*number))).unwrap();
         fixture.put(forgotten);
         let destination = fixture.queue.show(MessageId(forgotten), fixture.now)[0].destination;

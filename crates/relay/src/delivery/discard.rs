@@ -1,4 +1,4 @@
-//! Discards messages and counts them as delivered. Postfix: discard(8).
+//! Discards messages and counts them as delivered, like Postfix's discard(8).
 use crate::delivery::handles::DeliverySink;
 use crate::message::Message;
 use crate::qmgr::{DeliveryRequest, DeliveryResult};

@@ -1,4 +1,4 @@
-//! What delivery agents share: the sink for counters and log, and resources.
+//! Handles that all delivery agents of a worker share: counters, the log, and resources.
 use crate::blocking_pool::BlockingPool;
 use crate::config::RefusedGreeting;
 use crate::counters::RelayCounters;
@@ -18,7 +18,7 @@ pub(crate) struct DeliverySink {
 
 pub(crate) struct DeliveryResources {
     pub(crate) destinations: RefCell<Destinations>,
-    /// Buffers of connections. The server owns those of sessions.
+    /// Buffers of outgoing connections. The server owns the buffers of incoming sessions.
     pub(crate) buffers: WorkerBuffers,
     pub(crate) resolver: Resolver,
     pub(crate) ca_files: Arc<CaFiles>,

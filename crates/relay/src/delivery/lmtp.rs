@@ -1,4 +1,5 @@
-//! Delivery by LMTP to a mailbox server's socket or address (RFC 2033). Postfix: lmtp(8).
+//! Delivers by LMTP to the socket or address of a mailbox server (RFC 2033), like Postfix's
+//! lmtp(8).
 use crate::delivery::client::{QUIT_TIMEOUT, SmtpDelivery};
 use crate::routing::Lmtp;
 use crate::worker::{RelayWorker, SlotGuard};

@@ -1,4 +1,4 @@
-//! Delivery into Maildirs on this host, one copy per recipient. Postfix: virtual(8).
+//! Delivers into Maildirs on this host, with one copy per recipient, like Postfix's virtual(8).
 use crate::delivery::handles::{DeliveryResources, DeliverySink};
 use crate::delivery::maildir::{self, MaildirMessage};
 use crate::delivery::result::{accepted_status, combine_statuses};

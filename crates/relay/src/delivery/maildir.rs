@@ -1,13 +1,15 @@
-//! Delivery into a Maildir, one file per message. Readers see a file whole or not at all, and it survives a power cut.
+//! Delivers into a Maildir, with one file per message. Readers see either a complete file or none,
+//! and the file survives a power failure.
 //!
 //! ```text
 //! tmp/NAME written, synced ──rename, never over another──▶ new/NAME, directory synced ──▶ delivered
 //! ```
-//! Lines end in LF, as in every Maildir that Postfix, Exim or qmail writes: readers and scripts treat the file as a
-//! local text, and signatures cover CRLF whatever the file has. (The sink's dump keeps CRLF, because it documents the
-//! bytes on the wire.) The file begins with `Return-Path` (RFC 5321 §4.4) and `Delivered-To`.
+//! Lines end in LF, as in every Maildir that Postfix, Exim or qmail writes. Readers and scripts
+//! treat the file as a local text, and signatures are computed over CRLF whatever the file
+//! contains. (The sink's dump keeps CRLF, because it documents the bytes on the wire.) The file
+//! begins with `Return-Path` (RFC 5321 §4.4) and `Delivered-To`.
 //!
-//! All functions block, so call them on a thread that may wait for a disk.
+//! All functions block, so they must be called on a thread that may wait for a disk.
 use mailrun_party::reason::reason;
 use mailrun_smtp::reply::EnhancedStatusCode;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -22,30 +24,30 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 const WRITE_BUFFER_BYTES: usize = 64 << 10;
-/// Number of names to try. A name is taken only if two hosts have the same host name.
+/// Number of names to try. A name can be taken only if two hosts have the same host name.
 const MAX_NAME_ATTEMPTS: u32 = 8;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MaildirMessage<'a> {
-    /// The reverse-path, or empty for a DSN.
+    /// The sender's address. Empty for a DSN.
     pub(crate) sender: &'a [u8],
     pub(crate) recipient: &'a [u8],
-    /// Header and text as received: CRLF, dots unstuffed.
+    /// Header and text as received, with CRLF and without dot-stuffing.
     pub(crate) body: &'a [u8],
 }
 
-/// Maximum number of Maildirs remembered as durable. When it is exceeded, all are forgotten, which costs a few syncs
-/// each.
+/// Maximum number of Maildirs that are remembered as durable. When it is reached, all are
+/// forgotten, which costs a few syncs for each of them.
 const MAX_DURABLE_ROOTS: usize = 50_000;
 
-/// Generates names that no other delivery uses, in any process on any host (<https://cr.yp.to/proto/maildir.html>).
-/// There is one instance per process.
+/// Generates file names that no other delivery uses, in any process on any host
+/// (<https://cr.yp.to/proto/maildir.html>). There must be only one instance per process.
 #[derive(Debug)]
 pub(crate) struct MaildirNames {
     pid: u32,
     host: String,
     serial: AtomicU64,
-    /// Maildirs whose directories this process has synced.
+    /// Maildirs whose directories this process has made durable.
     durable_roots: Mutex<HashSet<PathBuf>>,
 }
 
@@ -60,7 +62,8 @@ impl MaildirNames {
         self.durable_roots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes sure that the Maildir's directories survive a power cut, even if another program created them.
+    /// Ensures that the Maildir's directories survive a power failure, even if another program
+    /// created them.
     fn make_durable(&self, root: &Path) -> io::Result<()> {
         if self.durable_roots().contains(root) {
             return Ok(());
@@ -74,18 +77,20 @@ impl MaildirNames {
         Ok(())
     }
 
-    /// The next name. `now` counts from the Unix epoch.
+    /// Returns the next name. `now` counts from the Unix epoch.
     fn next(&self, now: Duration) -> String {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         format!("{}.M{:06}P{}Q{serial}.{}", now.as_secs(), now.subsec_micros(), self.pid, self.host)
     }
 }
 
-/// Delivers into the Maildir `root`, which is created if necessary. Returns the path. `now` counts from the Unix epoch.
-/// A caller that builds `root` from an address must make sure that the address cannot lead elsewhere.
+/// Delivers into the Maildir `root`, which is created if necessary. Returns the path of the new
+/// file. `now` counts from the Unix epoch. A caller that builds `root` from an address must ensure
+/// that the address cannot lead elsewhere.
 ///
 /// # Errors
-/// [`MaildirError`]: the message may not be delivered. It must be tried again, and may then be there twice.
+/// Returns a [`MaildirError`] if the message may not be delivered. The caller must try again, after
+/// which the message may be there twice.
 pub(crate) fn deliver(
     root: &Path,
     names: &MaildirNames,
@@ -100,13 +105,13 @@ pub(crate) fn deliver(
     };
     let delivered = write(file, message).and_then(|()| with_unique_name(root, names, now, move_to_new));
     if delivered.is_err() {
-        // If the draft cannot be removed, Maildir readers remove it after 36 hours.
+        // Ignore an error: Maildir readers remove a forgotten draft after 36 hours.
         let _ = fs::remove_file(&draft);
     }
     delivered.map_err(failed)
 }
 
-/// Tries other names while they are taken, and creates the Maildir if it is missing.
+/// Tries other names while names are taken, and creates the Maildir if it is missing.
 fn with_unique_name<T>(
     root: &Path,
     names: &MaildirNames,
@@ -132,7 +137,7 @@ fn create_draft(root: &Path, name: &str) -> io::Result<(File, PathBuf)> {
     Ok((file, path))
 }
 
-/// Creates the Maildir with access for its owner only.
+/// Creates the Maildir. Only its owner has access.
 pub(crate) fn create(root: &Path) -> io::Result<()> {
     ["tmp", "new", "cur"]
         .iter()
@@ -147,7 +152,8 @@ fn write(file: File, message: &MaildirMessage<'_>) -> io::Result<()> {
 }
 
 fn header_fields(message: &MaildirMessage<'_>) -> Vec<u8> {
-    // The SMTP grammar has excluded control characters in both. One here would be our mistake, and must do no harm.
+    // The SMTP grammar excludes control characters in both addresses. If one got here by our
+    // mistake, it must do no harm.
     let fit =
         |address: &[u8]| address.iter().map(|octet| if octet.is_ascii_control() { b'?' } else { *octet }).collect();
     let sender: Vec<u8> = fit(message.sender);
@@ -167,7 +173,7 @@ fn write_lines(message: &[u8], out: &mut impl Write) -> io::Result<()> {
     if rest.is_empty() { Ok(()) } else { out.write_all(rest).and_then(|()| out.write_all(b"\n")) }
 }
 
-/// Moves a file from `tmp` to `new`, so that readers see it whole.
+/// Moves a complete file from `tmp` to `new`, where readers see it.
 fn publish(root: &Path, name: &str, draft: &Path) -> io::Result<PathBuf> {
     let new = root.join("new");
     let path = new.join(name);
@@ -180,7 +186,7 @@ fn publish(root: &Path, name: &str, draft: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// A rename in two steps that also never replaces a file.
+/// Renames in two steps, which also never replaces a file.
 fn link(from: &Path, to: &Path) -> io::Result<()> {
     fs::hard_link(from, to)?;
     fs::remove_file(from)
@@ -191,14 +197,15 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Why a message is not in a Maildir. It is never the sender's fault, so the message is tried again.
+/// Reason why a message could not be delivered into a Maildir. It is never the sender's fault, so
+/// the message is tried again.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MaildirError {
     #[error("{}: {}; free space on this disk", .path.display(), reason(.source))]
     Full { path: PathBuf, source: io::Error },
     #[error("{}: {}; the owner of the mailbox must delete mail or needs a larger quota", .path.display(), reason(.source))]
     Quota { path: PathBuf, source: io::Error },
-    /// This process may not write there, or the path is no Maildir.
+    /// This process may not write there, or the path is not a Maildir.
     #[error("{}: {}; it must be a directory that mailrun can write to", .path.display(), reason(.source))]
     Denied { path: PathBuf, source: io::Error },
     #[error("{}: {}", .path.display(), reason(.source))]
@@ -222,7 +229,7 @@ impl MaildirError {
         }
     }
 
-    /// The reply that a next hop would have given (RFC 3463).
+    /// Returns the reply codes that a next hop would have sent (RFC 3463).
     pub(crate) fn code(&self) -> (u16, EnhancedStatusCode) {
         match self {
             Self::Full { .. } => (452, EnhancedStatusCode(4, 3, 1)),
@@ -232,7 +239,7 @@ impl MaildirError {
         }
     }
 
-    /// Reports whether the failure lasts until an operator acts.
+    /// Returns true if the failure lasts until an operator acts.
     pub(crate) fn needs_operator(&self) -> bool {
         matches!(self, Self::Denied { .. } | Self::Disk { .. })
     }
@@ -294,7 +301,8 @@ mod tests {
     fn a_name_that_is_taken_is_not_written_over() {
         let place = tempfile::tempdir().unwrap();
         let root = place.path();
-        // The same names again, as after a restart within a microsecond or on a host of the same name.
+        // The same names are used again, as after a restart within a microsecond, or on another
+        // host with the same name.
         let first = deliver(root, &MaildirNames::new("x"), NOW, &test_message(b"first\r\n")).unwrap();
         fs::rename(&first, root.join("new").join(MaildirNames::new("x").next(NOW))).unwrap();
         fs::write(root.join("tmp").join(MaildirNames::new("x").next(NOW)), b"").unwrap();
@@ -341,7 +349,7 @@ mod tests {
             failure.to_string().starts_with(&format!("{}: Not a directory; it must be", file.display())),
             "{failure}"
         );
-        // `new` is not a directory.
+        // Here `new` is not a directory.
         let root = place.path().join("half");
         fs::create_dir_all(root.join("tmp")).unwrap();
         fs::write(root.join("new"), b"").unwrap();
@@ -350,7 +358,7 @@ mod tests {
             Err(MaildirError::Denied { .. })
         ));
         assert!(files(&root.join("tmp")).is_empty());
-        // Missing parts of a Maildir are created.
+        // Missing parts of a Maildir must be created.
         fs::remove_file(root.join("new")).unwrap();
         assert!(deliver(&root, &MaildirNames::new("x"), NOW, &test_message(b"text")).is_ok());
     }

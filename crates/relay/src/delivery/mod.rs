@@ -1,22 +1,22 @@
-//! Delivery agents, which take messages from the queue and give them back with a result: Postfix's smtp(8), lmtp(8),
-//! virtual(8) and discard(8).
+//! Delivery agents, which take messages from the queue and give them back with a result, like
+//! Postfix's smtp(8), lmtp(8), virtual(8) and discard(8).
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `handles` | what agents share: a sink for counters and log, and resources |
-//! | `smtp` | delivers by SMTP: finds the domain's servers, and tries one after the other |
+//! | `handles` | what delivery agents share: counters, the log and resources |
+//! | `smtp` | delivers by SMTP: finds the servers of a domain, and tries one after the other |
 //! | `lmtp` | delivers by LMTP |
-//! | `client` | a connection that both keep from message to message |
-//! | `pipeline` | a message under way on a connection, and the replies to it |
-//! | `parameters` | parameters of MAIL and RCPT |
-//! | `required_extensions` | extensions that a message requires, and its form without them |
+//! | `client` | a connection of the SMTP and LMTP agents, kept from message to message |
+//! | `pipeline` | a message in progress on a connection, and the replies to it |
+//! | `parameters` | writes the parameters of MAIL and RCPT |
+//! | `required_extensions` | the extensions that a message requires, and its form without them |
 //! | `mailbox`, `maildir` | delivers into Maildirs |
-//! | `discard` | delivers to nowhere |
-//! | `result` | from replies to the result of a request |
+//! | `discard` | accepts mail and throws it away |
+//! | `result` | turns replies into the result of a delivery request |
 //! | `slots` | connections that wait for a message |
-//! | `destinations` | next hops by number, and TLS with their hosts |
+//! | `destinations` | numbers of next hops, and TLS with their hosts |
 //! | `ca_files` | certificates that routes trust, read again when they change |
-//! | `resolver` | the servers of a domain, and their addresses |
+//! | `resolver` | finds the servers of a domain and their addresses |
 pub(crate) mod ca_files;
 pub(crate) mod client;
 pub(crate) mod destinations;
@@ -44,7 +44,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
-/// Delivers the messages of a destination over one connection, until the queue has none for it.
+/// Delivers the messages of a destination over one connection, until the queue has no more for it.
 pub(crate) async fn run(worker: Rc<RelayWorker>, slot: SlotGuard) {
     let next_hop = worker.resources.destinations.borrow().next_hop(slot.destination);
     match next_hop {
@@ -62,7 +62,7 @@ pub(crate) async fn run(worker: Rc<RelayWorker>, slot: SlotGuard) {
     }
 }
 
-/// Delivers on this host, one message after another, until there are none.
+/// Delivers on this host, one message after another, until the queue has no more.
 async fn deliver_locally(
     worker: &Rc<RelayWorker>,
     mut slot: SlotGuard,

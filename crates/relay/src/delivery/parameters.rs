@@ -1,4 +1,4 @@
-//! Parameters of MAIL and RCPT, depending on the next server's extensions.
+//! Renders the parameters of MAIL and RCPT for a server with certain extensions.
 use crate::message::Message;
 use crate::message::envelope::{DeliveryRefusal, EnvelopeRecipient};
 use mailrun_smtp::Extensions;
@@ -43,7 +43,8 @@ pub(crate) fn mail_parameters(message: &Message, extensions: &Extensions) -> Res
     Ok(words)
 }
 
-/// Parameters of RCPT. `smtp_utf8` says whether the message was declared with SMTPUTF8.
+/// Returns the parameters of RCPT. `smtp_utf8` tells whether MAIL declares the message with
+/// SMTPUTF8.
 pub(crate) fn recipient_parameters(recipient: &EnvelopeRecipient, smtp_utf8: bool, extensions: &Extensions) -> String {
     if !extensions.dsn || (recipient.notify.is_none() && recipient.original.is_none()) {
         return String::new();

@@ -12,31 +12,31 @@ use mailrun_smtp::reply::is_session_fault;
 
 pub(crate) struct PipelinedMessage {
     pub(crate) request: DeliveryGuard,
-    /// The converted message, if the original cannot be sent as it is.
+    /// The converted message, if the original cannot be sent unchanged.
     pub(crate) converted: Option<Message>,
-    /// Numbers of recipients that are not sent to the server.
+    /// Numbers of the recipients that are not sent to the server.
     pub(crate) left_out: Vec<u16>,
-    /// Refusals of the other recipients so far, in the request's order.
+    /// Refusals of the other recipients so far, in the order of the request.
     pub(crate) refused: Vec<Option<DeliveryRefusal>>,
     pub(crate) progress: SendProgress,
-    /// Number of recipients whose replies to the message have come (LMTP).
+    /// In LMTP, number of recipients whose replies to the message have arrived.
     pub(crate) answered: usize,
     /// The reply with which the server accepted the message, for the log.
     pub(crate) accept_reply: Option<DeliveryRefusal>,
-    /// The next hop itself notifies the sender of success.
+    /// Set if the next hop itself notifies the sender of success.
     pub(crate) peer_sends_dsn: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SendProgress {
     NotSent,
-    /// A part is in the output buffer.
+    /// Part of the message is in the output buffer.
     Buffered,
     Sent,
 }
 
 impl PipelinedMessage {
-    /// Begins a request in the form that the server can take.
+    /// Begins a request in the form that the server accepts.
     pub(crate) fn new(request: DeliveryGuard, form: DeliveryForm, extensions: &Extensions) -> Self {
         let DeliveryForm { converted, left_out } = form;
         let refused = vec![None; request.recipients.len() - left_out.len()];
@@ -56,14 +56,14 @@ impl PipelinedMessage {
         self.refuse_from(0, refusal);
     }
 
-    /// Refuses all recipients from this position on, except those already refused.
+    /// Refuses all recipients from this position on, except those that are already refused.
     pub(crate) fn refuse_from(&mut self, place: usize, refusal: &DeliveryRefusal) {
         for place in self.refused.iter_mut().skip(place).filter(|place| place.is_none()) {
             *place = Some(refusal.clone());
         }
     }
 
-    /// The message in the form in which it is sent.
+    /// Returns the message in the form in which it is sent.
     pub(crate) fn message(&self) -> &Message {
         self.converted.as_ref().unwrap_or(&self.request.message)
     }
@@ -103,15 +103,17 @@ impl PipelinedMessage {
         }
     }
 
-    /// Result of a message that was ended by a fault of the session, even if its last reply is not certain.
+    /// Returns the result of a message that a fault of the session ended, even if its last reply is
+    /// not certain.
     pub(crate) fn session_fault(&self) -> Option<DeliveryResult> {
         let fault = self.refused.iter().flatten().find(|refusal| is_session_fault(refusal.code))?;
         let status = RecipientStatus::Deferred(fault.clone());
         Some(DeliveryResult::SessionFault(vec![status; self.request.recipients.len()]))
     }
 
-    /// Result of a message whose session ended before its last reply was certain. A server that says 421 has accepted
-    /// nothing without a reply. If replies may be missing (`is_ambiguous`), the received ones do not count.
+    /// Returns the result of a message whose session ended before the last reply was certain. A
+    /// server that sent 421 has not accepted anything that it has not answered. If replies may be
+    /// missing (`is_ambiguous`), the received ones do not count.
     pub(crate) fn unfinished_result(
         &mut self,
         is_refused: bool,
@@ -122,7 +124,8 @@ impl PipelinedMessage {
         match (answered, self.progress == SendProgress::Sent && !is_refused) {
             (0, false) => DeliveryResult::Unsent,
             (0, true) => DeliveryResult::Unknown,
-            // A recipient that has been answered does not get the message again with the attempts for the others.
+            // A recipient that has been answered must not get the message again when it is retried
+            // for the others.
             (answered, _) => {
                 let refusal = DeliveryRefusal::new(0, None, "the session ended without an answer", "");
                 self.refuse_from(answered, &refusal);

@@ -1,6 +1,7 @@
-//! Extensions that a message requires of the next server, and how it is sent without them. 8-bit parts are encoded for
-//! a server without 8BITMIME (RFC 6152 §3), and recipients that need SMTPUTF8 are left out for a server without it (RFC
-//! 6531 §3.2). A message that cannot be sent in any form bounces.
+//! Finds out which extensions a message requires of the next server, and how it can be sent without
+//! them. Parts with 8-bit bytes are encoded for a server without 8BITMIME (RFC 6152 §3). Recipients
+//! that need SMTPUTF8 are left out for a server without it (RFC 6531 §3.2). A message that cannot
+//! be sent in any form bounces.
 use crate::message::Message;
 use crate::message::envelope::{DeliveryRefusal, MessageEnvelope};
 use mailrun_smtp::command::BodyType;
@@ -10,25 +11,26 @@ use std::sync::Arc;
 
 #[derive(Debug, Default)]
 pub(crate) struct DeliveryForm {
-    /// The converted message, if the original cannot be sent as it is.
+    /// The converted message, if the original cannot be sent unchanged.
     pub(crate) converted: Option<Message>,
-    /// Numbers of recipients whose addresses the server cannot take. Never all of them.
+    /// Numbers of the recipients whose addresses the server does not accept. At least one recipient
+    /// remains.
     pub(crate) left_out: Vec<u16>,
 }
 
-/// The largest message that a worker converts itself, which takes a millisecond.
+/// Maximum size of a message that a worker converts itself. This takes about a millisecond.
 const MAX_INLINE_BYTES: usize = 32 << 10;
 
-/// Reports whether [`check`] may take so long that a worker must not call it.
+/// Returns true if [`check`] may take so long that a worker must not call it.
 pub(crate) fn is_long_conversion(message: &Message, extensions: &Extensions) -> bool {
     message.body.len() > MAX_INLINE_BYTES && may_need_conversion(message, extensions)
 }
 
-/// Chooses the form in which a server with these extensions gets the message for these recipients. `host` names the
-/// converting host.
+/// Chooses the form in which a server with these extensions gets the message for these recipients.
+/// `host` is the name of the converting host.
 ///
 /// # Errors
-/// The missing extension, in words for the sender.
+/// Returns a refusal that tells the sender which extension is missing.
 pub(crate) fn check(
     message: &Message,
     recipients: impl Iterator<Item = u16>,
@@ -43,9 +45,9 @@ pub(crate) fn check(
     Ok(DeliveryForm { converted, left_out })
 }
 
-/// The envelope for a server with these extensions, if it differs from the original. A server without SMTPUTF8 gets
-/// A-labels in addresses whose local parts are ASCII. Otherwise SMTPUTF8 is declared if an address from an alias needs
-/// it.
+/// Returns the envelope for a server with these extensions, if it differs from the original. A
+/// server without SMTPUTF8 gets A-labels in addresses whose local parts are ASCII. For a server
+/// with SMTPUTF8, it is declared if an address from an alias needs it.
 fn envelope_for(envelope: &MessageEnvelope, extensions: &Extensions) -> Option<MessageEnvelope> {
     let recipients = envelope.recipients.iter().map(|recipient| &recipient.address);
     let mut addresses = recipients.chain([&envelope.sender]).filter(|address| !address.is_ascii()).peekable();
@@ -71,8 +73,9 @@ pub(crate) fn smtputf8_missing() -> DeliveryRefusal {
     missing_extension(553, EnhancedStatusCode(5, 6, 7), "the next hop does not offer SMTPUTF8")
 }
 
-/// Recipients to be left out. Many clients always declare SMTPUTF8 although they should not (RFC 6531 §3.2), and a
-/// single address that needs it must not keep the others from getting the message.
+/// Returns the recipients to be left out. Many clients always declare SMTPUTF8, although they
+/// should not (RFC 6531 §3.2). A single address that needs it must not keep the other recipients
+/// from getting the message.
 fn left_out(
     message: &Message,
     recipients: impl Iterator<Item = u16>,
@@ -90,21 +93,22 @@ fn left_out(
     if others.is_empty() && !left_out.is_empty() { Err(smtputf8_missing()) } else { Ok(left_out) }
 }
 
-/// The message without 8-bit bytes, if the server does not accept them.
+/// Returns the message without 8-bit bytes, if the server does not accept them.
 fn converted(message: &Message, extensions: &Extensions, host: &str) -> Result<Option<Message>, DeliveryRefusal> {
     if !may_need_conversion(message, extensions) {
         return Ok(None);
     }
     match (mailrun_mime::to_seven_bit(&message.body, host), message.envelope.body) {
         (Ok(converted), _) => Ok(converted.map(|body| Message { body: Arc::from(body), ..message.clone() })),
-        // Pass an undeclared 8-bit message on unchanged, as all servers do. A client that sends 8-bit bytes without a
-        // declaration relies on this, and would not understand a bounce.
+        // Pass an undeclared 8-bit message on unchanged, as all servers do. A client that sends
+        // 8-bit bytes without declaring them relies on this, and would not understand a bounce.
         (Err(_), BodyType::SevenBit) => Ok(None),
         (Err(why), BodyType::EightBitMime) => {
             let text = format!("the next hop does not offer 8BITMIME, and the message cannot be converted: {why}");
             Err(missing_extension(554, EnhancedStatusCode(5, 6, 3), &text))
         }
-        // We do not offer BINARYMIME, so only a spool of another version can contain such a message.
+        // We do not offer BINARYMIME, so only a spool of another version can contain such a
+        // message.
         (Err(why), BodyType::Binary) => Err(missing_extension(
             554,
             EnhancedStatusCode(5, 6, 1),
@@ -117,7 +121,8 @@ fn may_need_conversion(message: &Message, extensions: &Extensions) -> bool {
     let envelope = &message.envelope;
     // SMTPUTF8 requires 8BITMIME (RFC 6531 §3.1).
     let takes_eight_bits = extensions.eight_bit_mime || (envelope.smtp_utf8 && extensions.smtp_utf8);
-    // Checked last and only for a server without 8BITMIME, because most messages declared 8BITMIME are ASCII.
+    // The body is scanned last, and only for a server without 8BITMIME, because most messages that
+    // declare 8BITMIME are ASCII.
     envelope.body == BodyType::Binary || !(takes_eight_bits || message.body.is_ascii())
 }
 
@@ -125,8 +130,8 @@ fn missing_extension(code: u16, enhanced: EnhancedStatusCode, text: &str) -> Del
     DeliveryRefusal::new(code, Some(enhanced), text, "")
 }
 
-/// Reports whether the local part needs SMTPUTF8. A domain has A-labels instead, and an ORCPT has an ASCII form (RFC
-/// 6533 §3).
+/// Returns true if the local part needs SMTPUTF8. A domain can be sent as A-labels instead, and an
+/// ORCPT has an ASCII form (RFC 6533 §3).
 fn needs_smtputf8(address: &[u8]) -> bool {
     !Path::checked_before(address).local_part().is_ascii()
 }
@@ -213,7 +218,7 @@ mod tests {
             ("jürgen@b.example", &["c@d.example"], PLAIN, needed),
             ("a@b.example", &["pelé@d.example", "josé@d.example"], PLAIN, needed),
             ("a@b.example", &["c@d.example"], IN_HEADER, needed),
-            // This needs only 8BITMIME, which was not declared.
+            // This message needs only 8BITMIME, which it did not declare.
             ("a@b.example", &["c@d.example"], IN_BODY, None),
         ];
         for (sender, to, content, expected) in rows {
@@ -243,7 +248,7 @@ mod tests {
     fn a_domain_in_utf8_has_a_labels_where_smtputf8_is_not_told() {
         let to = ["c@bücher.example", "\"@ c\"@b.example", "e@BÜCHER.example", "ö@bücher.example"];
         let a_labels = ["c@xn--bcher-kva.example", to[1], "e@xn--bcher-kva.example", to[3]];
-        // Mail without SMTPUTF8 gets recipients in UTF-8 if an alias names them.
+        // A message without SMTPUTF8 gets UTF-8 recipients if an alias names them.
         for (declared, offered) in [(true, false), (true, true), (false, true), (false, false)] {
             let message = test_message(declared, BodyType::SevenBit, "a@bücher.example", &to, PLAIN);
             let form = form(&message, true, offered).unwrap();
@@ -266,7 +271,8 @@ mod tests {
     }
 
     proptest! {
-        /// ASCII is sent everywhere, whatever was declared. A server gets what it supports.
+        /// ASCII must be sent to every server, whatever was declared. A server must get every
+        /// message whose extensions it supports.
         #[test]
         fn ascii_goes_everywhere(content in "[ -~\r\n]{0,200}", utf8: bool, eight: bool, other: Vec<u8>) {
             let body = if eight { BodyType::EightBitMime } else { BodyType::SevenBit };
@@ -274,7 +280,7 @@ mod tests {
             prop_assert_eq!(missing_code(&ascii, false, false), None);
             let any = test_message(utf8, body, "a@b.example", &["c@d.example"], &other);
             prop_assert_eq!(missing_code(&any, true, true), None);
-            // Whatever SMTPUTF8 allows, 8BITMIME allows too.
+            // 8BITMIME alone must allow as much as SMTPUTF8 does.
             let any = test_message(false, body, "a@b.example", &["c@d.example"], &other);
             let is_stuck = !other.is_ascii() && eight && mailrun_mime::to_seven_bit(&other, "x").is_err();
             prop_assert_eq!(missing_code(&any, false, true).is_some(), is_stuck);

@@ -1,12 +1,12 @@
-//! Finds the servers for a domain's mail and their addresses (RFC 5321 §5.1). A separate thread queries DNS; the
-//! decisions based on its answers are pure functions.
+//! Finds the servers for a domain's mail, and their addresses (RFC 5321 §5.1). A separate thread
+//! queries DNS. The decisions based on its answers are pure functions.
 //!
 //! ```text
 //! domain ─▶ address literal? ─▶ that address
-//! └─▶ MX ─▶ none: the domain itself (implicit MX)     "." alone: takes no mail (RFC 7505)
-//! └▶ by preference, at random among equals, none behind ourselves ─▶ A and AAAA of each
+//!    └─▶ MX ─▶ no record: the domain itself (implicit MX)    only ".": no mail (RFC 7505)
+//!         └─▶ by preference, at random among equals, none behind this relay ─▶ A and AAAA
 //! ```
-//! Public addresses are left out unless the relay may reach them, whatever name led to them.
+//! Public addresses are left out unless the relay may send mail to them, whatever name led to them.
 use crate::config::{DeliveryScope, DnsConfig};
 use crate::own_addresses::OwnAddresses;
 use crate::routing::{SmtpTarget, TargetHost};
@@ -34,7 +34,7 @@ const MAX_CACHE_ENTRIES: u64 = 100_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MailServer {
-    /// The name for its certificate: the host's name, or its address.
+    /// Name that the certificate must have: the host's name, or its address.
     pub(crate) name: Arc<str>,
     pub(crate) address: SocketAddr,
 }
@@ -48,10 +48,10 @@ pub(crate) enum Unroutable {
     TakesNoMail(String),
     #[error("no mail server of {0} has an address")]
     NoAddress(String),
-    /// This relay is the best server for the domain.
+    /// This relay itself is the best server for the domain.
     #[error("mail to {0} loops back to this relay")]
     Loop(String),
-    /// Text in brackets that is no address.
+    /// The text in brackets is not an address.
     #[error("{0} is not a valid address literal")]
     BadLiteral(String),
     /// The relay may not send mail to this public address.
@@ -66,7 +66,7 @@ impl Unroutable {
         Self::LookupFailed { domain: domain.to_owned(), why: why.to_owned() }
     }
 
-    /// Reply code and enhanced code (RFC 3463, RFC 7505 §4).
+    /// Returns the reply code and the enhanced code (RFC 3463, RFC 7505 §4).
     pub(crate) fn codes(&self) -> (u16, &'static str) {
         match self {
             Self::NoSuchDomain(_) | Self::BadLiteral(_) => (550, "5.1.2"),
@@ -86,15 +86,16 @@ impl Unroutable {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Exchanger {
     pub(crate) preference: u16,
-    /// Name in any case, with or without its final dot. A single `.` is the null MX.
+    /// Name of the host in any case, with or without the final dot. A single `.` is the null MX.
     pub(crate) host: String,
 }
 
-/// The hosts to try with their preferences, in order: by preference, and among equals in an order that `seed`
-/// determines. Hosts no better than `own_name` are left out, because they would send the mail back (RFC 5321 §5.1).
+/// Returns the hosts to try with their preferences, in the order of preference. `seed` determines
+/// the order among hosts with the same preference. Hosts that are not better than `own_name` are
+/// left out, because they would send the mail back (RFC 5321 §5.1).
 ///
 /// # Errors
-/// If no host is left.
+/// Fails if no host is left.
 pub(crate) fn order_hosts(
     domain: &str,
     found: &[Exchanger],
@@ -117,7 +118,8 @@ pub(crate) fn order_hosts(
     if hosts.is_empty() {
         return Err(Unroutable::Loop(domain.to_owned()));
     }
-    // Sort first: the order of a DNS answer varies, and the same seed must give the same order.
+    // Sort first, because the order of a DNS answer varies, and the same seed must always give the
+    // same order.
     hosts.sort();
     hosts.shuffle(&mut StdRng::seed_from_u64(seed));
     hosts.sort_by_key(|(preference, _)| *preference);
@@ -126,16 +128,17 @@ pub(crate) fn order_hosts(
     Ok(first.take(MAX_EXCHANGERS).collect())
 }
 
-/// The address of `[192.0.2.1]` or `[IPv6:2001:db8::1]` (RFC 5321 §4.1.3).
+/// Parses an address literal such as `[192.0.2.1]` or `[IPv6:2001:db8::1]` (RFC 5321 §4.1.3).
 pub(crate) fn literal(domain: &str) -> Option<IpAddr> {
     mailrun_smtp::address::address_literal(domain.as_bytes())
 }
 
-/// Addresses of servers, each with its host's preference or its position in a route.
+/// Addresses of servers, each with the preference of its host, or with the host's position in a
+/// route.
 type RankedServers = Vec<(u16, MailServer)>;
 
-/// Leaves out this relay, and mail exchangers that are no better than it, because they would send the mail back (RFC
-/// 5321 §5.1).
+/// Leaves out this relay, and mail exchangers that are not better than this relay, because they
+/// would send the mail back (RFC 5321 §5.1).
 fn without_own(mut found: RankedServers, target: &SmtpTarget, own: &OwnAddresses) -> Vec<MailServer> {
     let is_own = |server: &MailServer| own.contains(&Endpoint::Tcp(server.address));
     let ranks: Vec<u16> = found.iter().filter(|(_, server)| is_own(server)).map(|(rank, _)| *rank).collect();
@@ -146,7 +149,7 @@ fn without_own(mut found: RankedServers, target: &SmtpTarget, own: &OwnAddresses
     found.into_iter().map(|(_, server)| server).collect()
 }
 
-/// Leaves out duplicates, and addresses that may not be reached.
+/// Leaves out duplicates, and addresses to which the relay may not send mail.
 fn reachable(found: Vec<MailServer>, reach: DeliveryScope) -> Result<Vec<MailServer>, Unroutable> {
     let public = found.iter().map(|one| one.address.ip()).find(|ip| !is_local_address(*ip));
     let mut seen = HashSet::new();
@@ -159,7 +162,8 @@ fn reachable(found: Vec<MailServer>, reach: DeliveryScope) -> Result<Vec<MailSer
     }
 }
 
-/// Handle of the DNS thread. Clones share it, and it ends with the last one.
+/// Handle of the DNS thread. All clones share the thread, which ends when the last clone is
+/// dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Resolver {
     requests: mpsc::Sender<LookupRequest>,
@@ -175,10 +179,11 @@ struct LookupRequest {
 }
 
 impl Resolver {
-    /// Starts the thread. DNS is set up at the first query, so that a relay that needs none needs no resolv.conf.
+    /// Starts the thread. DNS is set up at the first query, so that a relay that needs no DNS needs
+    /// no resolv.conf.
     ///
     /// # Errors
-    /// If the thread or its runtime cannot be started.
+    /// Fails if the thread or its runtime cannot be started.
     pub(crate) fn start(
         dns: &DnsConfig,
         own_name: &str,
@@ -201,11 +206,12 @@ impl Resolver {
         &self.own
     }
 
-    /// The servers of a next hop in the order to try them; at least one. `seed` decides among equals, so a new seed for
-    /// each connection spreads the load. It can be awaited on any event loop.
+    /// Returns the servers of a next hop in the order in which they should be tried. There is at
+    /// least one. `seed` decides the order among equals, so a new seed for each connection spreads
+    /// the load. The future can be awaited on any event loop.
     ///
     /// # Errors
-    /// If there is no server, or DNS does not answer.
+    /// Fails if there is no server, or if DNS does not answer.
     pub(crate) async fn resolve(&self, to: &SmtpTarget, seed: u64) -> Result<Vec<MailServer>, Unroutable> {
         let found = match literal_addresses(to)? {
             Some(found) => without_own(found, to, &self.own),
@@ -225,7 +231,8 @@ impl Resolver {
     }
 }
 
-/// Destinations written as addresses, or `None` if a name has to be resolved.
+/// Returns the servers of a target that is written as addresses. Returns `None` if a name has to be
+/// resolved.
 fn literal_addresses(to: &SmtpTarget) -> Result<Option<RankedServers>, Unroutable> {
     match to {
         SmtpTarget::Domain { name, .. } if !name.starts_with('[') => Ok(None),
@@ -296,7 +303,8 @@ impl LookupContext {
         Ok(answer.into_iter().filter_map(exchanger).collect())
     }
 
-    /// The addresses of all hosts, in order. A host may be unresolved for now as long as another has addresses.
+    /// Returns the addresses of all hosts, in order. A host may fail to resolve for now, as long as
+    /// another host has addresses.
     async fn addresses(
         &self,
         target: &SmtpTarget,
@@ -310,7 +318,8 @@ impl LookupContext {
                 Ok(addresses) => {
                     found.extend(addresses.into_iter().map(|ip| (*rank, mail_server(&host.name, ip, host.port))))
                 }
-                // An address that may be found later takes precedence over one that does not exist.
+                // A temporary error takes precedence over a permanent one, because an address may
+                // be found later.
                 Err(why) if why.is_transient() || hosts.len() == 1 => missing = why,
                 Err(_) => {}
             }
@@ -322,7 +331,8 @@ impl LookupContext {
         if found.is_empty() { Err(missing) } else { Ok(found) }
     }
 
-    /// The addresses of a host, IPv4 first, because that works with and without IPv6.
+    /// Returns the addresses of a host. IPv4 addresses come first, because they work with and
+    /// without IPv6.
     async fn addresses_of(&self, host: &str) -> Result<Vec<IpAddr>, Unroutable> {
         if let Ok(ip) = host.parse() {
             return Ok(vec![ip]);
@@ -349,7 +359,7 @@ impl LookupContext {
         }
     }
 
-    /// The name is always fully qualified, so that no search list can redirect mail.
+    /// Looks up a name as fully qualified, so that no search list can redirect mail.
     async fn lookup(&self, name: &str, kind: RecordType) -> Result<DnsAnswer, Unroutable> {
         let resolver = self.resolver.get_or_try_init(|| async { build(&self.dns) }).await;
         let resolver = resolver.map_err(|why| Unroutable::lookup_failed(name, &format!("{why}")))?;
@@ -364,7 +374,7 @@ impl LookupContext {
 
 enum DnsAnswer {
     Records(Vec<RData>),
-    /// The name exists but has no records of this type.
+    /// The name exists, but has no records of this type.
     NoRecords,
     NoSuchName,
 }
@@ -386,7 +396,7 @@ fn build(dns: &DnsConfig) -> Result<TokioResolver, NetError> {
     builder.build()
 }
 
-/// A name server over UDP, with TCP for long answers.
+/// A name server that is queried over UDP, and over TCP for long answers.
 fn name_server(address: &SocketAddr) -> NameServerConfig {
     let at = |mut connection: ConnectionConfig| {
         connection.port = address.port();
@@ -502,7 +512,7 @@ mod tests {
         }
     }
 
-    /// A name server on loopback that has a few names, and counts its queries.
+    /// A name server on loopback that has a few names and counts its queries.
     struct NameServer {
         address: SocketAddr,
         requests: Arc<AtomicUsize>,
@@ -514,7 +524,7 @@ mod tests {
             let address = socket.local_addr().unwrap();
             let requests = Arc::new(AtomicUsize::new(0));
             let counter = Arc::clone(&requests);
-            // It ends with the test process.
+            // The thread ends with the test process.
             std::thread::spawn(move || {
                 let mut room = [0; 4096];
                 while let Ok((length, client)) = socket.recv_from(&mut room) {
@@ -580,7 +590,7 @@ mod tests {
         (ResponseCode::NoError, records)
     }
 
-    /// Waits on a loop that is not tokio's, like a worker's.
+    /// Waits on an event loop that is not tokio's, like a worker's.
     fn wait<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
         mailrun_net::worker::run(|_| future).unwrap()
     }
@@ -654,8 +664,8 @@ mod tests {
         let requests = server.requests.load(Ordering::Relaxed);
         assert!(requests >= 4, "{requests}");
         assert_eq!(found(&resolver, "two.test").unwrap(), first);
-        // b.test has no AAAA, and a negative answer without SOA must not be cached (RFC 2308 §5), so only that query is
-        // repeated.
+        // `b.test` has no AAAA. A negative answer without SOA must not be cached (RFC 2308 §5), so
+        // only that query is repeated.
         assert!(server.requests.load(Ordering::Relaxed) <= requests + 1);
     }
 

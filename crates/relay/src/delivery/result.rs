@@ -1,4 +1,4 @@
-//! Combines the replies for each recipient into the result of a request.
+//! Combines the replies for each recipient to the result of a request.
 use crate::counters::RelayCounters;
 use crate::delivery::slots::SlotWaiter;
 use crate::message::envelope::{Confirmation, DeliveryRefusal, EnvelopeRecipient};
@@ -8,20 +8,20 @@ use mailrun_net::clock;
 use mailrun_smtp::dsn::Notify;
 use std::rc::Rc;
 
-/// The status of an accepted recipient, whose sender may want a DSN (RFC 3461 §5.2.2).
+/// Returns the status of an accepted recipient, whose sender may want a DSN (RFC 3461 §5.2.2).
 pub(crate) fn accepted_status(recipient: &EnvelopeRecipient, how: Confirmation) -> RecipientStatus {
     let is_asked = recipient.notify.is_some_and(|notify| notify.wants(Notify::SUCCESS));
     if is_asked { RecipientStatus::Confirmed(how) } else { RecipientStatus::Delivered }
 }
 
-/// Combines the recipients' statuses and counts them. If they are all equal, the result is a single status. A recipient
-/// deferred because of a session fault is soon tried again.
+/// Combines the recipients' statuses, and counts them. If all are equal, the result is a single
+/// status. If a recipient was deferred because of a session fault, it is tried again soon.
 pub(crate) fn combine_statuses(counters: &RelayCounters, statuses: Vec<RecipientStatus>) -> DeliveryResult {
     for status in &statuses {
         match status {
             RecipientStatus::Delivered | RecipientStatus::Confirmed(_) => counters.delivered.add(1),
             RecipientStatus::Failed(_) => counters.failed.add(1),
-            // The queue counts these.
+            // The queue counts deferred recipients.
             RecipientStatus::Deferred(_) => {}
         }
     }
@@ -38,7 +38,7 @@ fn is_session_fault(status: &RecipientStatus) -> bool {
     matches!(status, RecipientStatus::Deferred(refusal) if mailrun_smtp::reply::is_session_fault(refusal.code))
 }
 
-/// Fails the messages at hand, and returns the connection.
+/// Fails the messages that wait for this connection, and returns the connection.
 pub(crate) fn fail_all(worker: &Rc<RelayWorker>, mut slot: SlotGuard, refusal: &DeliveryRefusal) {
     let mut waiter = SlotWaiter::default();
     while let NextMessage::Deliver(request) =

@@ -1,4 +1,4 @@
-//! Connections that wait for a message, by destination. The worker wakes or closes them.
+//! Delivery connections that wait for a message, by destination. The worker wakes or closes them.
 use crate::qmgr::DestinationId;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -21,7 +21,7 @@ enum WaiterState {
 }
 
 impl SlotWaiter {
-    /// Cancels the wait. Its entry in the list becomes stale.
+    /// Cancels the wait. The waiter's entry in the list becomes stale.
     pub(crate) fn cancel(&mut self) {
         if self.0.get() == WaiterState::Waiting {
             self.0.set(WaiterState::Busy);
@@ -59,7 +59,8 @@ impl WaitingSlots {
         waiter.0.set(WaiterState::Waiting);
         let mut waiting = self.0.borrow_mut();
         let list = waiting.entry(destination).or_default();
-        // A connection that closed by itself was never woken, and its entry would stay forever.
+        // Drop stale entries. A connection that closed by itself is never woken, so its entry would
+        // stay forever.
         while list.front().is_some_and(|(waiter, _)| waiter.0.get() != WaiterState::Waiting) {
             list.pop_front();
         }

@@ -1,4 +1,5 @@
-//! Delivery by SMTP: finds the servers of the next hop, and tries them one after another. Postfix: smtp(8).
+//! Delivers by SMTP: finds the servers of the next hop, and tries them one after another, like
+//! Postfix's smtp(8).
 use crate::delivery::client::{ConnectionResult, MAX_BATCH, QUIT_TIMEOUT, SmtpDelivery};
 use crate::delivery::resolver::{MailServer, Unroutable};
 use crate::delivery::result::fail_all;
@@ -12,8 +13,9 @@ use mailrun_smtp::reply::EnhancedStatusCode;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Time limit of the lookup while nothing is known of a destination, because it occupies a connection that others need.
-/// It allows for a second query if the first packet was lost. Later attempts wait as long as DNS takes.
+/// Time limit for DNS as long as nothing is known of a destination, because the attempt occupies a
+/// connection that others need. It allows for a second query if the first packet was lost. Later
+/// attempts wait as long as DNS takes.
 const FIRST_LOOKUP_TIMEOUT: Duration = Duration::from_secs(6);
 /// After this time, the first attempt tries no further server. The next attempt tries all of them.
 const FIRST_TRIAL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -38,8 +40,8 @@ pub(crate) async fn deliver(worker: &Rc<RelayWorker>, slot: SlotGuard, smtp: &Sm
     let mut result = None;
     for server in &servers {
         match try_server(&mut delivery, smtp, server).await {
-            // An earlier server may be reachable later. Exchangers behind this one would send the mail back (RFC 5321
-            // §5.1).
+            // An earlier server may be reachable later. Mail exchangers after this one would send
+            // the mail back (RFC 5321 §5.1).
             looped @ ConnectionResult::Loop(_) => {
                 result.get_or_insert(looped);
                 if matches!(smtp.target, SmtpTarget::Domain { .. }) {
@@ -60,8 +62,8 @@ pub(crate) async fn deliver(worker: &Rc<RelayWorker>, slot: SlotGuard, smtp: &Sm
     delivery.finish(result.unwrap_or_else(none));
 }
 
-/// Handles a next hop without servers. A permanent error fails the messages at hand; after a transient one, the next
-/// hop backs off.
+/// Handles a next hop without servers. After a permanent error, the waiting messages fail. After a
+/// temporary error, they are tried again later.
 fn handle_unroutable(worker: &Rc<RelayWorker>, slot: SlotGuard, why: &Unroutable) {
     let (code, enhanced) = why.codes();
     let refusal = DeliveryRefusal::new(code, EnhancedStatusCode::parse(enhanced.as_bytes()), &why.to_string(), "");
@@ -97,6 +99,6 @@ async fn try_server(delivery: &mut SmtpDelivery, smtp: &Smtp, server: &MailServe
     if !matches!(result, ConnectionResult::WithoutTls) {
         return result;
     }
-    // Opportunistic TLS: cleartext is better than no delivery (RFC 7435 §3).
+    // Opportunistic TLS: delivery without encryption is better than no delivery (RFC 7435 §3).
     delivery.try_endpoint(&endpoint, None, client::Options { tls: StartTls::Never, ..options }).await
 }

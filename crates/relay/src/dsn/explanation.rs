@@ -1,4 +1,5 @@
-//! The part of a DSN for people: what happened, to whom, and what they can do, in this order.
+//! Writes the part of a DSN for people: what happened, to whom, and what they can do, in this
+//! order.
 use super::facts::{DsnAction, DsnFacts, DsnRecipient};
 use super::part::DsnPart;
 use super::returned::Returned;
@@ -76,7 +77,7 @@ fn describe_next_step(action: DsnAction) -> Cow<'static, str> {
     }
 }
 
-/// Writes a recipient, the reply, and its meaning.
+/// Writes a recipient, the server's reply, and the meaning of the reply.
 fn write_recipient(recipient: &DsnRecipient<'_>, out: &mut String) {
     let address = text::sanitize(recipient.address, Charset::Utf8);
     let written = original_address(recipient).map(|original| format!(" (you wrote to {original})"));
@@ -97,7 +98,7 @@ fn write_recipient(recipient: &DsnRecipient<'_>, out: &mut String) {
     out.push_str("\r\n");
 }
 
-/// The address that the sender used, if it was another one.
+/// Returns the address that the sender used, if it differs from the recipient's address.
 fn original_address(recipient: &DsnRecipient<'_>) -> Option<String> {
     let original = recipient.original?;
     let at = original.iter().position(|octet| *octet == b';')?;

@@ -5,20 +5,21 @@ use mailrun_smtp::reply::EnhancedStatusCode;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DsnFacts<'a> {
-    /// The queue id, which consists of letters and digits.
+    /// Queue id, which consists of letters and digits.
     pub(crate) id: &'a str,
     pub(crate) host: &'a str,
-    /// The reverse-path, or empty for a DSN.
+    /// Address of the message's sender. Empty if the message is itself a DSN.
     pub(crate) sender: &'a [u8],
-    /// Recipient of the DSN: the sender or a replacement. Empty if nobody receives it.
+    /// Recipient of the DSN: the sender, or somebody else whom the configuration names. Empty if
+    /// nobody receives it.
     pub(crate) addressee: &'a [u8],
     /// ENVID as received, in xtext.
     pub(crate) envelope_id: Option<&'a [u8]>,
     pub(crate) returns: Option<Return>,
-    /// Set if MAIL had SMTPUTF8.
     pub(crate) smtp_utf8: bool,
     pub(crate) received_at: Timestamp,
-    /// The message with CRLF and unstuffed dots. Empty if it can no longer be read, so that it is not returned.
+    /// The message with CRLF and without dot-stuffing. Empty if it can no longer be read, so that
+    /// it is not returned.
     pub(crate) message: &'a [u8],
 }
 
@@ -31,36 +32,37 @@ impl DsnFacts<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DsnRecipient<'a> {
     pub(crate) address: &'a [u8],
-    /// ORCPT as received: `rfc822;` and xtext.
+    /// ORCPT as received: a kind such as `rfc822`, a semicolon, and the address in xtext.
     pub(crate) original: Option<&'a [u8]>,
     pub(crate) notify: Option<Notify>,
     pub(crate) action: DsnAction,
     pub(crate) enhanced: Option<EnhancedStatusCode>,
-    /// The code of the reply that `text` comes from, or `None` for this relay's own text.
+    /// Code of the reply that `text` comes from. `None` for this relay's own text.
     pub(crate) code: Option<u16>,
-    /// Text of the reply, which may contain any bytes. Empty if there was none.
+    /// Text of the reply, which may contain any bytes. Empty if there was no reply.
     pub(crate) text: &'a [u8],
     pub(crate) remote_mta: Option<&'a str>,
     pub(crate) last_attempt: Option<Timestamp>,
 }
 
-/// Actions of RFC 3464 §2.3.3, in the order in which a person reads them.
+/// Actions of RFC 3464 §2.3.3, in the order in which a person should read them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DsnAction {
     Failed,
-    /// It is not delivered yet, and is tried until this time.
+    /// The message is not delivered yet, and is tried until this time.
     Delayed {
         until: Timestamp,
     },
-    /// Accepted by a next hop that sends no DSNs (RFC 3461 §5.2.2).
+    /// A next hop that sends no DSNs has accepted the message (RFC 3461 §5.2.2).
     Relayed,
-    /// The message went on to the members of an alias, and no further DSN will follow (RFC 3461 §5.2.7).
+    /// The message went on to the members of an alias, and no further DSN will follow (RFC 3461
+    /// §5.2.7).
     Expanded,
     Delivered,
 }
 
 impl DsnAction {
-    /// The NOTIFY value with which a sender asks for DSNs of this action.
+    /// Returns the NOTIFY value with which a sender asks for DSNs of this action.
     pub(crate) fn notify_value(self) -> Notify {
         match self {
             Self::Failed => Notify::FAILURE,

@@ -1,5 +1,5 @@
-//! DSNs to senders about the outcome or delay of a message, and the decision who is notified of what. A DSN is stored
-//! in the spool like any other mail before the original is released.
+//! Sends DSNs about the outcome or the delay of a message, and decides who is notified of what. A
+//! DSN is stored in the spool like any other mail before the original message is released.
 use crate::config::{Config, DsnTarget, LoggedIn};
 use crate::delivery::maildir;
 use crate::dsn::facts::{DsnAction, DsnFacts, DsnRecipient};
@@ -29,14 +29,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A failed message is returned whole up to this size.
+/// Maximum size in bytes up to which a failed message is returned whole.
 const MAX_RETURNED_BYTES: usize = 50_000;
-/// Pause before storing a DSN in a Maildir is tried again.
+/// Pause before the relay tries again to store a DSN in a Maildir.
 const MAILDIR_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 const DSN_PANIC_TEXT: &str = "writing its notification failed because of a bug in mailrun";
 
-/// Notifies the sender in a separate task. If many DSNs are due, the message is read again when its turn comes.
+/// Notifies the sender in a separate task. If too many DSNs are being written, this one waits for
+/// its turn, and its message is then read from the spool again.
 pub(crate) fn send(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, message: Option<Message>) {
     let Some(event) = worker.dsn_tasks.admit(id, event) else { return };
     let worker = Rc::clone(worker);
@@ -76,7 +77,7 @@ async fn generate(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, mess
     }
 }
 
-/// Returns the message to the queue, because no DSN can be sent.
+/// Gives the message back to the queue, because no DSN can be sent.
 fn give_up(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, error: &str) {
     let DsnEvent::Settled { pending, fates } = event else {
         return tracing::error!(target: LOG_TARGET, %id, %error, "the sender cannot be notified that the message is delayed");
@@ -92,7 +93,7 @@ fn give_up(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, error: &str
     worker.dsn_failed(pending, &fates);
 }
 
-/// A running task that writes DSNs. It is counted until this is dropped.
+/// A running task that writes DSNs. It counts as running until this value is dropped.
 struct DsnTask {
     worker: Rc<RelayWorker>,
 }
@@ -116,8 +117,8 @@ impl Drop for DsnTask {
     }
 }
 
-/// A DSN whose message stays in the spool until the DSN is stored. If its task panics, the message goes back to the
-/// queue.
+/// Guards a DSN whose message stays in the spool until the DSN is stored. If the task panics, the
+/// message goes back to the queue.
 struct DsnGuard {
     worker: Rc<RelayWorker>,
     id: MessageId,
@@ -150,7 +151,8 @@ impl Drop for DsnGuard {
     }
 }
 
-/// Client name in the envelope of a DSN to the postmaster. It prevents further DSNs, wherever aliases lead.
+/// Client name in the envelope of a DSN to the postmaster. A message with it never causes further
+/// DSNs, wherever aliases lead.
 const TO_POSTMASTER: &[u8] = b"postmaster";
 
 fn is_to_postmaster(envelope: &MessageEnvelope) -> bool {
@@ -184,7 +186,7 @@ async fn send_all(worker: &Rc<RelayWorker>, id: MessageId, event: &DsnEvent, mes
 }
 
 impl<'a> OriginalMessage<'a> {
-    /// Groups recipients by the addressee of their DSN. Recipients without a DSN are left out.
+    /// Groups recipients by the addressee of their DSN. Recipients that need no DSN are left out.
     fn groups(&'a self, event: &'a DsnEvent) -> Vec<(Vec<DsnRecipient<'a>>, Addressee<'a>)> {
         let fates = match event {
             DsnEvent::Settled { fates, .. } => fates,
@@ -273,13 +275,14 @@ impl<'a> OriginalMessage<'a> {
             received_at: timestamp(self.message.received),
             message: &self.message.body,
         };
-        // DSNs are sent with NOTIFY=NEVER so that no server notifies their sender. A double bounce ignores it.
+        // A DSN is sent with NOTIFY=NEVER, so that no server notifies its sender. A DSN about a DSN
+        // that failed must ignore this.
         let mut recipients = recipients.to_vec();
         recipients.iter_mut().filter(|_| is_double).for_each(|recipient| recipient.notify = None);
         compose(&facts, &recipients, MAX_RETURNED_BYTES, self.now)
     }
 
-    /// Puts a DSN into a Maildir. The original is kept until the DSN is there.
+    /// Delivers a DSN into a Maildir. The original message is kept until the DSN is there.
     async fn store_in_maildir(&self, worker: &Rc<RelayWorker>, root: &Arc<path::Path>, dsn_message: Dsn) {
         let dsn_message = Arc::new(dsn_message);
         loop {
@@ -310,7 +313,7 @@ impl<'a> OriginalMessage<'a> {
     }
 }
 
-/// Stores a DSN. The original is kept until the DSN is stored.
+/// Stores a DSN. The original message is kept until the DSN is stored.
 async fn store(worker: &Rc<RelayWorker>, id: MessageId, message: Message, groups: Vec<RecipientGroup>) {
     let Ok(new_message) = message.to_spool() else { return };
     match store_from_reserve(&worker.context.spool, new_message).await {
@@ -320,13 +323,14 @@ async fn store(worker: &Rc<RelayWorker>, id: MessageId, message: Message, groups
         }
         Err(error) => {
             tracing::error!(target: LOG_TARGET, id = %Id(id.0), %error, "a notification could not be stored");
-            // The original is still in the spool. Its sender is notified after a restart.
+            // Wait forever: the original message stays in the spool, and its sender is notified
+            // after a restart.
             std::future::pending().await
         }
     }
 }
 
-/// The action that a DSN reports for a fate, and its reason.
+/// Returns the action that a DSN reports for this fate, and the reason.
 fn action_of(fate: &RecipientFate) -> Option<(DsnAction, Option<&DeliveryRefusal>)> {
     Some(match fate {
         RecipientFate::Delivered | RecipientFate::Removed => return None,
@@ -348,7 +352,7 @@ fn recipient<'a>(
 ) -> DsnRecipient<'a> {
     let recipient = &envelope.recipients[usize::from(number)];
     let own = match action {
-        // It was deferred until it expired (RFC 3463 §3.5).
+        // The message was deferred until it expired (RFC 3463 §3.5).
         DsnAction::Failed if refusal.is_none_or(|refusal| refusal.code < 500) => Some(EnhancedStatusCode(5, 4, 7)),
         _ => None,
     };
@@ -370,7 +374,7 @@ fn original_recipient(recipient: &EnvelopeRecipient) -> Option<Vec<u8>> {
     Some([original.kind.as_slice(), b";", original.address.as_slice()].concat())
 }
 
-/// The DSN as a message of our own: its envelope, and its recipients' next hops.
+/// Makes the DSN a message of our own, with an envelope and the next hops of its recipients.
 fn route_dsn(
     worker: &RelayWorker,
     config: &Config,

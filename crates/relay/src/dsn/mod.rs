@@ -1,16 +1,16 @@
-//! Delivery status notifications (RFC 3464, RFC 3461): Postfix's bounce(8).
+//! Delivery status notifications (DSNs; RFC 3464, RFC 3461), like Postfix's bounce(8).
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `generate` | decides who is notified, and stores the notification before the original is done |
-//! | `requests` | what the writer of a notification has of its worker; how many are written at a time |
-//! | `report` | composes a notification |
-//! | `facts` | what a notification is written from |
-//! | `part` | a MIME part of it |
-//! | `explanation` | the part for people |
-//! | `status` | the part for programs |
+//! | `generate` | decides who gets a DSN, and stores it before the original is done |
+//! | `requests` | limits the number of DSNs that are written at the same time |
+//! | `report` | composes a DSN |
+//! | `facts` | the facts that a DSN reports |
+//! | `part` | a MIME part of a DSN |
+//! | `explanation` | the part that people read |
+//! | `status` | the part that programs read |
 //! | `returned` | the part that returns the message |
-//! | `text` | texts of others, made fit for it |
+//! | `text` | makes texts of other hosts safe for a DSN |
 mod explanation;
 pub(crate) mod facts;
 pub(crate) mod generate;

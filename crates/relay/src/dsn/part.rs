@@ -11,8 +11,8 @@ pub(crate) struct DsnPart<'a> {
 }
 
 impl<'a> DsnPart<'a> {
-    /// Encodes a body that is not 7-bit. RFC 6533 allows that for text and for all its own parts, and others are always
-    /// 7-bit.
+    /// Creates a part, and encodes its body if it is not 7-bit. RFC 6533 allows that for text and
+    /// for all the parts that it defines. Other parts are always 7-bit.
     pub(crate) fn new(kind: &'static str, description: &'static str, body: Cow<'a, [u8]>) -> Self {
         if mailrun_mime::is_seven_bit(&body) {
             return Self { kind, description, encoding: "7bit", body };
@@ -31,13 +31,13 @@ impl<'a> DsnPart<'a> {
         );
         out.extend_from_slice(header.as_bytes());
         out.extend_from_slice(&self.body);
-        // This line end belongs to the boundary, not to the body (RFC 2046 §5.1.1).
+        // This line end belongs to the boundary, and not to the body (RFC 2046 §5.1.1).
         out.extend_from_slice(b"\r\n");
     }
 }
 
-/// A boundary made of the queue id and a number that no part contains after it. All such boundaries have the same
-/// length, so that none is a prefix of another.
+/// Returns a boundary. It consists of the queue id and a number, and no part contains this
+/// combination. All such boundaries have the same length, so that none is a prefix of another.
 pub(crate) fn boundary(id: &str, parts: &[DsnPart<'_>]) -> String {
     const DIGITS: usize = 8;
     let prefix = format!("=_{}_", text::sanitize_token(id));
@@ -52,7 +52,8 @@ pub(crate) fn boundary(id: &str, parts: &[DsnPart<'_>]) -> String {
     }
     used.sort_unstable();
     used.dedup();
-    // The first unused number. One pass finds it even if the message's author has guessed the id.
+    // Use the first number that is free. A single pass finds it, even if the message's author has
+    // guessed the id.
     let free = used.iter().zip(0_u32..).take_while(|(used, number)| **used == *number).count();
     format!("{prefix}{free:0DIGITS$x}")
 }

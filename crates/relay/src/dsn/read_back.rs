@@ -1,4 +1,5 @@
-//! DSNs read by an independent parser. Every part must exist, and every field must have the right value.
+//! Tests that read DSNs with an independent parser. Every part must exist, and every field must
+//! have the right value.
 use super::facts::{DsnAction, DsnFacts, DsnRecipient};
 use super::report::{Dsn, compose};
 use super::status;
@@ -64,7 +65,7 @@ fn write(facts: &DsnFacts<'_>, recipients: &[DsnRecipient<'_>]) -> Dsn {
     compose(facts, recipients, LIMIT, at(90)).expect("somebody is notified")
 }
 
-/// The parts of a DSN as its reader sees them: types and decoded bytes.
+/// Returns the parts of a DSN as a reader sees them: the types, and the decoded bytes.
 fn parts(dsn: &Dsn) -> Vec<(String, Vec<u8>)> {
     let message = MessageParser::default().parse(&dsn.message).expect("it is a message");
     let kind = message.content_type().expect("it has a type");
@@ -315,8 +316,8 @@ fn utf8_is_used_where_it_is_needed_and_understood() {
     let header = "Subject: grüße\r\n\r\nbody\r\n".as_bytes();
     let umlaut = "jörg@b.example".as_bytes();
     let ascii = b"bob@b.example".as_slice();
-    // SMTPUTF8, sender, recipient, message; whether the DSN needs SMTPUTF8; the types of its parts; the recipient's
-    // form.
+    // Each row has SMTPUTF8, sender, recipient and message, and then the expectation: whether the
+    // DSN needs SMTPUTF8, the types of its parts, and the form of the recipient.
     let plain = "message/delivery-status";
     let global = "message/global-delivery-status";
     let rows = [
@@ -354,12 +355,12 @@ fn eight_bits_come_back_in_seven() {
     assert_eq!(returned.0, "message/rfc822");
     let inner = MessageParser::default().parse(&returned.1).unwrap();
     assert_eq!(inner.body_text(0).as_deref(), Some("viele schöne Grüße\r\n"));
-    // A signed message is not changed, so only its header is returned.
+    // A signed message must not be changed, so only its header is returned.
     let signed = format!("DKIM-Signature: v=1\r\n{message}");
     let dsn = write(&DsnFacts { message: signed.as_bytes(), ..facts }, &[failed()]);
     let returned = parts(&dsn).pop().unwrap();
     assert_eq!(returned, ("text/rfc822-headers".to_owned(), format!("DKIM-Signature: v=1\r\n{head}").into_bytes()));
-    // The same for an encoded header that is not ASCII.
+    // A header that is not ASCII is returned in the same way.
     let umlaut = "Subject: grüße\r\n\r\nx\r\n";
     let dsn = write(&DsnFacts { message: umlaut.as_bytes(), ..facts }, &[failed()]);
     assert!(dsn.message.is_ascii());

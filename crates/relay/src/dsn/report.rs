@@ -1,4 +1,4 @@
-//! Composes a DSN: header, boundary and parts (RFC 3461, RFC 3464).
+//! Composes a DSN from its header, boundary and parts (RFC 3461, RFC 3464).
 //!
 //! ```text
 //! multipart/report                          report.rs: decides which recipients it reports
@@ -6,13 +6,14 @@
 //! ├─ message/delivery-status               status.rs: for programs
 //! └─ message/rfc822 | text/rfc822-headers  returned.rs: the message, or its header
 //! ```
-//! It does no I/O: times are arguments, and the boundary comes from the queue id. Whatever the next hop's texts were,
-//! lines end in CRLF, have at most 998 octets, and contain no bare CR or LF and no NUL. The DSN is ASCII, so that no
-//! server on the way back can reject it for its bytes: other text is encoded. Only a non-ASCII address of the sender is
-//! written into the header as it is, and needs SMTPUTF8 (RFC 6531).
+//! It does no I/O: times are arguments, and the boundary comes from the queue id. Whatever a next
+//! hop's text contains, lines of the DSN end in CRLF, have at most 998 bytes, and contain no bare
+//! CR or LF and no NUL. The DSN is ASCII, because other text is encoded, so no server on the way
+//! back can reject it for its bytes. Only a non-ASCII address of the sender is written into the
+//! header unchanged, and needs SMTPUTF8 (RFC 6531).
 //!
-//! A DSN has the null reverse-path, and `NOTIFY=NEVER` (RFC 3461 §6.1) if the next hop supports NOTIFY, so that nothing
-//! ever answers it.
+//! A DSN has an empty sender address, and `NOTIFY=NEVER` (RFC 3461 §6.1) if the next hop supports
+//! NOTIFY, so that nothing ever answers it.
 use super::facts::{DsnAction, DsnFacts, DsnRecipient};
 use super::part::boundary;
 use super::returned::Returned;
@@ -23,24 +24,25 @@ use jiff::Timestamp;
 use mailrun_smtp::dsn::Notify;
 use std::fmt::Write;
 
-/// A DSN, to be sent with the null reverse-path.
+/// A DSN, which is sent with an empty sender address.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Dsn {
     pub(crate) recipient: Vec<u8>,
-    /// Set if the DSN needs SMTPUTF8 (RFC 6533), and with it 8BITMIME. Otherwise it is ASCII.
+    /// Set if the DSN needs SMTPUTF8 (RFC 6533), and with it 8BITMIME. Otherwise the DSN is ASCII.
     pub(crate) smtp_utf8: bool,
-    /// The message with CRLF, dots not stuffed.
+    /// The DSN as a message with CRLF, without dot-stuffing.
     pub(crate) message: Vec<u8>,
 }
 
-/// Reports whether a DSN is due (RFC 3461 §4.1, §5.2). Without NOTIFY, failures and delays are reported.
+/// Returns true if the recipient's NOTIFY asks for a DSN about this action (RFC 3461 §4.1, §5.2).
+/// Without NOTIFY, failures and delays are reported.
 pub(crate) fn is_due(addressee: &[u8], notify: Option<Notify>, action: DsnAction) -> bool {
     let asked = action.notify_value();
     !addressee.is_empty() && notify.map_or(asked != Notify::SUCCESS, |notify| notify.wants(asked))
 }
 
-/// Builds the DSN about these recipients, if one is due for any of them. A message of more than `whole_bytes` is not
-/// returned whole.
+/// Composes the DSN about these recipients, if a DSN is due for any of them. A message of more than
+/// `whole_bytes` is not returned whole.
 pub(crate) fn compose(
     facts: &DsnFacts<'_>,
     recipients: &[DsnRecipient<'_>],
@@ -49,7 +51,7 @@ pub(crate) fn compose(
 ) -> Option<Dsn> {
     let is_reported = |recipient: &&DsnRecipient<'_>| is_due(facts.addressee, recipient.notify, recipient.action);
     let mut reported: Vec<DsnRecipient<'_>> = recipients.iter().filter(is_reported).copied().collect();
-    // A stable sort keeps recipients with the same action in the envelope's order.
+    // A stable sort keeps recipients with the same action in the order of the envelope.
     reported.sort_by_key(|recipient| recipient.action);
     let gravest = reported.first()?.action;
     let returned = Returned::choose(facts, gravest, whole_bytes);
@@ -63,8 +65,8 @@ pub(crate) fn compose(
     Some(Dsn { recipient: facts.addressee.to_vec(), smtp_utf8: !facts.addressee.is_ascii(), message })
 }
 
-/// Chooses UTF-8 if the sender's mail supports it and something needs it (RFC 6533 §1). The parts are encoded, so
-/// servers on the way back need not support it.
+/// Chooses UTF-8 if the sender's mail supports it and some text needs it (RFC 6533 §1). The parts
+/// are encoded, so servers on the way back need not support it.
 fn choose_charset(facts: &DsnFacts<'_>, reported: &[DsnRecipient<'_>], returned: &Returned<'_>) -> Charset {
     let is_needed = || reported.iter().any(|reported| !reported.address.is_ascii()) || !returned.header_is_ascii();
     let utf8 = !facts.addressee.is_ascii() || (facts.smtp_utf8 && is_needed());
@@ -81,9 +83,9 @@ fn header(facts: &DsnFacts<'_>, gravest: DsnAction, boundary: &str, now: Timesta
     add("To", &format!("<{}>", text::sanitize(facts.addressee, Charset::Utf8)));
     add("Subject", &gravest.subject(facts.is_to_sender()));
     add("Date", &received::date(now));
-    // A queue id belongs to one message, which may have several DSNs at different times.
+    // The time distinguishes several DSNs about the same message, which has a single queue id.
     add("Message-ID", &format!("<notice.{}.{}@{host}>", text::sanitize_token(facts.id), now.as_nanosecond()));
-    // RFC 3834 §5: automatic responders must not answer this.
+    // Automatic responders must not answer this message (RFC 3834 §5).
     add("Auto-Submitted", "auto-replied");
     add("MIME-Version", "1.0");
     add("Content-Type", &format!("multipart/report; report-type=delivery-status;\r\n boundary=\"{boundary}\""));

@@ -3,7 +3,8 @@ use crate::qmgr::{DsnEvent, MessageId};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-/// Each DSN keeps its message in memory for as long as the spool is full.
+/// Maximum number of DSNs that are written at the same time. Each keeps its message in memory for
+/// as long as the spool is full.
 const MAX_DSN_TASKS: u32 = 32;
 
 #[derive(Default)]
@@ -13,7 +14,7 @@ pub(crate) struct DsnTasks {
 }
 
 impl DsnTasks {
-    /// Reports whether another task may run. If not, the event waits for its turn.
+    /// Returns the event if another task may run. Otherwise the event waits for its turn.
     pub(crate) fn admit(&self, id: MessageId, event: DsnEvent) -> Option<DsnEvent> {
         if self.running.get() < MAX_DSN_TASKS {
             return Some(event);

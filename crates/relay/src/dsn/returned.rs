@@ -1,13 +1,14 @@
-//! The part of the message that a DSN returns: all of it, or its header (RFC 3461 §4.3, RFC 6522).
+//! The part of a DSN that returns the message: the whole message, or its header (RFC 3461 §4.3, RFC
+//! 6522).
 use super::facts::{DsnAction, DsnFacts};
 use super::part::DsnPart;
 use super::text::Charset;
 use mailrun_smtp::dsn::Return;
 use std::borrow::Cow;
 
-/// A longer header is cut at the end of a line.
+/// Maximum size of a returned header in bytes. A longer header is cut at the end of a line.
 const MAX_HEADER_BYTES: usize = 64 << 10;
-/// Maximum line length without its end (RFC 5322 §2.1.1).
+/// Maximum length of a line in bytes, without its line end (RFC 5322 §2.1.1).
 const MAX_LINE_BYTES: usize = 998;
 
 #[derive(Debug)]
@@ -19,9 +20,9 @@ pub(crate) enum Returned<'a> {
 }
 
 impl<'a> Returned<'a> {
-    /// Chooses what to return. The whole message helps a sender most, but is returned only for a failure, and only if
-    /// the sender did not ask for less. A message that is too large, or could not be sent as it is, is not returned
-    /// whole.
+    /// Chooses what to return. The whole message helps a sender most. It is returned only for a
+    /// failure, and only if the sender did not ask for the header alone. A message that is too
+    /// large, or that cannot be sent unchanged, is not returned whole.
     pub(crate) fn choose(facts: &DsnFacts<'a>, gravest: DsnAction, whole_bytes: usize) -> Self {
         let message = facts.message;
         if message.is_empty() {
@@ -40,7 +41,8 @@ impl<'a> Returned<'a> {
         }
     }
 
-    /// Reports whether the header is ASCII. Other bytes come from SMTPUTF8 (RFC 6532), or from a mistake.
+    /// Returns true if the header is ASCII. Other bytes come from SMTPUTF8 (RFC 6532), or from a
+    /// mistake.
     pub(crate) fn header_is_ascii(&self) -> bool {
         self.header().is_ascii()
     }
@@ -59,8 +61,9 @@ impl<'a> Returned<'a> {
     }
 }
 
-/// The whole message in a form that can be sent anywhere, if there is one. `message/rfc822` must not be encoded, so its
-/// parts are (RFC 2046 §5.2.1); `message/global` may be (RFC 6532 §3.7).
+/// Returns the whole message in a form that can be sent to any server, if there is one.
+/// `message/rfc822` must not be encoded as a whole, so the parts of the message are encoded instead
+/// (RFC 2046 §5.2.1). `message/global` may be encoded as a whole (RFC 6532 §3.7).
 fn whole<'a>(facts: &DsnFacts<'a>) -> Option<Cow<'a, [u8]>> {
     let message = facts.message;
     let header = &message[..header_bytes(message)];
@@ -72,7 +75,7 @@ fn whole<'a>(facts: &DsnFacts<'a>) -> Option<Cow<'a, [u8]>> {
     is_global.then_some(Cow::Borrowed(message))
 }
 
-/// The lines of a text, without their ends. LF ends a line, whatever comes before it.
+/// Splits a text into lines, including their ends. LF ends a line, whatever comes before it.
 fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split_inclusive(|octet| *octet == b'\n')
 }
@@ -82,12 +85,13 @@ fn without_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// Length of the header without its empty line.
+/// Length of the header in bytes, without the empty line after it.
 fn header_bytes(message: &[u8]) -> usize {
     lines(message).take_while(|line| !without_end(line).is_empty()).map(<[u8]>::len).sum()
 }
 
-/// Reports whether a message may be sent as it is (RFC 5322 §2.1.1, §2.3). A BINARYMIME message may not.
+/// Returns true if a message may be sent unchanged (RFC 5322 §2.1.1, §2.3). A BINARYMIME message
+/// may not.
 fn is_sound(message: &[u8]) -> bool {
     lines(message).all(|line| {
         let text = line.strip_suffix(b"\r\n").unwrap_or(line);
@@ -95,7 +99,7 @@ fn is_sound(message: &[u8]) -> bool {
     })
 }
 
-/// The header in a valid form.
+/// Returns the header in a valid form.
 fn sound_header(message: &[u8]) -> Vec<u8> {
     let mut header = Vec::new();
     for line in lines(message).map(without_end).take_while(|line| !line.is_empty()) {
@@ -109,7 +113,8 @@ fn sound_header(message: &[u8]) -> Vec<u8> {
     header
 }
 
-/// Number of bytes to keep of a line: at most `most`, cut between UTF-8 characters.
+/// Returns the number of bytes of a line to keep: at most `most`, without cutting a UTF-8
+/// character.
 fn character_boundary(line: &[u8], most: usize) -> usize {
     let is_inner = |at: usize| line.get(at).is_some_and(|octet| octet & 0xC0 == 0x80);
     if line.len() <= most {

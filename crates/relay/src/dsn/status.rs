@@ -1,4 +1,5 @@
-//! The part for programs: `message/delivery-status` (RFC 3464 §2), or its UTF-8 form (RFC 6533 §4).
+//! The part of a DSN for programs: `message/delivery-status` (RFC 3464 §2), or its UTF-8 form (RFC
+//! 6533 §4).
 use super::facts::{DsnAction, DsnFacts, DsnRecipient};
 use super::part::DsnPart;
 use super::text::{self, Charset};
@@ -23,7 +24,7 @@ pub(crate) fn part(facts: &DsnFacts<'_>, reported: &[DsnRecipient<'_>], charset:
     DsnPart::new(kind, "Delivery report", Cow::Owned(body.into_bytes()))
 }
 
-/// RFC 3464 §2.2.
+/// Writes the fields about the message (RFC 3464 §2.2).
 fn message_fields(facts: &DsnFacts<'_>) -> String {
     let mut out = String::new();
     let mut field = |name: &str, value: &str| text::fold(value, &format!("{name}: "), " ", &mut out);
@@ -36,11 +37,11 @@ fn message_fields(facts: &DsnFacts<'_>) -> String {
     out
 }
 
-/// RFC 3464 §2.3.
+/// Writes the fields about a recipient (RFC 3464 §2.3).
 fn recipient_fields(recipient: &DsnRecipient<'_>, charset: Charset) -> String {
     let mut out = String::new();
     let mut field = |name: &str, value: &str| text::fold(value, &format!("{name}: "), " ", &mut out);
-    // Present if and only if ORCPT was (RFC 3461 §6.3).
+    // This field is present if and only if the client sent ORCPT (RFC 3461 §6.3).
     if let Some(original) = recipient.original {
         field("Original-Recipient", &original_recipient(original));
     }
@@ -67,8 +68,8 @@ pub(crate) fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
     Xtext::parse(text).map_or(Cow::Borrowed(text), |xtext| xtext.decode())
 }
 
-/// The value of ORCPT with its address decoded (RFC 3461 §6.3). A `utf-8` address uses its own ASCII encoding, which is
-/// valid in either form of the report (RFC 6533 §3).
+/// Formats the value of ORCPT with its address decoded (RFC 3461 §6.3). A `utf-8` address has an
+/// ASCII encoding of its own, which is valid in both forms of the report (RFC 6533 §3).
 fn original_recipient(original: &[u8]) -> String {
     let at = original.iter().position(|octet| *octet == b';').unwrap_or(0);
     let kind = &original[..at];
@@ -95,8 +96,8 @@ fn action_word(action: DsnAction) -> &'static str {
     }
 }
 
-/// The enhanced code that fits the outcome. A next hop may send any code or none; a class that contradicts the action
-/// is ignored (RFC 3464 §2.3.4).
+/// Returns the enhanced code that fits the outcome. A next hop may send any code or none. A class
+/// that contradicts the action is ignored (RFC 3464 §2.3.4).
 pub(crate) fn status(recipient: &DsnRecipient<'_>) -> EnhancedStatusCode {
     let class = match recipient.action {
         DsnAction::Failed => 5,
@@ -106,8 +107,8 @@ pub(crate) fn status(recipient: &DsnRecipient<'_>) -> EnhancedStatusCode {
     recipient.enhanced.filter(|enhanced| enhanced.0 == class).unwrap_or(EnhancedStatusCode(class, 0, 0))
 }
 
-/// The next hop as a `mta-name` (RFC 3464 §2.3.5). An address is written as a literal (RFC 5321 §4.1.3). A socket has
-/// no DNS name and uses a private type.
+/// Formats the next hop as a `mta-name` (RFC 3464 §2.3.5). An IP address is written as an address
+/// literal (RFC 5321 §4.1.3). A socket has no DNS name, so it gets a private type.
 fn remote_mta(remote: &str) -> String {
     if let Some(path) = remote.strip_prefix("unix:") {
         return format!("x-unix-socket; {}", text::sanitize(path.as_bytes(), Charset::Ascii));
@@ -120,7 +121,8 @@ fn remote_mta(remote: &str) -> String {
     }
 }
 
-/// The diagnostic of RFC 3464 §2.3.6. A reply has type `smtp`, and this relay's own text a private type.
+/// Returns the diagnostic of RFC 3464 §2.3.6. A server's reply has the type `smtp`, and this
+/// relay's own text a private type.
 fn diagnostic(recipient: &DsnRecipient<'_>, charset: Charset) -> Option<String> {
     let text = text::sanitize(recipient.text, charset);
     match recipient.code {

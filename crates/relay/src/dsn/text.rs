@@ -1,7 +1,8 @@
-//! Makes foreign texts safe for a DSN, so that none of their lines becomes a line of ours.
+//! Makes foreign texts safe for a DSN, so that none of their lines can pass for a line of ours.
 use std::fmt::Write;
 
-/// A reply line has at most 512 octets (RFC 5321 §4.5.3.1.5), and a line of a message at most 998.
+/// Maximum length of a text in bytes. A reply line has at most 512 bytes (RFC 5321 §4.5.3.1.5), and
+/// a line of a message at most 998.
 const MAX_TEXT_BYTES: usize = 800;
 /// Column at which lines are folded.
 const FOLD_COLUMN: usize = 76;
@@ -12,8 +13,8 @@ pub(crate) enum Charset {
     Utf8,
 }
 
-/// Puts a text on one line. Runs of blanks, line ends and other control characters become a space, and characters
-/// outside the charset become `?`. Long text is cut.
+/// Puts a text on one line. A run of spaces, line ends and other control characters becomes a
+/// space, and a character outside of the charset becomes `?`. Long text is cut.
 pub(crate) fn sanitize(text: &[u8], charset: Charset) -> String {
     let mut out = String::with_capacity(text.len().min(MAX_TEXT_BYTES));
     for chunk in text.utf8_chunks() {
@@ -38,13 +39,14 @@ pub(crate) fn sanitize(text: &[u8], charset: Charset) -> String {
     out
 }
 
-/// A name from this relay's configuration.
+/// Replaces all characters that are not allowed in names. For names from this relay's
+/// configuration.
 pub(crate) fn sanitize_token(name: &str) -> String {
     let fit = |c: char| if c.is_ascii_alphanumeric() || "-._:[]".contains(c) { c } else { '_' };
     name.chars().map(fit).take(255).collect()
 }
 
-/// An address in ASCII: `\x{E4}` for `ä` (utf-8-addr-xtext, RFC 6533 §3).
+/// Converts an address to ASCII. For example, `ä` becomes `\x{E4}` (utf-8-addr-xtext, RFC 6533 §3).
 pub(crate) fn ascii_address(address: &[u8]) -> String {
     let mut out = String::new();
     for c in String::from_utf8_lossy(address).chars() {
@@ -58,7 +60,8 @@ pub(crate) fn ascii_address(address: &[u8]) -> String {
     out
 }
 
-/// Folds the words of a text into lines that begin with `first` and then with `next`.
+/// Folds the words of a text into lines. The first line begins with `first`, and all others with
+/// `next`.
 pub(crate) fn fold(text: &str, first: &str, next: &str, out: &mut String) {
     out.push_str(first);
     let mut column = first.len();

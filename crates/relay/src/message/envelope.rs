@@ -1,15 +1,20 @@
-//! Encoding of what the spool stores beside a body: the envelope, and notes of progress.
+//! Encoding of the data that the spool stores with a message's body: the envelope, and notes about
+//! progress.
 //!
 //! ```text
-//! envelope  version(1) flags with address-kind [address] sender client-name [user] [envelope-id] count recipient…
-//! flags: 1 SMTPUTF8 · 2,4 body type · 8,16 RET · 32 user · 64 ENVID
-//! recipient address flags [ORCPT kind, ORCPT address]      flags: 1,2,4 NOTIFY · 8 NOTIFY was given · 16 ORCPT
-//! note      version(1) fact…
-//! fact      kind [count index…] [what belongs to it]
-//! text      length bytes         numbers and lengths are varints (LEB128), each in its one shortest form
+//! envelope   version(1) flags with address-kind [address] sender client-name [user]
+//!            [envelope-id] count recipient…
+//!            flags: 1 SMTPUTF8 · 2,4 body type · 8,16 RET · 32 user · 64 ENVID
+//! recipient  address flags [ORCPT kind, ORCPT address]
+//!            flags: 1,2,4 NOTIFY · 8 NOTIFY was given · 16 ORCPT
+//! note       version(1) fact…
+//! fact       kind [count index…] [data of this kind]
+//! text       length bytes
+//! number     varint (LEB128) in its shortest form, also for lengths and counts
 //! ```
-//! The spool's checksum covers these bytes. They are nevertheless read as if an attacker had written them: a form that
-//! we would not write is rejected, and no length is trusted before the bytes are there.
+//! The spool's checksum covers these bytes. They are nevertheless read as if an attacker had
+//! written them: any form that this code would not write is rejected, and no length is trusted
+//! before the bytes are there.
 use mailrun_smtp::command::BodyType;
 use mailrun_smtp::dsn::{Notify, Return};
 use mailrun_smtp::reply::EnhancedStatusCode;
@@ -18,18 +23,19 @@ use std::ptr;
 use std::sync::Arc;
 
 const VERSION: u8 = 1;
-/// Maximum recipients of a message, whose numbers have 16 bits here and in the queue.
+/// Maximum number of recipients of a message. Their numbers have 16 bits here and in the queue.
 pub(crate) const MAX_RECIPIENTS: usize = u16::MAX as usize;
-/// Maximum length of any text: twice what RFC 5321 §4.5.3.1 and RFC 3461 §4 allow.
+/// Maximum length of any text in bytes. This is twice what RFC 5321 §4.5.3.1 and RFC 3461 §4 allow.
 pub(crate) const MAX_TEXT_BYTES: usize = 1_024;
-/// Bytes kept of a peer's reply: one reply line (RFC 5321 §4.5.3.1.5).
+/// Maximum number of bytes that are kept of a peer's reply: one reply line (RFC 5321 §4.5.3.1.5).
 pub(crate) const MAX_REFUSAL_BYTES: usize = 512;
 
-/// Protocol by which a message was received (RFC 3848; the `with` of its Received field).
+/// Protocol with which a message was received: the word after `with` in its Received field (RFC
+/// 3848).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[rustfmt::skip]
 pub(crate) enum WithProtocol {
-    /// Created here: a DSN.
+    /// The message was created here. It is a DSN.
     Local = 0,
     Smtp = 1, Esmtp = 2, Esmtps = 3, Esmtpa = 4, Esmtpsa = 5,
     Lmtp = 6, Lmtps = 7, Lmtpa = 8, Lmtpsa = 9,
@@ -52,24 +58,24 @@ impl WithProtocol {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MessageEnvelope {
-    /// The reverse-path without brackets, or empty for the null path of DSNs.
+    /// The sender's address without brackets. Empty for DSNs.
     pub(crate) sender: Vec<u8>,
     pub(crate) with: WithProtocol,
-    /// Name from HELO, EHLO or LHLO.
+    /// Name that the client gave in HELO, EHLO or LHLO.
     pub(crate) client_name: Vec<u8>,
-    /// `None` for a Unix-domain socket, and for messages created here.
+    /// Address of the client. `None` for a Unix-domain socket, and for messages created here.
     pub(crate) client_address: Option<IpAddr>,
     pub(crate) user: Option<Vec<u8>>,
     pub(crate) smtp_utf8: bool,
     pub(crate) body: BodyType,
     pub(crate) returns: Option<Return>,
-    /// ENVID, as `xtext`.
+    /// ENVID as received, in xtext.
     pub(crate) envelope_id: Option<Vec<u8>>,
     pub(crate) recipients: Vec<EnvelopeRecipient>,
 }
 
 impl MessageEnvelope {
-    /// The envelope of a message created here, with sender and recipients only.
+    /// Returns the envelope of a message that was created here. It has only sender and recipients.
     pub(crate) fn local(sender: &[u8], recipients: Vec<EnvelopeRecipient>) -> Self {
         Self {
             sender: sender.to_vec(),
@@ -88,11 +94,11 @@ impl MessageEnvelope {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EnvelopeRecipient {
-    /// The forward-path without brackets.
+    /// The recipient's address without brackets.
     pub(crate) address: Vec<u8>,
     pub(crate) original: Option<Arc<OriginalAddress>>,
-    /// NOTIFY, or `None` if the sender did not give it. Then failures are reported, and delays if the relay chooses
-    /// (RFC 3461 §4.1).
+    /// NOTIFY, or `None` if the sender did not give it. In that case failures are reported, and
+    /// also delays if the relay chooses so (RFC 3461 §4.1).
     pub(crate) notify: Option<Notify>,
 }
 
@@ -100,43 +106,43 @@ pub(crate) struct EnvelopeRecipient {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OriginalAddress {
     pub(crate) kind: Vec<u8>,
-    /// As received: xtext, or one of the forms of RFC 6533 §3.
+    /// Address as received: xtext, or one of the forms of RFC 6533 §3.
     pub(crate) address: Vec<u8>,
 }
 
 impl OriginalAddress {
-    /// Upper bound of its memory in bytes.
+    /// Upper bound of the memory that this address takes, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         const FIXED_BYTES: usize = size_of::<OriginalAddress>() + 80;
         FIXED_BYTES + self.kind.len() + self.address.len()
     }
 }
 
-/// A refusal, or the reason why there was no reply.
+/// A refusal by a server, or the reason why there was no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeliveryRefusal {
-    /// The reply's code, or 0 without a reply.
+    /// Code of the reply, or 0 if there was none.
     pub(crate) code: u16,
     pub(crate) enhanced: Option<EnhancedStatusCode>,
-    /// The reply's text, or a reason of our own.
+    /// Text of the reply, or a reason of our own.
     pub(crate) text: String,
-    /// The host that replied, or empty for ourselves.
+    /// Host that replied. Empty if the reason is our own.
     pub(crate) by: String,
 }
 
 impl DeliveryRefusal {
-    /// Keeps the part of a peer's text that fits.
+    /// Creates a refusal. A peer's text is cut if it is too long.
     pub(crate) fn new(code: u16, enhanced: Option<EnhancedStatusCode>, text: &str, by: &str) -> Self {
         Self { code, enhanced, text: truncated(text), by: truncated(by) }
     }
 
-    /// Reports whether the message or recipient is refused permanently.
+    /// Returns true if the message or recipient is refused permanently.
     pub(crate) fn is_permanent(&self) -> bool {
         mailrun_smtp::reply::is_permanent(self.code)
     }
 }
 
-/// The part of a text that is kept, cut between characters.
+/// Returns the part of a text that is kept, cut between characters.
 fn truncated(text: &str) -> String {
     let ends = text.char_indices().map(|(at, character)| at + character.len_utf8());
     let length = ends.take_while(|end| *end <= MAX_REFUSAL_BYTES).last().unwrap_or(0);
@@ -147,34 +153,34 @@ fn truncated(text: &str) -> String {
 pub(crate) enum RecipientFate {
     /// Another host has taken responsibility, and no DSN is due.
     Delivered,
-    /// Delivered, and the sender asked for a DSN (NOTIFY=SUCCESS).
+    /// The message was delivered, and the sender asked for a DSN (NOTIFY=SUCCESS).
     Confirmed(Confirmation),
     Failed(DeliveryRefusal),
-    /// Too old. Contains the last refusal, if there was one.
+    /// The message became too old. Contains the last refusal, if there was one.
     Expired(Option<DeliveryRefusal>),
-    /// Removed by an operator. No DSN is sent.
+    /// An operator removed the message. No DSN is sent.
     Removed,
 }
 
-/// The word for a delivery in a DSN (RFC 3464 §2.3.3).
+/// Word for a delivery in a DSN (RFC 3464 §2.3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Confirmation {
     Delivered,
-    /// Accepted by a next hop that sends no DSNs.
+    /// A next hop that sends no DSNs has accepted the message.
     Relayed,
     Expanded,
 }
 
-/// Work that is done and must not be repeated after a restart. Recipients are identified by their numbers in the
-/// envelope.
+/// Work that is done and must not be repeated after a restart. Recipients are identified by their
+/// numbers in the envelope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fact {
-    /// The recipients are finished, except that the sender may have to be notified of this fate.
+    /// The recipients are finished, except that the sender may have to be notified of their fate.
     Settled {
         recipients: Vec<u16>,
         fate: RecipientFate,
     },
-    /// The DSN about their fate is in the spool.
+    /// The DSN about the recipients' fate is in the spool.
     DsnStored {
         recipients: Vec<u16>,
     },
@@ -185,7 +191,7 @@ pub(crate) enum Fact {
         next_unix_s: u64,
         refusal: DeliveryRefusal,
     },
-    /// The DSN about their delay is in the spool.
+    /// The DSN about the recipients' delay is in the spool.
     DelayDsnStored {
         recipients: Vec<u16>,
     },
@@ -194,12 +200,12 @@ pub(crate) enum Fact {
 }
 
 impl RecipientFate {
-    /// Reports whether it was not delivered although its sender expects it to be.
+    /// Returns true if the recipient did not get the message although its sender expects that.
     pub(crate) fn is_failure(&self) -> bool {
         matches!(self, Self::Failed(_) | Self::Expired(_))
     }
 
-    /// Reports whether a DSN may be due.
+    /// Returns true if a DSN may be due.
     pub(crate) fn needs_dsn(&self) -> bool {
         match self {
             Self::Delivered | Self::Removed => false,
@@ -208,7 +214,7 @@ impl RecipientFate {
     }
 }
 
-/// Bytes that are not an envelope or note, or not of this version.
+/// Error for bytes that are not an envelope or a note, or are of another version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at byte {offset}")]
 pub(crate) struct MalformedEnvelope {
@@ -216,13 +222,13 @@ pub(crate) struct MalformedEnvelope {
     pub(crate) offset: usize,
 }
 
-/// An envelope or note that exceeds the format's limits.
+/// Error for an envelope or note that exceeds the limits of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than {MAX_RECIPIENTS} recipients, or a text of more than {MAX_TEXT_BYTES} bytes")]
 pub(crate) struct EnvelopeTooLarge;
 
 impl MessageEnvelope {
-    /// Upper bound of its memory in bytes.
+    /// Upper bound of the memory that this envelope takes, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         const RECIPIENT_BYTES: usize = size_of::<EnvelopeRecipient>() + 32;
         let mut bytes = 0;
@@ -239,7 +245,7 @@ impl MessageEnvelope {
         bytes
     }
 
-    /// Encodes the envelope. Whatever is written can be decoded.
+    /// Encodes the envelope. The result can always be decoded.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, EnvelopeTooLarge> {
         let mut out = EnvelopeWriter { octets: Vec::with_capacity(64 + self.recipients.len() * 32), fits: true };
         out.octets.extend([VERSION, self.flags(), self.with as u8]);
@@ -285,7 +291,7 @@ impl MessageEnvelope {
         let mut recipients: Vec<EnvelopeRecipient> = Vec::new();
         for _ in 0..from.count()? {
             let mut recipient = EnvelopeRecipient::decode(&mut from)?;
-            // Members of an alias share it.
+            // Members of an alias share their original address.
             if let Some(last) = recipients.last().filter(|last| last.original == recipient.original) {
                 recipient.original = last.original.clone();
             }
@@ -306,7 +312,7 @@ fn body_of(flags: u8) -> Option<BodyType> {
     }
 }
 
-/// The outer `Option` says whether the bits are valid.
+/// The outer `Option` tells whether the bits are valid.
 fn returns_of(flags: u8) -> Option<Option<Return>> {
     match flags & 24 {
         0 => Some(None),
@@ -316,7 +322,7 @@ fn returns_of(flags: u8) -> Option<Option<Return>> {
     }
 }
 
-/// The bits of NOTIFY, and their meanings.
+/// Bits of NOTIFY, and their meanings.
 const NOTIFY: [(u8, Notify); 3] = [(1, Notify::SUCCESS), (2, Notify::FAILURE), (4, Notify::DELAY)];
 
 impl EnvelopeRecipient {
@@ -444,7 +450,7 @@ impl RecipientFate {
 impl DeliveryRefusal {
     fn encode(&self, out: &mut EnvelopeWriter) {
         out.number(u64::from(self.code));
-        // No class is 0 (RFC 3463 §2), so 0 can stand for no enhanced code.
+        // No class is 0 (RFC 3463 §2), so 0 stands for a missing enhanced code.
         let EnhancedStatusCode(class, subject, detail) = self.enhanced.unwrap_or(EnhancedStatusCode(0, 0, 0));
         out.octets.push(class);
         if class != 0 {
@@ -465,7 +471,7 @@ impl DeliveryRefusal {
     }
 }
 
-/// Progress of a message per recipient, computed from its notes.
+/// Progress of a message for each recipient, computed from its notes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MessageProgress {
     pub(crate) recipients: Vec<RecipientProgress>,
@@ -474,20 +480,20 @@ pub(crate) struct MessageProgress {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RecipientProgress {
-    /// Its outcome, or `None` while it is to be delivered.
+    /// Outcome for the recipient. `None` while the message is still to be delivered.
     pub(crate) fate: Option<RecipientFate>,
-    /// Set once the DSN about that fate is stored.
+    /// Set when the DSN about that fate is stored.
     pub(crate) dsn_stored: bool,
-    /// Set once the DSN about the delay is stored.
+    /// Set when the DSN about the delay is stored.
     pub(crate) delay_dsn_stored: bool,
     pub(crate) attempts: u32,
-    /// Unix time of the next attempt, or 0 for at once.
+    /// Unix time of the next attempt in seconds. 0 means at once.
     pub(crate) next_unix_s: u64,
     pub(crate) refusal: Option<DeliveryRefusal>,
 }
 
 impl RecipientProgress {
-    /// Reports whether its DSN still has to be written.
+    /// Returns true if the DSN about the recipient still has to be written.
     pub(crate) fn is_dsn_due(&self) -> bool {
         !self.dsn_stored && self.fate.as_ref().is_some_and(RecipientFate::needs_dsn)
     }

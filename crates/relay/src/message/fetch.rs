@@ -1,4 +1,4 @@
-//! Reads a message from the spool, or as much of it as is readable.
+//! Reads a message from the spool, or as much of it as can be read.
 use crate::blocking_pool::BlockingPool;
 use crate::message::Message;
 use crate::message::envelope::MessageEnvelope;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 pub(crate) enum Fetched {
     Whole(Message),
-    /// The message with an empty body, and why the body could not be read.
+    /// The message with an empty body, and the reason why the body could not be read.
     EnvelopeOnly(Message, String),
     Unreadable(String),
 }

@@ -1,5 +1,5 @@
-//! A message in memory with its envelope, which is all that a delivery agent needs. A clone only increments two
-//! counters.
+//! A message in memory with its envelope. This is all that a delivery agent needs. A clone only
+//! increments two counters.
 pub(crate) mod envelope;
 pub(crate) mod fetch;
 pub(crate) mod received;
@@ -11,26 +11,26 @@ use mailrun_net::Outbox;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// From this size on, a body is written from its place in memory, without a copy.
+/// Minimum size of a body that is written from its place in memory, without a copy.
 const COPY_LIMIT: usize = 16 * 1024;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
     pub(crate) envelope: Arc<MessageEnvelope>,
-    /// Dots not stuffed. Begins with our own `Received:`.
+    /// Header and text without dot-stuffing. They begin with this relay's `Received:` field.
     pub(crate) body: Arc<[u8]>,
     /// Time of reception since the Unix epoch.
     pub(crate) received: Duration,
 }
 
 impl Message {
-    /// Its memory in bytes.
+    /// Memory that the message takes, in bytes.
     pub(crate) fn memory_bytes(&self) -> u32 {
         const ENVELOPE_BYTES: usize = 512;
         u32::try_from(self.body.len() + ENVELOPE_BYTES + self.envelope.memory_bytes()).unwrap_or(u32::MAX)
     }
 
-    /// Renders the message for DATA: dots stuffed (RFC 5321 §4.5.2), with the end of data.
+    /// Renders the message for DATA, with dot-stuffing (RFC 5321 §4.5.2) and the end of data.
     pub(crate) fn render(&self, outbox: &mut Outbox) {
         let body = &self.body;
         if self.needs_dot_stuffing() {
@@ -69,8 +69,8 @@ mod tests {
     }
 
     proptest! {
-        /// Any arrangement of dots is rendered as stuffing requires. A last line without an end gets one for DATA, and
-        /// none for BDAT.
+        /// Any arrangement of dots must be rendered as dot-stuffing requires. A last line without a
+        /// line end gets one for DATA, but not for BDAT.
         #[test]
         fn what_is_rendered_is_the_message(
             lines in prop::collection::vec("[.a]{0,4}", 0..6),

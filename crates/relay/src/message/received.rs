@@ -1,51 +1,52 @@
-//! The trace of a message from hop to hop: writes the `Received:` field, and counts existing ones.
+//! The trace of a message from server to server. Writes this relay's `Received:` field, and counts
+//! the existing ones.
 //!
 //! ```text
 //! Received: from client.example ([192.0.2.1]) by relay.example with ESMTPSA
 //! <TAB>(TLSv1.3) id 00000000000003e8 for <bob@example.org>
 //! <TAB>tls TLS_AES_256_GCM_SHA384; Sat, 21 Nov 2026 09:30:00 +0000
 //! ```
-//! RFC 5321 §4.4 has the grammar, RFC 3848 and RFC 6531 §4.3 the words after `with`, RFC 8314 §4.3 the clause `tls`.
-//! Text from the client cannot inject a line, a clause or a comment.
+//! RFC 5321 §4.4 has the grammar, RFC 3848 and RFC 6531 §4.3 the words after `with`, and RFC 8314
+//! §4.3 the clause `tls`. Text from the client cannot inject a line, a clause or a comment.
 use jiff::Timestamp;
 use mailrun_smtp::Path;
 use mailrun_smtp::address::address_literal;
 use mailrun_smtp::command::Hello;
 
-/// Recommended maximum length of a header line without its end (RFC 5322 §2.1.1).
+/// Recommended maximum length of a header line, without its line end (RFC 5322 §2.1.1).
 const MAX_LINE_BYTES: usize = 78;
 /// Maximum length of a domain (RFC 5321 §4.5.3.1.2).
 const MAX_NAME_BYTES: usize = 255;
 
-/// Everything in the field except the date.
+/// Content of a Received field, except its date.
 pub(crate) struct ReceivedField<'a> {
     /// Name that the client gave, which may contain any bytes.
     pub(crate) name: &'a [u8],
-    /// The client's address as an address literal.
+    /// Address of the client as an address literal.
     pub(crate) client: &'a str,
     pub(crate) host: &'a str,
     pub(crate) hello: Hello,
-    /// Set if MAIL had SMTPUTF8.
     pub(crate) smtp_utf8: bool,
     pub(crate) tls: Option<TlsParameters<'a>>,
-    /// Set if the client authenticated. The user name is left out, because it is half of the login.
+    /// Set if the client logged in. The user name is left out, because it is half of the login.
     pub(crate) authenticated: bool,
-    /// Queue id.
     pub(crate) id: &'a [u8],
-    /// The recipient, if there is only one. With several, each would learn of the others (RFC 5321 §7.6).
+    /// The recipient, if there is only one. With several recipients, each would learn about the
+    /// others (RFC 5321 §7.6).
     pub(crate) recipient: Option<&'a [u8]>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TlsParameters<'a> {
-    /// `TLSv1.3`.
+    /// Version of TLS, such as `TLSv1.3`.
     pub(crate) version: &'a str,
-    /// `TLS_AES_256_GCM_SHA384`, or `TLS13_…` as rustls names it.
+    /// Cipher suite, such as `TLS_AES_256_GCM_SHA384`. rustls' names begin with `TLS13_`.
     pub(crate) cipher: &'a str,
 }
 
 impl ReceivedField<'_> {
-    /// Writes the field with its line end. `date` comes from a [`DateCache`]. Returns the offset of the id.
+    /// Writes the field with its line end. `date` comes from a [`DateCache`]. Returns the offset of
+    /// the queue id.
     pub(crate) fn write(&self, date: &str, out: &mut Vec<u8>) -> usize {
         let mut field = HeaderFieldWriter::open(out);
         if is_dot_atom(self.name) || address_literal(self.name).is_some() {
@@ -81,8 +82,8 @@ impl ReceivedField<'_> {
         id_at
     }
 
-    /// Protocols of RFC 3848 and RFC 6531 §4.3. There is no word for TLS without extensions, but the clause `tls`
-    /// covers it.
+    /// Returns the protocol's name (RFC 3848, RFC 6531 §4.3). There is no name for TLS without
+    /// extensions, but the clause `tls` covers that case.
     fn protocol(&self) -> &'static str {
         const NAMES: [[&str; 4]; 4] = [
             ["ESMTP", "ESMTPA", "ESMTPS", "ESMTPSA"],
@@ -100,8 +101,8 @@ impl ReceivedField<'_> {
         NAMES[row][usize::from(self.tls.is_some()) * 2 + usize::from(self.authenticated)]
     }
 
-    /// Reports whether the recipient may be written into a header: it must be valid, and ASCII unless the whole header
-    /// may be UTF-8.
+    /// Returns true if the recipient may be written into a header. The address must be valid, and
+    /// it must be ASCII unless the whole header may be UTF-8.
     fn may_name_recipient(&self, recipient: &[u8]) -> bool {
         Path::mailbox(recipient).is_ok_and(|path| !path.is_null() && (self.smtp_utf8 || !path.is_internationalized()))
     }
@@ -110,7 +111,7 @@ impl ReceivedField<'_> {
 /// Writes a header field that is folded only between clauses.
 struct HeaderFieldWriter<'a> {
     out: &'a mut Vec<u8>,
-    /// Position of the beginning of the line.
+    /// Offset at which the current line begins.
     line: usize,
 }
 
@@ -138,7 +139,7 @@ fn write_all(parts: &[&[u8]], out: &mut Vec<u8>) {
     parts.iter().for_each(|part| out.extend_from_slice(part));
 }
 
-/// Reports whether the name can be written as a domain (RFC 5322 §3.2.3).
+/// Returns true if the name can be written as a domain (RFC 5322 §3.2.3).
 fn is_dot_atom(name: &[u8]) -> bool {
     let mut before = b'.';
     let may_follow = |octet: &u8| match (*octet, std::mem::replace(&mut before, *octet)) {
@@ -149,8 +150,8 @@ fn is_dot_atom(name: &[u8]) -> bool {
     name.len() <= MAX_NAME_BYTES && name.iter().all(may_follow) && before != b'.'
 }
 
-/// Writes text as a comment (RFC 5322 §3.2.2). Characters that a comment cannot contain become `?`, and long text is
-/// cut.
+/// Writes text as a comment (RFC 5322 §3.2.2). Characters that a comment cannot contain become `?`,
+/// and long text is cut.
 fn write_comment(text: &[u8], out: &mut Vec<u8>) {
     let fit = |octet: &u8| if (b' '..=b'~').contains(octet) && !b"()\\".contains(octet) { *octet } else { b'?' };
     out.push(b'(');
@@ -164,25 +165,26 @@ fn write_name(name: &[u8], out: &mut Vec<u8>) {
     out.extend(name.iter().take(MAX_NAME_BYTES).map(fit));
 }
 
-/// Writes the cipher suite's IANA name (RFC 8314 §4.3).
+/// Writes the IANA name of the cipher suite (RFC 8314 §4.3).
 fn write_cipher(cipher: &str, out: &mut Vec<u8>) {
     let (prefix, name) = cipher.strip_prefix("TLS13_").map_or(("", cipher), |name| ("TLS_", name));
     write_all(&[b"tls ", prefix.as_bytes()], out);
     write_name(name.as_bytes(), out);
 }
 
-/// The last second with a four-digit year in every time zone.
+/// The last second with a four-digit year in every time zone, since the Unix epoch.
 const LAST_SECOND: i64 = 253_402_207_200;
 
-/// The date in a header's form (RFC 5322 §3.3), in UTC. Dates outside 1970 to 9999 are replaced by the nearest one
-/// inside.
+/// Formats a date for a header (RFC 5322 §3.3), in UTC. A date outside of 1970 to 9999 is replaced
+/// by the nearest date inside.
 pub(crate) fn date(at: Timestamp) -> String {
     let second = at.as_second().clamp(0, LAST_SECOND);
     let at = Timestamp::from_second(second).expect("it has just been brought within the range");
     jiff::fmt::rfc2822::to_string(&at.to_zoned(jiff::tz::TimeZone::UTC)).expect("years from 1970 to 9999 are written")
 }
 
-/// The current second's date, rendered once for all messages of that second. Each worker has one.
+/// Date of the current second, rendered only once for all messages of that second. Each worker has
+/// a cache of its own.
 #[derive(Debug)]
 pub(crate) struct DateCache {
     unix_s: i64,
@@ -194,7 +196,7 @@ impl DateCache {
         Self { unix_s: 0, date: date(Timestamp::UNIX_EPOCH) }
     }
 
-    /// The date at this second since the Unix epoch.
+    /// Returns the date at this second since the Unix epoch.
     pub(crate) fn date(&mut self, unix_s: i64) -> &str {
         if unix_s != self.unix_s {
             let at = Timestamp::from_second(unix_s.clamp(0, LAST_SECOND)).unwrap_or(Timestamp::MAX);
@@ -204,32 +206,33 @@ impl DateCache {
     }
 }
 
-/// Maximum number of servers that a message may have passed. More mean a loop (RFC 5321 §6.3), answered with 554 5.4.6.
+/// Maximum number of servers that a message may have passed. A message that has passed more is in a
+/// loop (RFC 5321 §6.3), and gets 554 5.4.6.
 pub(crate) const MAX_HOPS: u32 = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderProgress {
     Open,
-    /// The empty line has come.
+    /// The empty line has been read.
     Ended,
-    /// The header exceeds the limit, and the rest was not read.
+    /// The header exceeds the limit, and the rest of it was not read.
     TooLarge,
 }
 
-/// Counts the `Received:` fields of a header that arrives in blocks, however they are cut.
+/// Counts the `Received:` fields of a header that arrives in blocks, however the blocks are cut.
 ///
 /// ```text
 /// Start ──r──▶ Name(1) ─ … ─▶ Name(8) ──blanks──▶ Blanks ──:──▶ counted ─▶ Rest
-/// │ ▲ └──else──▶ Rest (also from Name, Blanks) ──LF──┐
-/// │ └────────────────────────────────────────────────┘
-/// └──[CR] LF──▶ Ended
+///  │ ▲ └──else──▶ Rest (also from Name, Blanks) ──LF──┐
+///  │ └────────────────────────────────────────────────┘
+///  └──[CR] LF──▶ Ended
 /// ```
-/// LF ends a line, with or without CR before it, because the most lenient next hop may read it that way. Each byte is
-/// read once, and only those of the header, up to the limit.
+/// LF ends a line, with or without CR before it, because the most lenient next hop may read the
+/// header that way. Each byte is read once, and only the bytes of the header up to the limit.
 #[derive(Clone, Debug)]
 pub(crate) struct ReceivedCount {
     count: u32,
-    /// Bytes that the header may still have.
+    /// Number of bytes that the header may still have.
     remaining: usize,
     header: HeaderProgress,
     position: LinePosition,
@@ -240,9 +243,9 @@ enum LinePosition {
     Start,
     /// After a CR at the beginning of the line.
     Cr,
-    /// Number of matched bytes of the name.
+    /// Number of bytes of the field's name that have been matched.
     Name(u8),
-    /// After the name and blanks (RFC 5322 §4.5).
+    /// After the field's name and spaces (RFC 5322 §4.5).
     Blanks,
     Rest,
 }
@@ -250,12 +253,13 @@ enum LinePosition {
 const FIELD_NAME: &[u8] = b"received";
 
 impl ReceivedCount {
-    /// Counts a header of at most `most_bytes` bytes, including its empty line.
+    /// Creates a counter for a header of at most `most_bytes` bytes, including its empty line.
     pub(crate) fn new(most_bytes: usize) -> Self {
         Self { count: 0, remaining: most_bytes, header: HeaderProgress::Open, position: LinePosition::Start }
     }
 
-    /// Processes a block. Costs nothing once the header is [`HeaderProgress::Ended`] or [`HeaderProgress::TooLarge`].
+    /// Processes a block. Costs nothing once the header is [`HeaderProgress::Ended`] or
+    /// [`HeaderProgress::TooLarge`].
     pub(crate) fn feed(&mut self, block: &[u8]) {
         if self.header != HeaderProgress::Open {
             return;
@@ -271,7 +275,7 @@ impl ReceivedCount {
         }
     }
 
-    /// Processes a byte, or everything up to the line's end. Returns the rest.
+    /// Processes one byte, or everything up to the end of the line. Returns the remaining bytes.
     fn step<'a>(&mut self, octets: &'a [u8]) -> &'a [u8] {
         if self.position == LinePosition::Rest {
             let Some(end) = memchr::memchr(b'\n', octets) else { return &[] };
@@ -529,7 +533,7 @@ mod tests {
             hops::check(&[&[cut, limit], &parts.concat()[..]].concat());
         }
 
-        /// A slow and simple implementation, which reads whole lines, must agree.
+        /// A slow and simple implementation, which reads whole lines, must return the same count.
         #[test]
         fn the_count_is_that_of_whole_lines(
             lines in proptest::collection::vec("(?i)(received|x)[ \t]{0,2}:? ?[a-z]{0,3}|\t?received:|", 0..30),

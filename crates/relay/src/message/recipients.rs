@@ -1,4 +1,4 @@
-//! Recipients of a message, each mailbox once, grouped by next hop.
+//! Recipients of a message, grouped by next hop. Each mailbox occurs only once.
 use crate::message::envelope::{EnvelopeRecipient, OriginalAddress};
 use crate::routing::{NextHop, Router};
 use mailrun_smtp::dsn::Notify;
@@ -7,26 +7,28 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 pub(crate) struct RecipientGroup {
-    /// The next hop itself instead of its number, which may be reused before the message is stored.
+    /// The next hop itself and not its number, because the number may be reused before the message
+    /// is stored.
     pub(crate) next_hop: NextHop,
     /// Recipients by their numbers in the envelope.
     pub(crate) recipients: Vec<u16>,
 }
 
-/// Bytes per recipient besides its texts: its places in lists and indexes, and its own next hop.
+/// Memory per recipient in bytes, in addition to its texts: places in lists and indexes, and a next
+/// hop of its own.
 const RECIPIENT_BYTES: usize = 832;
-/// Copies of an address: in the list, in an index, and in the name of its next hop.
+/// Number of copies of an address: in the list, in an index, and in the name of the next hop.
 const ADDRESS_COPIES: usize = 3;
 
-/// Recipients of a message that is being received. A mailbox that is named again, or reached by several aliases, is one
-/// recipient.
+/// Recipients of a message that is being received. A mailbox that is named twice, or that several
+/// aliases lead to, is a single recipient.
 #[derive(Default)]
 pub(crate) struct RecipientList {
     recipients: Vec<EnvelopeRecipient>,
     groups: Vec<RecipientGroup>,
-    /// Indexes of the groups. Empty with fewer than two groups.
+    /// Indexes of the groups by next hop. Empty if there are fewer than two groups.
     group_numbers: HashMap<NextHop, usize, foldhash::fast::RandomState>,
-    /// Recipients by group and normalised address. Empty with fewer than two recipients.
+    /// Recipients by group and normalised address. Empty if there are fewer than two recipients.
     numbers: HashMap<(usize, Box<str>), u16, foldhash::fast::RandomState>,
     bytes: usize,
 }
@@ -47,12 +49,12 @@ impl RecipientList {
         }
     }
 
-    /// Upper bound of its memory in bytes.
+    /// Upper bound of the memory that the list takes, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.bytes as u64
     }
 
-    /// Upper bound of its memory in bytes with one more recipient.
+    /// Upper bound of the memory that the list would take with these members added, in bytes.
     pub(crate) fn memory_bytes_with(&self, members: &[(Box<str>, NextHop)], original: Option<&OriginalAddress>) -> u64 {
         let members = members.iter().map(|(address, next_hop)| recipient_bytes(address.as_bytes(), next_hop));
         (self.bytes + original.map_or(0, OriginalAddress::memory_bytes) + members.sum::<usize>()) as u64
@@ -69,7 +71,8 @@ impl RecipientList {
         self.group_number(next_hop).is_some_and(is_key)
     }
 
-    /// Adds a recipient. If the mailbox is already one, adds the requested notifications to it.
+    /// Adds a recipient. If the list has its mailbox already, adds the requested notifications to
+    /// that recipient.
     pub(crate) fn add(&mut self, router: &Router, recipient: EnvelopeRecipient, next_hop: NextHop) {
         let number = self.recipients.len() as u16;
         let bytes = recipient_bytes(&recipient.address, &next_hop);
@@ -125,7 +128,7 @@ fn recipient_bytes(address: &[u8], next_hop: &NextHop) -> usize {
     RECIPIENT_BYTES + ADDRESS_COPIES * address.len() + path
 }
 
-/// The mailbox that an address names at its next hop.
+/// Returns a key that identifies the mailbox of an address at its next hop.
 fn mailbox_key(router: &Router, address: &[u8], next_hop: &NextHop) -> Box<str> {
     match next_hop.mailbox() {
         Some(_) => "".into(),
@@ -133,8 +136,8 @@ fn mailbox_key(router: &Router, address: &[u8], next_hop: &NextHop) -> Box<str> 
     }
 }
 
-/// The notifications that at least one of two recipients asks for. Without NOTIFY, these are failures and delays (RFC
-/// 3461 §4.1).
+/// Returns the notifications that at least one of two recipients asks for. Without NOTIFY, these
+/// are failures and delays (RFC 3461 §4.1).
 fn union(one: Option<Notify>, other: Option<Notify>) -> Option<Notify> {
     let default = Notify::FAILURE.and(Notify::DELAY);
     match (one, other) {
@@ -156,13 +159,14 @@ mod tests {
     use std::io;
     use std::path::Path;
 
-    /// Bytes of an allocation, including the allocator's header and rounding.
+    /// Size of an allocation in bytes, including the allocator's header and rounding.
     fn allocation(bytes: usize) -> usize {
         if bytes == 0 { 0 } else { (bytes + 8).next_multiple_of(16).max(32) }
     }
 
     fn table<K, V, S>(map: &HashMap<K, V, S>) -> usize {
-        // Tables have a power of two of places, of which seven eighths are used, and one control byte per place.
+        // Tables have a power of two of places. Seven eighths of them are used, and each has a
+        // control byte.
         allocation(if map.is_empty() {
             0
         } else {
@@ -170,7 +174,8 @@ mod tests {
         })
     }
 
-    /// The memory of a list in bytes, from the capacities of its parts. Each allocation counts once.
+    /// Memory of a list in bytes, computed from the capacities of its parts. Each allocation counts
+    /// once.
     fn used(list: &RecipientList) -> usize {
         let mut shared = HashSet::new();
         let mut arc = |at: *const (), bytes: usize, texts: usize| match shared.insert(at) {

@@ -4,25 +4,26 @@ use mailrun_spool::{Cost, Damage, DamageKind, SegmentInfo, SegmentState};
 use serde::Serialize;
 use std::fmt;
 
-/// Report of `mailrun spool check`.
+/// The report of `mailrun spool check`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SpoolReport {
     pub(crate) directory: String,
-    /// Nothing is damaged except the end, which a crash may tear.
+    /// True if nothing is damaged except the end of the log, which a crash may tear, and `complete`
+    /// is true.
     pub sound: bool,
-    /// The damage loses nothing: all unfinished messages were found.
+    /// True if the damage loses nothing, so that all unfinished messages were found and are
+    /// readable.
     pub(crate) complete: bool,
     pub(crate) segments: Vec<SegmentRow>,
-    /// Unfinished messages.
     pub(crate) messages: u64,
-    /// Unfinished messages whose content is damaged.
+    /// Number of unfinished messages whose content is damaged.
     pub(crate) damaged_messages: u64,
     pub(crate) held: u64,
     pub(crate) recipients: RecipientCounts,
-    /// Bytes that a crash has torn off the end. No client got a 250 for them.
+    /// Bytes of the last writes, which a crash tore. No client got a 250 for these bytes.
     pub(crate) torn_bytes: u64,
     pub(crate) damage: Vec<DamageRow>,
-    /// Messages whose envelope is unreadable.
+    /// Messages whose envelope cannot be read.
     pub(crate) unreadable: Vec<LeftOut>,
 }
 
@@ -34,16 +35,16 @@ pub(crate) struct SegmentRow {
     pub(crate) messages: u64,
 }
 
-/// Recipients of the unfinished messages.
+/// Numbers of the recipients of all unfinished messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct RecipientCounts {
     pub(crate) to_deliver: u64,
-    /// Settled recipients whose DSN is still due.
+    /// Recipients whose fate is known, but whose DSN is still to be sent.
     pub(crate) to_tell: u64,
     pub(crate) done: u64,
 }
 
-/// A part of the spool that differs from what was written.
+/// A part of the spool that differs from what the relay wrote.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct DamageRow {
     pub(crate) segment: String,
@@ -51,11 +52,12 @@ pub(crate) struct DamageRow {
     pub(crate) bytes: u64,
     pub(crate) what: String,
     pub(crate) cost: String,
-    /// The damage loses something, or no crash could cause it, so an operator must know.
+    /// True if an operator must act: the damage loses something and is not just the torn end that a
+    /// crash leaves.
     pub(crate) alarming: bool,
-    /// Queue ids of the lost messages, if known.
+    /// Queue ids of the lost messages, if they are known.
     pub(crate) messages: Vec<String>,
-    /// Number of further messages that may be lost.
+    /// Number of messages that may be lost in addition to `messages`.
     pub(crate) unnamed: u64,
 }
 
@@ -184,7 +186,7 @@ impl fmt::Display for SpoolReport {
 
 impl fmt::Display for DamageRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// The JSON has all of them.
+        /// The text shows at most this many ids. The JSON has all of them.
         const MAX_SHOWN_IDS: usize = 20;
         let Self { segment, offset, bytes, what, cost, messages, unnamed, .. } = self;
         write!(f, "{segment}, offset {offset}, {bytes} bytes: {what}; {cost}")?;

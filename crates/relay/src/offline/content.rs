@@ -6,11 +6,11 @@ pub(super) struct SpooledMessage {
     pub(super) message: InspectedMessage,
     pub(super) envelope: MessageEnvelope,
     pub(super) progress: MessageProgress,
-    /// A note could not be read, so some work may be repeated.
+    /// True if a note of the message could not be read, so that some work may be done again.
     pub(super) has_bad_note: bool,
 }
 
-/// A message whose sender and recipients are unreadable.
+/// A message whose envelope cannot be read, so that its sender and recipients are unknown.
 #[derive(Debug)]
 pub(super) struct UnreadableMessage {
     pub(super) id: Option<Id>,
@@ -18,12 +18,12 @@ pub(super) struct UnreadableMessage {
     pub(super) why: String,
 }
 
-/// A message that could not be copied, and the known facts about it.
+/// A message that could not be copied, with the facts that are known about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
     pub(crate) id: Option<String>,
     pub(crate) sender: Option<String>,
-    /// Recipients who have not received it.
+    /// Recipients who have not received the message.
     pub(crate) recipients: Vec<String>,
     pub(crate) why: String,
 }
@@ -45,7 +45,7 @@ impl SpooledMessage {
         Ok(Self { message, envelope, progress, has_bad_note })
     }
 
-    /// The content, if it is undamaged.
+    /// Returns the content of the message, or `None` if the content is damaged.
     pub(super) fn sound_body(&self) -> Option<&[u8]> {
         match &self.message.body {
             InspectedBody::Sound(body) => Some(body),
@@ -53,7 +53,8 @@ impl SpooledMessage {
         }
     }
 
-    /// Recipients who have not received it: they are still to be tried, or failed without a DSN.
+    /// Returns the recipients who have not received the message. The relay must still try them, or
+    /// they failed and their DSN is still to be sent.
     pub(super) fn undelivered(&self) -> impl Iterator<Item = &[u8]> {
         let recipients = self.envelope.recipients.iter().zip(&self.progress.recipients);
         recipients.filter(|(_, progress)| is_undelivered(progress)).map(|(recipient, _)| recipient.address.as_slice())
@@ -80,7 +81,7 @@ fn is_undelivered(progress: &RecipientProgress) -> bool {
     progress.fate.is_none() || (progress.is_dsn_due() && progress.fate.as_ref().is_some_and(RecipientFate::is_failure))
 }
 
-/// Text of bytes that may not be UTF-8.
+/// Converts bytes to text. Invalid UTF-8 becomes replacement characters.
 pub(super) fn lossy(octets: &[u8]) -> String {
     String::from_utf8_lossy(octets).into_owned()
 }

@@ -1,4 +1,4 @@
-//! Exports each message as two files, one with the message and one with its envelope.
+//! Exports each message of a spool as two files, one with the content and one with the envelope.
 use super::OfflineSpool;
 use super::content::{LeftOut, SpooledMessage, UnreadableMessage, lossy};
 use super::output::OutputDirectory;
@@ -18,11 +18,11 @@ use std::path::Path;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ExportSummary {
-    /// Messages, including damaged ones.
+    /// Number of messages, including damaged messages.
     pub messages: u64,
-    /// Messages with damaged content or envelope. Their readable part is exported.
+    /// Messages whose content or envelope is damaged. Only their readable part is exported.
     pub damaged: Vec<LeftOut>,
-    /// Damaged places in the spool, which may have contained unknown messages.
+    /// Number of damaged places in the spool, in which unknown messages may have been lost.
     pub damage: u64,
 }
 
@@ -32,29 +32,30 @@ impl ExportSummary {
     }
 }
 
-/// An envelope in its JSON form.
+/// The JSON form of an envelope.
 #[derive(Serialize)]
 struct EnvelopeRow {
     id: String,
     received: Option<String>,
     received_ns: u64,
-    /// Empty for a DSN.
+    /// Sender of the message. Empty for a DSN.
     sender: String,
     recipients: Vec<RecipientRow>,
     client_name: String,
     client_address: Option<String>,
     user: Option<String>,
-    /// The protocol by which it was received (RFC 3848).
+    /// Protocol by which the relay received the message, as in `Received:` fields (RFC 3848).
     with: &'static str,
     smtp_utf8: bool,
     body: &'static str,
     ret: Option<&'static str>,
     envid: Option<String>,
     held: bool,
-    /// The content in the other file is undamaged.
+    /// True if the content in the other file is undamaged.
     content_is_sound: bool,
     bytes: u64,
-    /// A note could not be read, so recipients may have progressed further.
+    /// True if a note could not be read, so that deliveries may have progressed further than this
+    /// file says.
     has_bad_note: bool,
 }
 
@@ -67,15 +68,15 @@ struct RecipientRow {
     sender_told: bool,
     delay_told: bool,
     attempts: u32,
-    /// 0 means at once.
+    /// Unix time of the next attempt in seconds. 0 means at once.
     next_unix_s: u64,
     refusal: Option<RefusalRow>,
 }
 
-/// Writes all messages into a new directory.
+/// Writes all messages of the spool into a new directory.
 ///
 /// # Errors
-/// If the directory exists or cannot be written.
+/// Fails if the directory exists or cannot be written.
 pub fn export(original: &OfflineSpool, place: &Path) -> Result<ExportSummary> {
     let output = OutputDirectory::create(place, &original.directory)?;
     let mut exported = ExportSummary { damage: original.damage_count(), ..ExportSummary::default() };
@@ -106,7 +107,7 @@ fn write_content(directory: &Path, content: &SpooledMessage, exported: &mut Expo
     write(&directory.join(format!("{id}.json")), &json)
 }
 
-/// Writes the content of a message whose envelope is unreadable.
+/// Writes the content of a message whose envelope cannot be read.
 fn write_unreadable(directory: &Path, unreadable: &UnreadableMessage, exported: &mut ExportSummary) -> Result<()> {
     exported.damaged.push(unreadable.left_out());
     match (unreadable.id, &unreadable.body) {

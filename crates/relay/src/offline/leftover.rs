@@ -1,4 +1,5 @@
-//! Finds the units of a run that a stopped relay still has in its queue, by the traces of its messages.
+//! Finds the units of a run that a stopped relay still has in its queue. The traces in the messages
+//! identify the units.
 use crate::message::envelope::{MessageEnvelope, MessageProgress};
 use anyhow::{Result, anyhow};
 use mailrun_journey::ledger::Ledger;
@@ -8,10 +9,10 @@ use mailrun_spool::{RealDisk, RecoveredMessage, Spool};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The units of that run that are neither delivered nor given up.
+/// Returns the units of the run that are neither delivered nor given up.
 ///
 /// # Errors
-/// If another process has opened the spool, or it cannot be read.
+/// Fails if another process has the spool open, or if the spool cannot be read.
 pub fn units(directory: &Path, run: RunId) -> Result<Ledger> {
     let cannot = |error: &dyn std::fmt::Display| anyhow!("cannot read the spool {}: {error}", directory.display());
     let disk = RealDisk::new(directory).map_err(|error| cannot(&error))?;
@@ -36,7 +37,7 @@ pub fn units(directory: &Path, run: RunId) -> Result<Ledger> {
     Ok(units)
 }
 
-/// Recipients of a message that have no fate yet.
+/// Returns the recipients of a message whose fate is still open.
 fn open_recipients(left: &RecoveredMessage) -> Result<Vec<RecipientId>> {
     let unreadable = |error: &dyn std::fmt::Display| anyhow!("message {} cannot be read: {error}", left.id);
     let envelope = MessageEnvelope::decode(&left.envelope).map_err(|error| unreadable(&error))?;

@@ -1,12 +1,14 @@
-//! A spool that no relay has open: checks, salvages and exports it, and never changes it.
+//! Commands for a spool that no relay has open: check, salvage and export. They never change the
+//! spool. Only `leftover` opens the spool as a relay does.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `check` | contents of a spool, and its damage |
-//! | `content` | a message in the spool, with the relay's notes about it |
-//! | `export` | a file of the message and one of its envelope, for each message |
-//! | `output` | a directory that is there whole or not at all |
-//! | `salvage` | salvages readable messages into a Maildir or a new spool |
+//! | `check` | reports the contents of a spool and its damage |
+//! | `content` | reads a message in the spool with the relay's notes about it |
+//! | `export` | writes two files for each message: the content and the envelope |
+//! | `leftover` | finds the units of a run that are still in the queue |
+//! | `output` | creates an output directory that appears whole or not at all |
+//! | `salvage` | copies readable messages into a Maildir or a new spool |
 pub mod check;
 mod content;
 pub mod export;
@@ -20,7 +22,7 @@ use content::{SpooledMessage, UnreadableMessage};
 use mailrun_spool::{Error, Inspection, SegmentInfo, SegmentState};
 use std::path::{Path, PathBuf};
 
-/// The length of a segment is a multiple of this (docs/spool-format.md).
+/// The length of every segment is a multiple of this number of bytes (docs/spool-format.md).
 const BLOCK_BYTES: u64 = 4096;
 
 pub struct OfflineSpool {
@@ -29,10 +31,11 @@ pub struct OfflineSpool {
 }
 
 impl OfflineSpool {
-    /// Reads a whole spool.
+    /// Reads a whole spool without changing it.
     ///
     /// # Errors
-    /// If a relay has it open, a later version has written it, or it cannot be read.
+    /// Fails if a relay has the spool open, if a later version has written it, or if it cannot be
+    /// read.
     pub fn open(directory: &Path) -> Result<Self> {
         let cannot = |why: &str| anyhow!("cannot read the spool {}: {why}", directory.display());
         if !directory.is_dir() {
@@ -47,19 +50,20 @@ impl OfflineSpool {
         }
     }
 
-    /// Number of damaged places that cost something.
+    /// Counts the damaged places at which something may be lost.
     fn damage_count(&self) -> u64 {
         let alarming = self.inspection.damage.iter().filter(|damage| damage.is_alarming()).count();
         (alarming + self.truncated_segments().count()) as u64
     }
 
-    /// Truncated segments. No crash causes this, because segments are allocated in whole blocks before they are used.
+    /// Returns the truncated segments. No crash truncates a segment, because the relay allocates
+    /// each segment in whole blocks before it uses the segment.
     fn truncated_segments(&self) -> impl Iterator<Item = &SegmentInfo> {
         let used = self.inspection.segments.iter().filter(|segment| matches!(segment.state, SegmentState::Used { .. }));
         used.filter(|segment| segment.bytes % BLOCK_BYTES != 0)
     }
 
-    /// All unfinished messages, in the order of the log.
+    /// Returns all unfinished messages in the order of the log.
     fn messages(&self) -> impl Iterator<Item = Result<SpooledMessage, UnreadableMessage>> {
         self.inspection.messages().map(|read| match read {
             Ok(message) => SpooledMessage::new(message),

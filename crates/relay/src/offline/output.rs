@@ -1,5 +1,5 @@
-//! An output directory that appears completely or not at all: it is created beside its final path, and moved there when
-//! it is complete.
+//! An output directory that appears completely or not at all. It is created under a temporary name
+//! beside its final path, and gets its final name when it is complete.
 use anyhow::{Context, Result, anyhow, bail};
 use mailrun_party::reason::reason;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -17,7 +17,8 @@ impl OutputDirectory {
     /// Creates the directory with access for its owner only.
     ///
     /// # Errors
-    /// If something exists at the path, it would be inside the spool that is read, or it cannot be created.
+    /// Fails if something exists at the path, if the directory would lie inside the spool that is
+    /// read, or if it cannot be created.
     pub(super) fn create(place: &Path, spool: &Path) -> Result<Self> {
         if fs::symlink_metadata(place).is_ok() {
             bail!("{} already exists; choose a name that does not exist", place.display());
@@ -41,12 +42,13 @@ impl OutputDirectory {
         Ok(Self { target: place.to_owned(), partial: draft })
     }
 
-    /// The error of a write, with the path and what to do before another attempt.
+    /// Returns the error for a failed write, with the path and what the operator must do before
+    /// another attempt.
     pub(super) fn error(&self, why: impl Display) -> anyhow::Error {
         anyhow!("{}: {why}; remove {}, which is incomplete", self.target.display(), self.partial.display())
     }
 
-    /// The temporary path to write to.
+    /// Returns the temporary path, to which the caller writes.
     pub(super) fn partial_path(&self) -> &Path {
         &self.partial
     }
@@ -54,7 +56,7 @@ impl OutputDirectory {
     /// Moves the complete directory to its final path.
     ///
     /// # Errors
-    /// If it cannot be moved there.
+    /// Fails if the directory cannot be moved there.
     pub(super) fn finish(self) -> Result<()> {
         let Self { target: place, partial: draft } = self;
         File::open(&draft)?.sync_all()?;

@@ -1,4 +1,5 @@
-//! Copies the readable messages of a spool into a Maildir for people, or into a new spool for a relay.
+//! Copies the readable messages of a spool into a Maildir for people to read, or into a new spool
+//! for a relay.
 use super::OfflineSpool;
 use super::content::{LeftOut, SpooledMessage, UnreadableMessage};
 use super::output::OutputDirectory;
@@ -11,32 +12,33 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum number of messages stored with one sync.
+/// Maximum number of messages that are stored with one sync.
 const MAX_BATCH_MESSAGES: usize = 500;
-/// Maximum bytes stored with one sync.
+/// Maximum number of bytes that are stored with one sync.
 const MAX_BATCH_BYTES: usize = 32 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SalvageTarget {
-    /// A Maildir with one file for each message that some recipient has not received.
+    /// A Maildir. It gets one file for each message that some recipient has not received.
     Maildir(PathBuf),
-    /// A new spool with all unfinished messages and their progress.
+    /// A new spool. It gets all unfinished messages and their progress.
     Spool(PathBuf),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SalvageSummary {
     pub messages: u64,
-    /// Their recipients who have not received them.
+    /// Number of recipients of these messages who have not received them.
     pub recipients: u64,
-    /// Only for a Maildir: messages that all recipients have received, but whose DSN was still due.
+    /// Number of messages that all recipients have received, but whose DSN was still to be sent.
+    /// Only counted for a Maildir.
     pub delivered: u64,
-    /// Only for a spool: the new queue ids.
+    /// Old and new queue id of each message. Only filled for a spool.
     pub(crate) renamed: Vec<RenamedMessage>,
     pub left_out: Vec<LeftOut>,
-    /// Messages with an unreadable note, so that some work may be repeated.
+    /// Messages with a note that could not be read, so that some work may be done again.
     pub with_bad_notes: Vec<String>,
-    /// Damaged places in the spool, which may have contained unknown messages.
+    /// Number of damaged places in the spool, in which unknown messages may have been lost.
     pub damage: u64,
 }
 
@@ -55,7 +57,7 @@ pub(crate) struct RenamedMessage {
 /// Writes the readable messages to a target that does not exist yet.
 ///
 /// # Errors
-/// If the target exists or cannot be written.
+/// Fails if the target exists or cannot be written.
 pub fn salvage(original: &OfflineSpool, target: &SalvageTarget) -> Result<SalvageSummary> {
     let salvaged = match target {
         SalvageTarget::Maildir(place) => to_maildir(original, place)?,
@@ -64,7 +66,8 @@ pub fn salvage(original: &OfflineSpool, target: &SalvageTarget) -> Result<Salvag
     Ok(SalvageSummary { damage: original.damage_count(), ..salvaged })
 }
 
-/// The next content that can be delivered. Records the messages that cannot.
+/// Returns the next message that can be delivered. Messages that cannot be delivered are added to
+/// the summary.
 fn next_sound(
     contents: &mut impl Iterator<Item = Result<SpooledMessage, UnreadableMessage>>,
     salvaged: &mut SalvageSummary,
@@ -110,7 +113,8 @@ fn to_maildir(original: &OfflineSpool, place: &Path) -> Result<SalvageSummary> {
     Ok(salvaged)
 }
 
-/// The message, preceded by a field for each of the other recipients and one for its queue id.
+/// Returns the message with fields in front of it: one `Delivered-To:` for each other recipient,
+/// and one with the queue id.
 fn with_recipients(content: &SpooledMessage, others: &[&[u8]]) -> Vec<u8> {
     let mut message = Vec::new();
     for recipient in others {
@@ -127,7 +131,7 @@ fn to_spool(original: &OfflineSpool, place: &Path) -> Result<SalvageSummary> {
     let output = OutputDirectory::create(place, &original.directory)?;
     let bytes: u64 = original.inspection.segments.iter().map(|segment| segment.bytes).sum();
     let defaults = Options::default();
-    // Twice the necessary room, because the reserve for notes must stay free.
+    // Twice the size of the old spool, because the reserve for notes must stay free.
     let options = Options { max_bytes: defaults.max_bytes.max(bytes.saturating_mul(2)), ..defaults };
     let disk = RealDisk::new(output.partial_path()).map_err(|error| output.error(reason(&error)))?;
     let salvaged = Spool::open(Arc::new(disk), options).and_then(|(spool, _)| {
@@ -159,7 +163,8 @@ fn store_all(original: &OfflineSpool, spool: &Spool) -> Result<SalvageSummary, E
         }
     }
     batch.note(spool, &mut salvaged)?;
-    // Without its notes, a message would be delivered again to recipients who have it.
+    // The notes are synced too. Without its notes, a message would be delivered again to recipients
+    // who have it.
     spool.sync_notes(mark).wait()?;
     Ok(salvaged)
 }
@@ -184,7 +189,7 @@ impl StoreBatch {
         self.messages.len() >= MAX_BATCH_MESSAGES || self.bytes >= MAX_BATCH_BYTES
     }
 
-    /// Waits until all are stored, and copies the notes of each.
+    /// Waits until all messages of the batch are stored, and copies the notes of each message.
     fn note(&mut self, spool: &Spool, salvaged: &mut SalvageSummary) -> Result<(), Error> {
         for (receipt, message) in self.messages.drain(..) {
             let stored = receipt.wait()?;

@@ -38,7 +38,7 @@ fn queue(change: impl FnOnce(&mut Options)) -> MailQueue<TestMessage> {
     MailQueue::new(options)
 }
 
-/// A queue with this many messages of one recipient for each destination.
+/// Returns a queue that has this many messages with one recipient for each destination.
 fn filled(messages: u64, destinations: u32, change: impl FnOnce(&mut Options)) -> MailQueue<TestMessage> {
     let mut queue = queue(change);
     (0..messages).for_each(|id| {
@@ -93,7 +93,7 @@ fn a_message_comes_and_goes() {
     let actions = queue.finish_delivery(request, DeliveryResult::Delivered, START);
     assert_eq!(actions, Actions { id: MessageId(0), facts: vec![], dsn: None, done: true });
     assert_eq!(queue.totals(), QueueTotals { connections: 1, ..QueueTotals::default() });
-    // The next message finds the waiting connection, and wakes it once.
+    // The next message must wake the waiting connection, but only once.
     queue.put(arrival(1, 0, &[0]), START);
     assert_eq!(queue.next_connection_action(START), Some(ConnectionAction::Wake(DestinationId(0))));
     assert_eq!(queue.next_connection_action(START), None);
@@ -110,7 +110,8 @@ fn connections_are_woken_for_more_than_one_batch() {
     let request = taken(&mut queue, &mut first, START);
     assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
     queue.set_batch_size(DestinationId(0), 4);
-    // Eight waiting messages are worth a second connection if each takes one at a time, but not if it takes four.
+    // Eight waiting messages are worth a second connection if each connection takes one message at
+    // a time, but not if it takes four.
     (10..18).for_each(|id| queue.put(arrival(id, 0, &[0]), START));
     assert_eq!(queue.next_connection_action(START), None);
     queue.set_batch_size(DestinationId(0), 1);
@@ -141,7 +142,8 @@ fn a_quitting_connection_is_replaced() {
     assert!(is_waiting(&queue.take(&mut first, START)));
     queue.begin_quit(&mut first);
     assert_eq!((stats(&queue, 0).connections, stats(&queue, 0).idle), (1, 0));
-    // The peer decides when the connection closes. Meanwhile another one serves new mail.
+    // The peer decides when the connection closes. Meanwhile another connection must serve new
+    // mail.
     queue.put(arrival(1, 0, &[0]), START);
     let mut second = opened(&mut queue, START);
     let request = taken(&mut queue, &mut second, START);
@@ -183,7 +185,7 @@ fn deferred_recipients_are_retried_alone() {
     assert_eq!(fates, [(2, failed)]);
     let released = queue.dsn_stored(pending);
     assert_eq!((released.facts, released.done), (vec![Fact::DsnStored { recipients: vec![2] }], false));
-    // The message is read again when it is due, and then the connection is woken.
+    // The message must be read again when it is due, and only then the connection is woken.
     assert!(is_waiting(&queue.take(&mut slot, START)));
     let later = seconds(next_unix_s + 2);
     assert!(ticked(&mut queue, later).is_empty());
@@ -276,8 +278,8 @@ fn a_connection_yields_after_its_fair_share() {
     assert_eq!(slot.destination, DestinationId(1));
     let request = taken(&mut queue, &mut slot, START);
     assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
-    // There is no more mail for this connection, and the first destination has none. The idle connection is closed,
-    // once.
+    // There is no more mail for this connection, and the first destination has no connection. The
+    // idle connection must be closed, but only once.
     assert!(is_waiting(&queue.take(&mut slot, START)));
     assert_eq!(queue.next_connection_action(START), Some(ConnectionAction::Close(DestinationId(1))));
     assert_eq!(queue.next_connection_action(START), None);
@@ -299,13 +301,13 @@ fn an_unreachable_destination_backs_off_as_a_whole() {
     let shut = stats(&queue, 0);
     assert_eq!((shut.ready, shut.deferred, shut.connections), (100, 0, 0));
     assert_eq!(shut.refusal.as_deref(), Some(&refusal(421)));
-    // Eighteen attempts that failed together are one outage, with the first wait of five seconds, plus or minus a
-    // quarter.
+    // Eighteen attempts that failed together are a single outage, with the first wait of five
+    // seconds, plus or minus a quarter.
     let wait = shut.backoff_until - START;
     assert!((3_750..=6_250).contains(&wait.as_millis()), "{wait:?}");
     assert_eq!(queue.totals().message_bytes, 0, "its memory is for others");
     assert!(ticked(&mut queue, shut.backoff_until).is_empty());
-    // Then one connection tries, alone, and when it has succeeded the others come.
+    // Then a single connection must try. When it has succeeded, others may follow.
     let now = shut.backoff_until;
     let mut first = opened(&mut queue, now);
     assert_eq!(queue.next_connection_action(now), None);
@@ -504,7 +506,7 @@ fn connections_do_not_flap() {
     let mut slots: Vec<(ConnectionSlot, bool)> = Vec::new();
     let mut opened: usize = 0;
     let mut next: u64 = 0;
-    // The backlog repeatedly grows to sixty and shrinks to zero.
+    // The backlog repeatedly grows to sixty messages and shrinks to zero.
     for _ in 0..50 {
         (0..60).for_each(|_| {
             next += 1;
@@ -546,7 +548,7 @@ fn a_slow_hop_leaves_memory_to_others() {
     assert_eq!(queue.totals().message_bytes, 5_000, "half of it, at most");
     (1_000..1_020).for_each(|id| queue.put(arrival(id, 1, &[0]), START));
     assert_eq!(queue.totals().message_bytes, 7_000, "a short backlog is all in memory");
-    // Dropped messages are read in the order of the log, as memory becomes free.
+    // Dropped messages must be read in the order of the log, as memory becomes free.
     let mut slot = opened(&mut queue, START);
     assert_eq!(slot.destination, DestinationId(0));
     let mut seen = Vec::new();
@@ -584,7 +586,7 @@ fn what_cannot_be_read_is_held() {
     assert_eq!(queue.hold_unreadable(MessageId(2), START), None);
 }
 
-/// Expires one message whose envelope is unreadable. Returns the effects.
+/// Reports that the DSN for one message cannot be written. Returns the actions.
 fn with_failed_dsn(queue: &mut MailQueue<TestMessage>, fates: &[(u16, RecipientFate)]) -> Actions {
     let numbers: Vec<u16> = fates.iter().map(|(number, _)| *number).collect();
     let dsn = queue.restore_pending_dsn(arrival(1, 0, &numbers), fates.to_vec());
@@ -653,7 +655,7 @@ fn commands_reach_entries_in_flight() {
     assert_eq!((stats.ready, stats.held, stats.deferred), (1, 1, 0));
 }
 
-/// The facts that a command for one message produces.
+/// Returns the facts that a command for one message produces.
 fn commanded(queue: &mut MailQueue<TestMessage>, command: OperatorCommand, id: u64) -> Vec<Fact> {
     let mut facts = Vec::new();
     queue.apply_command(command, MessageSelector::Message(MessageId(id)), START, |actions| facts.extend(actions.facts));
@@ -701,7 +703,7 @@ fn commands_reach_a_whole_destination() {
     assert_eq!(command(&mut queue, OperatorCommand::Hold, MessageSelector::Destination(DestinationId(77))), 0);
     assert_eq!(command(&mut queue, OperatorCommand::Retry, MessageSelector::Destination(DestinationId(77))), 0);
     assert_eq!((queue.totals().messages, stats(&queue, 0).ready), (10, 10));
-    // A destination in backoff is tried at once.
+    // A destination in backoff must be tried at once.
     let slot = opened(&mut queue, START);
     queue.closed(slot, DisconnectReason::Unreachable(refusal(421)), START);
     assert_eq!(queue.next_connection_action(START), None);
@@ -756,15 +758,17 @@ fn a_million_entries_are_small_and_go_as_they_came() {
         QueueTotals { messages: 1_000_000, entries: 1_000_000, connections: 0, message_bytes: 0 }
     );
     let table = queue.entries.slot_count() as usize * std::mem::size_of::<QueueEntry<TestMessage>>();
-    // A slot of the index: key, value, and hashbrown's control byte. Seven of eight slots may be used.
+    // A slot of the index consists of key, value, and hashbrown's control byte. Seven of eight
+    // slots may be used.
     let index = queue.messages.capacity() * 8 / 7 * (std::mem::size_of::<(MessageId, EntryIndex)>() + 1);
     assert!(table + index <= 250 * MILLION as usize, "{} octets an entry", (table + index) / MILLION as usize);
-    // Finding, showing and removing one of them takes no more steps than if it were alone.
+    // Finding, showing and removing one message must take no more steps than if it were alone.
     assert_eq!(
         queue.apply_command(OperatorCommand::Remove, MessageSelector::Message(MessageId(777_777)), START, |_| {}),
         1
     );
-    // All become late in the same second. One tick handles a part of them, and the list is complete at the end.
+    // All messages become late in the same second. One tick must handle only a part of them, and at
+    // the end all must have been handled.
     let late = START + seconds(4 * 3_600 + 2);
     let mut actions = Vec::new();
     queue.tick(late, &mut actions);
@@ -853,18 +857,19 @@ fn destinations_that_never_answer_leave_connections_to_others() {
     let request = taken(&mut queue, &mut good, START);
     assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
     queue.closed(good, DisconnectReason::Finished, START);
-    // Four times as many silent domains as there are connections.
+    // There are four times as many silent domains as connections.
     (1..=400).for_each(|number| put(&mut queue, number, DestinationOrigin::Domain));
     let mut silent = all_opened(&mut queue, START);
     assert_eq!(silent.len(), 75, "a quarter is left");
-    // A destination that has answered, one from the configuration, and a local one get their connections at once.
+    // A destination that has answered, a configured destination and a local one must get their
+    // connections at once.
     queue.put(arrival(1_000, 0, &[0]), START);
     put(&mut queue, 501, DestinationOrigin::Configured);
     put(&mut queue, 502, DestinationOrigin::Local);
     let served: Vec<u32> = all_opened(&mut queue, START).into_iter().map(|slot| slot.destination.0).collect();
     assert_eq!(served, [0, 502, 501]);
-    // A new domain gets one of the next two connections, although hundreds have waited longer. The other goes to the
-    // domain that has waited longest.
+    // A new domain must get one of the next two connections, although hundreds have waited longer.
+    // The other connection goes to the domain that has waited longest.
     put(&mut queue, 503, DestinationOrigin::Domain);
     for slot in silent.drain(..3) {
         queue.closed(slot, DisconnectReason::Unreachable(refusal(0)), START);
@@ -874,7 +879,7 @@ fn destinations_that_never_answer_leave_connections_to_others() {
     numbers.sort_unstable();
     assert_eq!(numbers, [38, 503]);
     silent.extend(next);
-    // Each silent domain has its turn, and then waits.
+    // Each silent domain must get its turn, and then has to wait.
     let mut now = START;
     let mut tried = 0;
     while !silent.is_empty() {
@@ -886,7 +891,8 @@ fn destinations_that_never_answer_leave_connections_to_others() {
         }
         silent = if tried < 400 { all_opened(&mut queue, now) } else { Vec::new() };
     }
-    // In later attempts, they get at most half of the connections, so that even a new domain does not wait for them.
+    // In later attempts, silent domains get at most half of the connections, so that a new domain
+    // does not have to wait for them.
     now += seconds(3_600);
     ticked(&mut queue, now);
     let again = all_opened(&mut queue, now);

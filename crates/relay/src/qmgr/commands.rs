@@ -1,4 +1,5 @@
-//! Executes an operator's commands (hold, release, remove, retry) for one message, those of a destination, or all.
+//! Executes an operator's commands (hold, release, remove, retry) for one message, for the messages
+//! of a destination, or for all messages.
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -8,10 +9,10 @@ use crate::message::envelope::{Fact, RecipientFate};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OperatorCommand {
-    /// Sends nothing until it is released. The message ages nevertheless.
+    /// Stops delivery of the message until it is released. The message ages nevertheless.
     Hold,
     Release,
-    /// Removes it without a DSN.
+    /// Removes the message without a DSN.
     Remove,
     /// Tries deferred messages and unreachable destinations at once.
     Retry,
@@ -21,13 +22,15 @@ pub(crate) enum OperatorCommand {
 #[cfg_attr(not(test), expect(dead_code, reason = "operators' commands come page by page, a message at a time"))]
 pub(crate) enum MessageSelector {
     Message(MessageId),
-    /// Messages that have recipients at that destination. They are held, released and removed as a whole.
+    /// Messages that have recipients at this destination. They are held, released and removed as a
+    /// whole.
     Destination(DestinationId),
     All,
 }
 
 impl<M: Clone> MailQueue<M> {
-    /// Executes a command, and adds the actions for each changed message. Returns the number of changed messages.
+    /// Executes a command, and adds the actions for each changed message. Returns the number of
+    /// changed messages.
     pub(crate) fn apply_command(
         &mut self,
         command: OperatorCommand,
@@ -55,7 +58,7 @@ impl<M: Clone> MailQueue<M> {
             MessageSelector::Message(id) => vec![id],
             MessageSelector::All => {
                 let mut all: Vec<MessageId> = self.messages.keys().copied().collect();
-                // In the order of the log, in which they will be read.
+                // Sort the messages by the order of the log, in which they will be read.
                 all.sort_unstable();
                 all
             }
@@ -163,13 +166,14 @@ impl<M: Clone> MailQueue<M> {
                 let entry = &mut self.entries[at];
                 let is_new = !std::mem::replace(&mut entry.flags.remove_requested, true);
                 if is_new {
-                    // If the relay ends before the result comes, the message is not delivered again.
+                    // If the relay ends before the result arrives, the message must not be
+                    // delivered again.
                     let recipients = entry.recipients.to_vec();
                     actions.facts.push(Fact::Settled { recipients, fate: RecipientFate::Removed });
                 }
                 is_new
             }
-            // Its DSN is being written.
+            // The DSN about the entry is being written.
             EntryState::AwaitingDsn => false,
         }
     }

@@ -1,14 +1,19 @@
 //! Opens and closes connections, and backs off from unreachable destinations.
 //!
-//! A destination gets as many connections as its backlog is worth. None is closed because the backlog shrank: the idle
-//! time-out does that, so that their number does not fluctuate. If connections are scarce, a destination may open
-//! another only if it would then have no more than remain free ("dynamic threshold", Choudhury and Hahne 1998). The
-//! busiest destination thus leaves half to the others, and a destination without a connection gets one as long as there
-//! is one. If there is none, idle connections are closed, and connections that have had their share give way.
+//! A destination gets as many connections as its backlog is worth. No connection is closed because
+//! the backlog has shrunk. The idle time-out closes connections, so that their number does not
+//! fluctuate.
 //!
-//! Destinations that never answer must not take all connections, because strangers choose the domains that mail goes
-//! to, and an attempt may last minutes. An attempt is therefore on *trial* until its session can take a message, and
-//! trials are limited by the destination's `Standing`.
+//! If connections are scarce, a destination may open another one only if it would then have no more
+//! connections than remain free ("dynamic threshold", Choudhury and Hahne 1998). In this way, the
+//! busiest destination leaves half of them to others, and a destination without a connection gets
+//! one as long as any is free. If none is free, idle connections are closed, and connections that
+//! have had their share give way.
+//!
+//! Destinations that never answer must not take all connections, because strangers choose the
+//! domains that mail goes to, and an attempt may last for minutes. An attempt is therefore on
+//! *trial* until its session can take a message. The destination's `Standing` limits the number of
+//! trials.
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,33 +22,35 @@ use super::destination::{DestinationOrigin, DestinationQueue};
 use super::{DestinationId, EntryState, ListKind, MailQueue, NO_ENTRY, millis};
 use crate::message::envelope::DeliveryRefusal;
 
-/// A connection to a destination, or an attempt at one. Its owner returns it with `closed`.
+/// A connection to a destination, or an attempt to connect. Its owner must return it with `closed`.
 #[must_use = "a slot that is not given back counts against the limits for ever"]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ConnectionSlot {
     pub(crate) destination: DestinationId,
     is_idle: bool,
     must_quit: bool,
-    /// It has sent QUIT and accepts nothing more, but still counts as a connection.
+    /// Set if the connection has sent QUIT. It accepts nothing more, but still counts.
     is_quitting: bool,
-    /// No session has been established yet.
+    /// Standing of the destination, as long as no session has been established.
     trial: Option<Standing>,
 }
 
 impl ConnectionSlot {
-    /// Reports whether nothing is known of the destination. The attempt should then be short, because others wait.
+    /// Returns true if nothing is known of the destination. The attempt should then be short,
+    /// because others wait.
     pub(crate) fn is_first_trial(&self) -> bool {
         matches!(self.trial, Some(Standing::New | Standing::Configured))
     }
 }
 
-/// What is known of a destination. Earlier variants are served first.
+/// Standing of a destination, which its last answers determine. Destinations with earlier variants
+/// are served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It answered the last time, or is on this host.
+    /// The destination answered the last time, or is on this host.
     Proven,
     Configured,
-    /// A domain that mail was addressed to.
+    /// A domain to which mail was addressed.
     New,
     Failed,
 }
@@ -71,21 +78,21 @@ pub(crate) enum ConnectionAction {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DisconnectReason {
-    /// It had nothing more to do, or the session ended normally.
+    /// The connection had nothing more to do, or its session ended normally.
     Finished,
     /// No session was established, or it ended before anything could be delivered.
     Unreachable(DeliveryRefusal),
 }
 
-/// Destinations for which an action may be due, in turn. Each is in a list at most once, and is checked again before it
-/// is used.
+/// Destinations for which an action may be due, in turn. Each is in a list at most once, and is
+/// checked again before it is used.
 #[derive(Default)]
 pub(super) struct ConnectionLists {
     /// Destinations with mail and an idle connection.
     wakeable: VecDeque<DestinationId>,
     /// Destinations with mail but without a connection, by standing.
     unserved: [VecDeque<DestinationId>; Standing::ALL.len()],
-    /// The next trial of a new destination goes to the newest one instead of the oldest.
+    /// Set if the next trial of a new destination goes to the newest one instead of the oldest.
     prefers_newest: bool,
     trials: [u32; Standing::ALL.len()],
     /// Destinations with mail that may need more connections.
@@ -98,8 +105,9 @@ pub(super) struct ConnectionLists {
 }
 
 impl ConnectionLists {
-    /// Destinations of a standing are served in order. Of new ones, every second is the newest, so that a domain that
-    /// answers does not wait until all earlier domains have failed.
+    /// Returns the next destination of a standing, in the order of their arrival. Of the new
+    /// destinations, every second one is the newest, so that a domain that answers does not wait
+    /// until all earlier domains have failed.
     fn next_unserved(&self, standing: Standing) -> Option<DestinationId> {
         let list = &self.unserved[standing as usize];
         if standing == Standing::New && self.prefers_newest { list.back() } else { list.front() }.copied()
@@ -115,18 +123,21 @@ impl ConnectionLists {
     }
 }
 
-/// Messages that a destination may send after its last new connection before it must give up a connection to a
-/// destination without any. Small enough to be fair, and large enough for connections to be worthwhile.
+/// Number of messages that a destination may send after its last new connection, before it must
+/// give up a connection to a destination that has none. It is small enough to be fair, and large
+/// enough to make a connection worthwhile.
 const FAIR_SHARE_LIMIT: u32 = 20;
-/// Scalable destinations checked per action.
+/// Maximum number of scalable destinations that are checked per action.
 const MAX_SCALABLE_CHECKS: usize = 16;
-/// After so many successive sessions without a delivery, the destination counts as unreachable.
+/// Number of successive sessions without a delivery after which the destination counts as
+/// unreachable.
 const MAX_FAILED_SESSIONS: u32 = 3;
-/// Messages dropped from memory at once when a destination backs off.
+/// Maximum number of messages that are dropped from memory at once when a destination backs off.
 const MAX_DROPPED_MESSAGES: usize = 10_000;
 
 impl<M: Clone> MailQueue<M> {
-    /// The next action: open, wake or close. After each event, the driver calls this until it returns `None`.
+    /// Returns the next action: open, wake or close a connection. After each event, the driver must
+    /// call this until it returns `None`.
     pub(crate) fn next_connection_action(&mut self, now: Duration) -> Option<ConnectionAction> {
         let now_ms = millis(now);
         if let Some(destination) = self.next_to_wake() {
@@ -160,21 +171,22 @@ impl<M: Clone> MailQueue<M> {
         ConnectionSlot { destination: key, is_idle: false, must_quit: false, is_quitting: false, trial: Some(standing) }
     }
 
-    /// The connection has a session.
+    /// Ends the trial, because the connection has a session.
     pub(super) fn end_trial(&mut self, slot: &mut ConnectionSlot) {
         if let Some(standing) = slot.trial.take() {
             self.connections.trials[standing as usize] -= 1;
         }
     }
 
-    /// Reports whether destinations of this standing may have another trial. Failed ones leave a quarter of the
-    /// connections to new ones, and get at most half of all.
+    /// Returns true if destinations of this standing may have another trial. Failed destinations
+    /// leave a quarter of the connections to new ones, and get at most half of all.
     fn permits_trial(&self, standing: Standing) -> bool {
         let limit = self.options.concurrency_limit;
         let trials = &self.connections.trials;
         let failed = trials[Standing::Failed as usize];
         let is_within_share = standing != Standing::Failed || failed < limit - limit / 2;
-        // Connections of proven destinations do not reduce the others' share, because they end by themselves.
+        // Connections of proven destinations do not reduce the share of others, because they end by
+        // themselves.
         let others = trials.iter().sum::<u32>() - trials[Standing::Proven as usize];
         standing == Standing::Proven || is_within_share && others < standing.trial_limit(limit)
     }
@@ -201,11 +213,11 @@ impl<M: Clone> MailQueue<M> {
             && destination.woken.saturating_mul(destination.batch_size) < destination.count(EntryState::Ready)
     }
 
-    /// The next destination to get its first connection, of the best standing that permits one. Destinations that no
-    /// longer wait are skipped.
+    /// Returns the next destination to get its first connection. It has the best standing that
+    /// permits a trial. Destinations that no longer wait are skipped.
     fn first_unserved(&mut self, now_ms: u64) -> Option<(Standing, DestinationId)> {
         let [proven, configured, new, failed] = Standing::ALL;
-        // Failed destinations get their turn however many new ones come.
+        // Failed destinations must get their turn, however many new ones arrive.
         let failed_trials = self.connections.trials[failed as usize];
         let order = match failed_trials < self.options.concurrency_limit / 4 {
             true => [proven, configured, failed, new],
@@ -259,7 +271,7 @@ impl<M: Clone> MailQueue<M> {
         None
     }
 
-    /// A destination with an idle connection, if another destination has none.
+    /// Returns a destination with an idle connection, if another destination has no connection.
     fn next_to_close(&mut self) -> Option<ConnectionAction> {
         while self.connections.closing < self.unserved_count() {
             let key = self.connections.idle.pop_front()?;
@@ -275,7 +287,8 @@ impl<M: Clone> MailQueue<M> {
         None
     }
 
-    /// Reports whether this connection must close because another destination has none and its own has had its share.
+    /// Returns true if this connection must close, because its destination has had its share and
+    /// another destination has no connection.
     pub(super) fn must_yield(&mut self, slot: &mut ConnectionSlot, now_ms: u64) -> bool {
         let is_full = self.connections.open >= self.options.concurrency_limit
             && self.destination(slot.destination).served >= FAIR_SHARE_LIMIT;
@@ -290,7 +303,7 @@ impl<M: Clone> MailQueue<M> {
         leaves || slot.must_quit
     }
 
-    /// A connection found nothing to do.
+    /// Records that a connection found nothing to do.
     pub(super) fn mark_idle(&mut self, slot: &mut ConnectionSlot) {
         slot.is_idle = true;
         self.destination(slot.destination).idle += 1;
@@ -305,8 +318,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// A connection asks again, or closes. Idle connections are interchangeable, so any that returns consumes one
-    /// pending wake-up.
+    /// Records that a connection asks again, or closes. Idle connections are interchangeable, so
+    /// any connection that returns consumes one pending wake-up.
     pub(super) fn mark_busy(&mut self, slot: &mut ConnectionSlot) {
         if !std::mem::take(&mut slot.is_idle) {
             return;
@@ -322,8 +335,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// A connection is about to close, by itself or on request. It is no longer woken, and others are opened in its
-    /// place, because a peer may take minutes to close the connection.
+    /// Records that a connection is about to close, by itself or on request. It is no longer woken,
+    /// and others are opened in its place, because a peer may take minutes to close the connection.
     pub(crate) fn begin_quit(&mut self, slot: &mut ConnectionSlot) {
         self.mark_busy(slot);
         if !std::mem::replace(&mut slot.is_quitting, true) {
@@ -332,7 +345,8 @@ impl<M: Clone> MailQueue<M> {
         self.update_lists(slot.destination);
     }
 
-    /// A connection is closed. Its requests must have been returned by `finish_delivery`.
+    /// Records that a connection is closed. All its requests must have been returned with
+    /// `finish_delivery`.
     pub(crate) fn closed(&mut self, mut slot: ConnectionSlot, reason: DisconnectReason, now: Duration) {
         self.mark_busy(&mut slot);
         self.end_trial(&mut slot);
@@ -352,8 +366,8 @@ impl<M: Clone> MailQueue<M> {
         self.update_lists(slot.destination);
     }
 
-    /// Opens no connection to a destination for a while. Connections with a session go on, and entries stay unchanged.
-    /// Further failures meanwhile belong to the same outage.
+    /// Opens no connection to a destination for a while. Connections that have a session continue,
+    /// and entries stay unchanged. Further failures in that time belong to the same outage.
     fn back_off(&mut self, key: DestinationId, refusal: DeliveryRefusal, now_ms: u64) {
         let reconnect = self.options.reconnect;
         let seed = self.options.seed;
@@ -374,7 +388,7 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Frees the memory of an unreachable destination for reachable ones.
+    /// Frees the memory of an unreachable destination, so that reachable ones can use it.
     fn drop_messages(&mut self, key: DestinationId) {
         let mut at = self.destination(key).ready.first;
         for _ in 0..MAX_DROPPED_MESSAGES {
@@ -390,7 +404,7 @@ impl<M: Clone> MailQueue<M> {
         destination.next_unread = destination.ready.first;
     }
 
-    /// Updates the lists that a changed destination belongs to.
+    /// Updates the lists to which a changed destination belongs.
     pub(super) fn update_lists(&mut self, key: DestinationId) {
         let limit = self.options.destination_concurrency_limit;
         let can_wake = self.can_wake(key);
@@ -417,8 +431,8 @@ impl<M: Clone> MailQueue<M> {
         self.update_read_list(key);
     }
 
-    /// Sets how many messages a connection of this destination takes at a time. Another connection is woken or opened
-    /// only for more.
+    /// Sets how many messages a connection of this destination takes at a time. Another connection
+    /// is woken or opened only if more messages wait.
     pub(crate) fn set_batch_size(&mut self, key: DestinationId, messages: u32) {
         if std::mem::replace(&mut self.destination(key).batch_size, messages.max(1)) != messages.max(1) {
             self.update_lists(key);
@@ -447,7 +461,7 @@ impl DestinationQueue {
         self.idle + self.woken + self.dismissed
     }
 
-    /// Connections that take messages, or will.
+    /// Number of connections that take messages, or will take them.
     fn active_connections(&self) -> u32 {
         self.connections - self.quitting
     }

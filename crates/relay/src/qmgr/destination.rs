@@ -5,17 +5,18 @@ use super::entries::EntryList;
 use super::entry::{EntryIndex, EntryState, NO_ENTRY, STATE_COUNT};
 use crate::message::envelope::DeliveryRefusal;
 
-/// Rate at which connections grow with the backlog. By KumoMTA's curve, `limit · (1 − e^(−0.023 · backlog))`, a single
-/// message gets one connection, 30 waiting messages get half of the limit, and 130 get 95 % of it.
+/// Rate at which connections grow with the backlog. By KumoMTA's curve, `limit · (1 − e^(−0.023 ·
+/// backlog))`, a single message gets one connection, 30 waiting messages get half of the limit, and
+/// 130 get 95 % of it.
 const CONCURRENCY_GROWTH: f64 = 0.023;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DestinationOrigin {
-    /// It is on this host, and needs no connection.
+    /// The destination is on this host, and needs no connection.
     Local,
-    /// The configuration names its servers.
+    /// The configuration names the destination's servers.
     Configured,
-    /// It is the domain of a recipient.
+    /// The destination is the domain of a recipient.
     Domain,
 }
 
@@ -23,36 +24,37 @@ pub(super) struct DestinationQueue {
     pub(super) ready: EntryList,
     pub(super) all: EntryList,
     pub(super) counts: [u32; STATE_COUNT],
-    /// Connections that are open or being opened.
+    /// Number of connections that are open or being opened.
     pub(super) connections: u32,
-    /// Its own connection limit, or `None` for that of all destinations.
+    /// Connection limit of this destination. `None` means the limit that all destinations have.
     pub(super) concurrency_limit: Option<u32>,
     pub(super) idle: u32,
-    /// Idle connections that have been woken.
+    /// Number of idle connections that have been woken.
     pub(super) woken: u32,
-    /// Idle connections that have been told to close.
+    /// Number of idle connections that have been told to close.
     pub(super) dismissed: u32,
-    /// Connections that have sent QUIT, until the peer closes them.
+    /// Number of connections that have sent QUIT and that the peer has not closed yet.
     pub(super) quitting: u32,
-    /// Messages that each connection takes at a time.
+    /// Number of messages that each connection takes at a time.
     pub(super) batch_size: u32,
-    /// Messages taken since a connection was last opened.
+    /// Number of messages taken since a connection was last opened.
     pub(super) served: u32,
     pub(super) origin: DestinationOrigin,
     pub(super) has_answered: bool,
-    /// Successive failures to reach it.
+    /// Number of successive failures to reach the destination.
     pub(super) failures: u32,
-    /// A connection has asked for messages since this was last cleared, so it is connected.
+    /// Set if a connection has asked for messages since this was last cleared, so the destination
+    /// is reachable.
     pub(super) has_connected: bool,
     /// Number of successive times that a message came back unsent.
     pub(super) failed_sessions: u32,
     /// Time before which no connection is opened.
     pub(super) backoff_until_ms: u64,
     pub(super) backoff_reason: Option<Arc<DeliveryRefusal>>,
-    /// Its last reply, or the reason why there was none.
+    /// The destination's last reply, or the reason why there was none.
     pub(super) refusal: Option<Arc<DeliveryRefusal>>,
     pub(super) message_bytes: u64,
-    /// The first ready entry for which it has not been checked whether its message must be read.
+    /// The first ready entry of which it is not known yet whether its message must be read.
     pub(super) next_unread: EntryIndex,
     pub(super) loading: u32,
     pub(super) listed: ListMembership,
@@ -100,7 +102,7 @@ impl DestinationQueue {
         self.counts[state as usize]
     }
 
-    /// Number of connections that its backlog is worth.
+    /// Returns the number of connections that the backlog is worth.
     fn wanted_connections(&self, limit: u32) -> u32 {
         let backlog = f64::from(self.count(EntryState::Ready)) + f64::from(self.count(EntryState::InFlight));
         let backlog = backlog / f64::from(self.batch_size);
@@ -108,18 +110,19 @@ impl DestinationQueue {
         (wanted.ceil() as u32).clamp(1, limit)
     }
 
-    /// Reports whether another connection should be opened: mail waits, no connection is idle, and the destination is
-    /// not in backoff. After a failure to reach it, a single connection tries first.
+    /// Returns true if another connection should be opened: mail waits, no connection is idle, and
+    /// the destination is not in backoff. After a failure to reach the destination, a single
+    /// connection tries first.
     pub(super) fn wants_connection(&self, limit: u32, now_ms: u64) -> bool {
         let limit = self.concurrency_limit.unwrap_or(limit);
         let is_possible = !self.ready.is_empty() && self.idle == 0 && self.backoff_until_ms <= now_ms;
         let most = if self.failures > 0 { 1 } else { limit };
         let serving = self.connections - self.quitting;
-        // Check the curve last, because it is the only expensive condition.
+        // The curve is checked last, because it is the only expensive condition.
         is_possible && self.connections < limit && serving < most && serving < self.wanted_connections(limit)
     }
 
-    /// Shares the text of a refusal with the previous entry, if it got the same one.
+    /// Shares the text of a refusal with the previous entry, if that entry got the same refusal.
     pub(super) fn share_refusal(&mut self, refusal: DeliveryRefusal) -> Arc<DeliveryRefusal> {
         match &self.refusal {
             Some(last) if **last == refusal => last.clone(),

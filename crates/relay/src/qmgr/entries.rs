@@ -1,14 +1,15 @@
-//! The table of entries, and the intrusive lists in it. Lists need no allocation, and entries never move.
+//! The table of entries, and the intrusive lists in it. The lists need no allocation, and entries
+//! never move.
 use std::ops::{Index as At, IndexMut};
 
 use super::entry::{EntryIndex, EntryLinks, ListKind, NO_ENTRY, QueueEntry};
 
-/// Entries per allocation. A table that grows in chunks never has to be copied.
+/// Number of entries per allocation. A table that grows in chunks never has to be copied.
 const CHUNK_ENTRIES: usize = 1_024;
 
 pub(super) struct EntryTable<M> {
     chunks: Vec<Vec<QueueEntry<M>>>,
-    /// Free places, linked as `ListKind::State`.
+    /// First of the free places, which are linked as `ListKind::State`.
     free: EntryIndex,
     live: usize,
 }
@@ -36,7 +37,7 @@ impl<M> EntryTable<M> {
         self.live
     }
 
-    /// One more than the highest place ever used.
+    /// Returns one more than the highest place that was ever used.
     pub(super) fn slot_count(&self) -> EntryIndex {
         self.chunks.last().map_or(0, |last| ((self.chunks.len() - 1) * CHUNK_ENTRIES + last.len()) as EntryIndex)
     }
@@ -66,8 +67,8 @@ impl<M> EntryTable<M> {
     pub(super) fn free(&mut self, at: EntryIndex) {
         self.live -= 1;
         if self.live == 0 {
-            // The table is empty, so it starts afresh. All chunks but one are freed, so that normal traffic needs no
-            // allocation.
+            // The table is empty, so it starts again. Only one chunk is kept, so that normal
+            // traffic needs no allocation.
             self.chunks.truncate(1);
             self.chunks.iter_mut().for_each(Vec::clear);
             self.free = NO_ENTRY;
@@ -80,7 +81,8 @@ impl<M> EntryTable<M> {
         self.free = at;
     }
 
-    /// Reports whether a place holds an entry. A free place names itself as its neighbour, which no list does.
+    /// Returns true if a place holds an entry. A free place names itself as its own neighbour,
+    /// which never happens in a list.
     pub(super) fn is_live(&self, at: EntryIndex) -> bool {
         at < self.slot_count() && self[at].links[ListKind::State as usize].previous != at
     }

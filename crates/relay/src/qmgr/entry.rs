@@ -1,14 +1,16 @@
-//! An entry of the queue: some recipients of one message that travel to one destination in one transaction.
+//! An entry of the queue: some recipients of one message, which travel to one destination in one
+//! transaction.
 use std::fmt;
 use std::sync::Arc;
 
 use crate::message::envelope::DeliveryRefusal;
 
-/// Number of a next hop. Numbers are small and dense, and may be reused once the queue reports the destination as idle.
+/// Number of a next hop. Numbers are small and dense. They may be reused when the queue reports the
+/// destination as idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct DestinationId(pub(crate) u32);
 
-/// A message's number in the spool. Users see it as its queue id.
+/// Number of a message in the spool. Users see it as the queue id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct MessageId(pub(crate) u64);
 
@@ -18,13 +20,14 @@ impl fmt::Display for MessageId {
     }
 }
 
-/// Maximum recipients per transaction (RFC 5321 §4.5.3.1.8: the number that every server must accept).
+/// Maximum number of recipients per transaction. Every server must accept this number (RFC 5321
+/// §4.5.3.1.8).
 pub(crate) const TRANSACTION_RECIPIENTS: usize = 100;
 
 /// Recipients by their numbers in the envelope. Most are a range, which needs no allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RecipientNumbers {
-    /// `count` numbers from `first` on.
+    /// `count` numbers, beginning with `first`.
     Range {
         first: u16,
         count: u16,
@@ -72,10 +75,14 @@ impl RecipientNumbers {
 /// State of an entry.
 ///
 /// ```text
-/// ┌────────────── retry ──────────────┐
-/// put ─▶ Ready ─ take ─▶ InFlight ─ 4xx ─▶ Deferred       any but InFlight ─ hold ─▶ Held ─ release ─▶ Ready
-/// ▲               │ │ └─ 2xx ─▶ gone
-/// └── not sent ───┘ └─── 5xx ─▶ AwaitingDsn ─ stored ─▶ gone     any of them, too old ─▶ AwaitingDsn
+///          ┌────────────── retry ─────────────┐
+///          ▼                                  │
+/// put ─▶ Ready ─ take ─▶ InFlight ─ 4xx ─▶ Deferred
+///          ▲               │ │ └─── 2xx ─▶ gone
+///          └── not sent ───┘ └───── 5xx ─▶ AwaitingDsn ─ stored ─▶ gone
+///
+/// any state except InFlight ─ hold ─▶ Held ─ release ─▶ Ready
+/// any state ─ too old ─▶ AwaitingDsn
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryState {
@@ -83,7 +90,7 @@ pub(crate) enum EntryState {
     Deferred,
     InFlight,
     Held,
-    /// Settled, and waiting until its DSN is in the spool.
+    /// The recipients are settled, and their DSN is not in the spool yet.
     AwaitingDsn,
 }
 
@@ -98,22 +105,23 @@ pub(super) struct EntryLinks {
     pub(super) next: EntryIndex,
 }
 
-/// The lists that an entry is in at the same time.
+/// The lists to which an entry belongs at the same time.
 #[derive(Clone, Copy)]
 pub(super) enum ListKind {
-    /// Ready entries of a destination; deferred entries that are due at the same time; free places.
+    /// Ready entries of a destination, deferred entries that are due at the same time, or free
+    /// places.
     State = 0,
     /// All entries whose age is checked at the same time.
     Age = 1,
-    /// All entries of the destination, oldest first.
+    /// All entries of the destination, from the oldest on.
     Destination = 2,
     Message = 3,
 }
 
-/// Times are milliseconds of the queue's clock.
+/// An entry of the queue. Times are in milliseconds of the queue's clock.
 pub(super) struct QueueEntry<M> {
     pub(super) links: [EntryLinks; 4],
-    /// Its slots in the timer wheels, indexed by `ListKind::State` and `ListKind::Age`.
+    /// Slots of the entry in the timer wheels, indexed by `ListKind::State` and `ListKind::Age`.
     pub(super) slots: [u16; 2],
     pub(super) destination: DestinationId,
     pub(super) id: MessageId,
@@ -122,7 +130,8 @@ pub(super) struct QueueEntry<M> {
     pub(super) message: Option<M>,
     pub(super) message_bytes: u32,
     pub(super) attempts: u32,
-    /// The last refusal. It is shared with other entries of the destination, because most get the same one.
+    /// The last refusal. It is shared with other entries of the destination, because most get the
+    /// same one.
     pub(super) refusal: Option<Arc<DeliveryRefusal>>,
     pub(super) received_unix_s: u64,
     /// Time from which a deferred entry may be tried again.
@@ -131,19 +140,19 @@ pub(super) struct QueueEntry<M> {
     pub(super) expires_ms: u64,
     pub(super) state: EntryState,
     pub(super) flags: EntryFlags,
-    /// Number of successive connections that returned it without having sent it.
+    /// Number of successive connections that returned the entry without having sent it.
     pub(super) unsent_tries: u8,
 }
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct EntryFlags {
-    /// The message counts towards the memory budget, here or with a delivery agent.
+    /// Set if the message counts towards the memory budget, here or with a delivery agent.
     pub(super) in_budget: bool,
     pub(super) loading: bool,
     pub(super) delay_dsn_stored: bool,
-    /// Hold the entry when the delivery agent returns it.
+    /// Set if the entry must be held when the delivery agent returns it.
     pub(super) hold_requested: bool,
-    /// Remove the entry when the delivery agent returns it.
+    /// Set if the entry must be removed when the delivery agent returns it.
     pub(super) remove_requested: bool,
     pub(super) age_timer_set: bool,
 }
@@ -171,7 +180,8 @@ mod tests {
 
     #[test]
     fn an_entry_is_small() {
-        // Together with the index from id to entry (up to 36 bytes), this stays well below 250 bytes.
+        // Together with the index from id to entry (up to 36 bytes), an entry stays well below 250
+        // bytes.
         let size = std::mem::size_of::<QueueEntry<Arc<[u8]>>>();
         assert!(size <= 152, "{size}");
     }

@@ -1,11 +1,14 @@
 //! Decides which messages stay in memory, and which are read next.
 //!
-//! A new message stays in memory if its destination then uses no more memory than remains free. The destination with
-//! the longest backlog thus leaves half of the budget to the others, and a healthy destination is hardly ever read from
-//! disk. A destination never has more in memory than its connections send while the next messages are read, because
-//! more would only enlarge the process. A dropped message is read ahead of its turn, in the order of the log. Deferred,
-//! held and unreachable entries have no message in memory. Each entry counts its message even if another entry of the
-//! same message shares it, so the actual use never exceeds the count.
+//! A new message stays in memory if its destination then uses no more memory than remains free. In
+//! this way, the destination with the longest backlog leaves half of the budget to others, and mail
+//! of a healthy destination is hardly ever read from disk. A destination never has more messages in
+//! memory than its connections send while the next messages are read, because more would only
+//! enlarge the process.
+//!
+//! A dropped message is read ahead of its turn, in the order of the log. Deferred, held and
+//! unreachable entries have no message in memory. Each entry counts its message even if another
+//! entry of the same message shares it, so the actual use never exceeds the count.
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -15,8 +18,8 @@ use super::{Actions, DestinationId, ListKind, MailQueue, MessageId, MessageSelec
 /// Maximum number of messages that are being read for one destination.
 const MAX_LOADING: u32 = 64;
 
-/// Maximum bytes of messages per destination in memory. Further ones are read from the page cache, as fast as a network
-/// takes them.
+/// Maximum number of bytes of messages in memory per destination. Other messages are read from the
+/// page cache, as fast as a network accepts them.
 const MAX_DESTINATION_BYTES: u64 = 12 << 20;
 
 #[derive(Default)]
@@ -27,8 +30,8 @@ pub(super) struct MessageMemory {
 }
 
 impl<M: Clone> MailQueue<M> {
-    /// Adds the messages to be read next, in the order of the log. The caller reports each by `loaded` or
-    /// `hold_unreadable`.
+    /// Adds the messages to be read next, in the order of the log. The caller must report each of
+    /// them with `loaded` or `hold_unreadable`.
     pub(crate) fn messages_to_read(&mut self, ids: &mut Vec<MessageId>) {
         let from = ids.len();
         while let Some(destination) = self.memory.unread.pop_front() {
@@ -53,7 +56,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Holds a message that cannot be read, so that an operator notices it and nothing waits for it.
+    /// Holds a message that cannot be read, so that an operator notices it and no other message
+    /// waits for it.
     pub(crate) fn hold_unreadable(&mut self, id: MessageId, now: Duration) -> Option<Actions> {
         let mut held = None;
         self.apply_command(OperatorCommand::Hold, MessageSelector::Message(id), now, |actions| held = Some(actions));
@@ -69,7 +73,8 @@ impl<M: Clone> MailQueue<M> {
             }
             let entry = &self.entries[at];
             if entry.message.is_none() && !entry.flags.loading {
-                // Always read the first message, however little memory is left, because all others wait behind it.
+                // Always read the first message, however little memory is left, because all others
+                // wait behind it.
                 if at != destination.ready.first && !self.fits(key, entry.message_bytes) {
                     return;
                 }
@@ -82,7 +87,7 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Reports whether so many more bytes fit into the destination's share.
+    /// Returns true if this many more bytes fit into the destination's share.
     fn fits(&self, key: DestinationId, message_bytes: u32) -> bool {
         let free = self.options.message_bytes.saturating_sub(self.memory.used_bytes);
         let share = free.min(MAX_DESTINATION_BYTES);
@@ -110,7 +115,7 @@ impl<M: Clone> MailQueue<M> {
         self.destination(destination).message_bytes += bytes;
     }
 
-    /// Stops counting an entry's message, here or with a delivery agent.
+    /// Stops counting an entry's message, whether it is here or with a delivery agent.
     pub(super) fn drop_message(&mut self, at: EntryIndex) {
         let entry = &mut self.entries[at];
         entry.message = None;
@@ -122,9 +127,9 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Lists a destination that may need messages to be read because a connection can send them, or soon will. After a
-    /// failed attempt, the connection comes first: otherwise each attempt at a dead destination would read a part of
-    /// its backlog.
+    /// Lists a destination that may need messages to be read, because a connection can send them
+    /// now or soon. After a failed attempt, messages are read only when a connection is
+    /// established. Otherwise each attempt at a dead destination would read part of its backlog.
     pub(super) fn update_read_list(&mut self, key: DestinationId) {
         let destination = self.destination(key);
         let is_served = destination.connections > 0 && (destination.failures == 0 || destination.has_connected);

@@ -1,32 +1,35 @@
-//! The queue of one worker: decides which message is delivered next. Pure: no clock, no socket, no file.
+//! The queue of one worker, which decides which message is delivered next. It uses no clock, socket
+//! or file.
 //!
 //! ```text
 //!  put ──▶ destination 1: ready ▸▸▸▸   slots ●●●    take ──▶ DeliveryRequest ──▶ finish_delivery ──▶ Actions: notes,
 //!          destination 2: ready ▸      slots ●                                                          DSNs, done
 //!          destination 3: ready ▸▸▸▸▸  in backoff          retries, ages: timer wheels, moved by `tick`
 //! ```
-//! The driver's duties after each event: `tick` if `deadline` has come, then `next_connection_action` until it is
-//! `None`, then `messages_to_read`. A slot is the permission to have one connection. Its owner calls `take` when it is
-//! connected and whenever it has room; it may have several requests at a time (the next MAIL travels with the last
-//! body).
+//! After each event, the driver must call `tick` if `deadline` has passed, then
+//! `next_connection_action` until it returns `None`, and then `messages_to_read`. A slot is the
+//! permission to have one connection. Its owner calls `take` when it is connected, and again
+//! whenever it has room. It may have several requests at a time, because the next MAIL travels with
+//! the last body.
 //!
-//! Promises, each with a test: no entry is lost; no entry is on two connections at once; no more connections than the
-//! limits; a destination that is slow, dead or never answers delays no other, because connections and memory are shared
-//! so that the destination with the most leaves as much for the next (`concurrency`, `memory`); an entry's age is
-//! checked in every state.
+//! The queue promises the following, and has a test for each promise. No entry is lost. No entry is
+//! on two connections at once. The limits of connections are kept. A destination that is slow, dead
+//! or never answers does not delay others, because connections and memory are shared so that the
+//! destination with the most leaves as much for the next (`concurrency`, `memory`). The age of an
+//! entry is checked in every state.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `entry` | an entry and its states |
-//! | `entries` | the table of entries and the lists through it |
+//! | `entries` | the table of entries, and the lists through the table |
 //! | `timer_wheel` | timers through the table |
 //! | `destination` | the queue's state of a next hop |
-//! | `concurrency` | opening and closing of connections, and backoff |
-//! | `memory` | the messages to keep in memory, and those to read |
-//! | `moves` | an entry's moves from state to state |
-//! | `result` | what a delivery result leads to, and age |
-//! | `commands` | an operator's commands: hold, release, remove, retry |
-//! | `stats` | the operator's view |
+//! | `concurrency` | opens and closes connections, with backoff |
+//! | `memory` | decides which messages stay in memory, and which are read |
+//! | `moves` | moves an entry from one state to another |
+//! | `result` | applies delivery results, and the age of messages |
+//! | `commands` | executes an operator's commands: hold, release, remove, retry |
+//! | `stats` | the view of the queue that operators get |
 mod commands;
 mod concurrency;
 mod destination;
@@ -67,12 +70,14 @@ use crate::qmgr::retry::{Backoff, RetrySchedule};
 pub(crate) struct Options {
     pub(crate) schedule: RetrySchedule,
     pub(crate) reconnect: Backoff,
-    /// Connections per destination; Postfix's `default_destination_concurrency_limit`.
+    /// Maximum number of connections per destination, like Postfix's
+    /// `default_destination_concurrency_limit`.
     pub(crate) destination_concurrency_limit: u32,
     pub(crate) concurrency_limit: u32,
-    /// Bytes of messages in memory. Other messages are read from the spool when their turn comes.
+    /// Maximum number of bytes of messages in memory. Other messages are read from the spool when
+    /// their turn comes.
     pub(crate) message_bytes: u64,
-    /// Seed that spreads delays.
+    /// Seed of the random spread of delays.
     pub(crate) seed: u64,
     /// Unix time at which `now` is zero.
     pub(crate) origin_unix: Duration,
@@ -92,14 +97,14 @@ impl Default for Options {
     }
 }
 
-/// A new entry for one destination, or one from before a restart. `M` is the message in memory with its envelope, and
-/// should be cheap to clone.
+/// A new entry for one destination, or an entry from before a restart. `M` is the message in memory
+/// with its envelope, and should be cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct NewEntry<M> {
     pub(crate) id: MessageId,
     pub(crate) destination: DestinationId,
     pub(crate) recipients: RecipientNumbers,
-    /// `None` if the message is only in the spool.
+    /// The message. `None` if it is only in the spool.
     pub(crate) message: Option<M>,
     pub(crate) message_bytes: u32,
     pub(crate) received_unix_s: u64,
@@ -110,7 +115,7 @@ pub(crate) struct NewEntry<M> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageKind {
     Mail,
-    /// A message with a null reverse-path.
+    /// A message with an empty sender address.
     Dsn,
 }
 
@@ -120,19 +125,19 @@ impl MessageKind {
     }
 }
 
-/// Progress of an entry, from its notes (`RecipientProgress`).
+/// Progress of an entry, from the notes about it (`RecipientProgress`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EntryProgress {
     pub(crate) attempts: u32,
-    /// 0 means at once.
+    /// Unix time of the next attempt in seconds. 0 means at once.
     pub(crate) next_unix_s: u64,
     pub(crate) held: bool,
     pub(crate) delay_dsn_stored: bool,
     pub(crate) refusal: Option<DeliveryRefusal>,
 }
 
-/// An entry for a delivery agent, which must return it with `finish_delivery`. Until then, nothing else happens to the
-/// entry.
+/// An entry for a delivery agent, which must return it with `finish_delivery`. Until then, the
+/// queue does nothing with the entry.
 #[must_use = "a request that does not come back is never delivered"]
 #[derive(Debug)]
 pub(crate) struct DeliveryRequest<M> {
@@ -147,7 +152,8 @@ pub(crate) struct DeliveryRequest<M> {
 #[derive(Debug)]
 pub(crate) enum NextRequest<M> {
     Deliver(DeliveryRequest<M>),
-    /// There is no message now. The connection is woken when there is one (`ConnectionAction::Wake`).
+    /// There is no message now. The connection is woken when there is one
+    /// (`ConnectionAction::Wake`).
     Wait,
     /// Another destination waits for a connection, so this one must send QUIT and close.
     Close,
@@ -165,12 +171,14 @@ pub(crate) struct MailQueue<M> {
     backoff_ends: BinaryHeap<Reverse<(u64, DestinationId)>>,
 }
 
-/// Timers handled per `tick`, so that a million timers due at once do not stall a worker's sessions.
+/// Maximum number of timers that are handled per `tick`, so that a million timers that are due at
+/// once do not stall a worker's sessions.
 const MAX_TICK_TIMERS: usize = 1_000;
 
 impl<M: Clone> MailQueue<M> {
     pub(crate) fn new(options: Options) -> Self {
-        // The grain may round the first wait by up to a sixteenth. A second is precise enough for any wait.
+        // The grain may round the first wait up by at most a sixteenth. A second is precise enough
+        // for any wait.
         let grain_ms = (millis(options.schedule.backoff.initial) / 16).clamp(1, 1_000);
         Self {
             connections: concurrency::ConnectionLists::default(),
@@ -185,7 +193,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Adds the recipients for one destination. Each entry gets at most the recipients of one transaction.
+    /// Adds the recipients for one destination. Each entry gets at most as many recipients as one
+    /// transaction may have.
     pub(crate) fn put(&mut self, arrival: NewEntry<M>, now: Duration) {
         let now_ms = millis(now);
         if arrival.recipients.len() <= TRANSACTION_RECIPIENTS {
@@ -218,7 +227,7 @@ impl<M: Clone> MailQueue<M> {
         self.update_lists(destination);
     }
 
-    /// Creates the entry with its age check. It is not in any state's list yet.
+    /// Creates the entry with its age check. The entry is not in the list of any state yet.
     fn create_entry(&mut self, arrival: NewEntry<M>, delay_dsn_stored: bool) -> EntryIndex {
         let schedule = &self.options.schedule;
         let lifetime = match arrival.kind {
@@ -257,7 +266,7 @@ impl<M: Clone> MailQueue<M> {
         at
     }
 
-    /// The next message for a connection that is open and has room.
+    /// Returns the next message for a connection that is open and has room.
     pub(crate) fn take(&mut self, slot: &mut ConnectionSlot, now: Duration) -> NextRequest<M> {
         self.mark_busy(slot);
         self.end_trial(slot);
@@ -298,7 +307,7 @@ impl<M: Clone> MailQueue<M> {
         all.into_iter().flatten().min().map(Duration::from_millis)
     }
 
-    /// Does a bounded part of the due work. If work is left, the deadline stays in the past.
+    /// Does a limited part of the due work. If work is left, the deadline stays in the past.
     pub(crate) fn tick(&mut self, now: Duration, actions: &mut Vec<Actions>) {
         let now_ms = millis(now);
         while self.backoff_ends.peek().is_some_and(|Reverse((when_ms, _))| *when_ms <= now_ms) {
@@ -329,29 +338,32 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Reports whether the destination can be forgotten because it has no entry, no connection and no backoff.
+    /// Returns true if the destination can be forgotten, because it has no entry, no connection and
+    /// no backoff.
     pub(crate) fn is_idle(&self, destination: DestinationId, now: Duration) -> bool {
         self.destinations.get(destination.0 as usize).is_none_or(|destination| {
             destination.all.is_empty() && destination.connections == 0 && destination.backoff_until_ms <= millis(now)
         })
     }
 
-    /// Forgets an idle destination. Its number may be reused from now on.
+    /// Forgets an idle destination. Its number may be reused from then on.
     pub(crate) fn forget_destination(&mut self, key: DestinationId) {
         if let Some(destination) = self.destinations.get_mut(key.0 as usize) {
             debug_assert!(destination.all.is_empty() && destination.connections == 0);
-            // Lists may still contain the number, but a destination is checked again before a list entry is used.
+            // Lists may still contain the number, but a destination is always checked again before
+            // a list entry is used.
             *destination = DestinationQueue { listed: destination.listed, ..DestinationQueue::new() };
         }
     }
 
-    /// Sets a destination's own connection limit (at least one), which replaces the general one.
+    /// Sets a destination's own connection limit (at least one), which replaces the general limit.
     pub(crate) fn set_concurrency_limit(&mut self, key: DestinationId, most: u32) {
         self.add_destination(key);
         self.destination(key).concurrency_limit = Some(most.max(1));
     }
 
-    /// Sets the origin of a destination. Without it, only the destination's own limit restricts attempts.
+    /// Sets the origin of a destination. A destination without an origin is restricted only by its
+    /// own limit.
     pub(crate) fn set_origin(&mut self, key: DestinationId, origin: DestinationOrigin) {
         self.add_destination(key);
         self.destination(key).origin = origin;

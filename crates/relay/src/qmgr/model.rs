@@ -1,5 +1,6 @@
-//! Compares the queue with a simple model. Random operations are applied to both, and the counts are checked after
-//! each. At the end everything is delivered, and no message may be missing.
+//! Compares the queue with a simple model. Random operations are applied to both, and the counts
+//! are compared after each operation. At the end, everything is delivered and no message may be
+//! missing.
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,8 @@ use super::entry::{NO_ENTRY, STATE_COUNT};
 use super::*;
 use crate::message::envelope::{Fact, MessageProgress, RecipientFate, encode_note};
 
-/// Small limits, so that destinations fill up, memory runs out, and messages are delayed and expire.
+/// The limits are small, so that destinations fill up, memory runs out, and messages are delayed
+/// and expire.
 const DESTINATIONS: u32 = 4;
 const DESTINATION_CONCURRENCY_LIMIT: u32 = 3;
 const CONCURRENCY_LIMIT: u32 = 5;
@@ -146,7 +148,7 @@ impl QueueModel {
         let id = self.messages.len() as u64 + 1;
         let received_unix_s = 1_000_000 + self.now.as_secs();
         let lifetime = if dsn { 30 } else { 60 };
-        // Even recipients to one destination and odd ones to the next, or all to one.
+        // All recipients go to one destination, or the odd numbers go to the next destination.
         let destination_of =
             |number: u16| if second { (destination + u32::from(number % 2)) % DESTINATIONS } else { destination };
         let recipients = (0..count)
@@ -339,7 +341,7 @@ impl QueueModel {
             self.queue.tick(self.now, &mut all);
         }
         all.into_iter().for_each(|actions| self.apply_actions(actions));
-        // An expired entry may not be in flight anywhere. Expiry is late by at most a grain.
+        // An expired entry may remain only if it is in flight. Expiry is late by at most one grain.
         let grain = Duration::from_millis(50);
         for (id, message) in self.messages.iter().filter(|(_, message)| message.expires + grain <= self.now) {
             let waits = message.recipients.iter().any(|recipient| !recipient.settled && !recipient.in_flight);
@@ -387,7 +389,7 @@ impl QueueModel {
         }
     }
 
-    /// Applies what the driver would write to the spool, and updates the model.
+    /// Performs the actions that the driver would perform in the spool, and updates the model.
     fn apply_actions(&mut self, actions: Actions) {
         let message = self.messages.get_mut(&actions.id.0).unwrap();
         assert!(!message.done, "nothing follows after `done`");
@@ -414,7 +416,7 @@ impl QueueModel {
         }
         if actions.done {
             message.done = true;
-            // `done` replaces facts that it makes superfluous.
+            // `done` replaces all facts that it makes superfluous.
             for recipient in &mut message.recipients {
                 assert!(!recipient.in_flight && !recipient.dsn_pending, "done before its time");
                 assert!(
@@ -467,12 +469,14 @@ impl QueueModel {
             assert_eq!(ready, destination.count(EntryState::Ready));
         }
         assert_eq!(queue.memory.used_bytes, bytes.iter().sum::<u64>());
-        // One message per destination may be read beyond the budget, and one more may be in flight per connection.
+        // One message per destination may be read beyond the budget, and one more per connection
+        // may be in flight.
         let most = MEMORY_LIMIT + u64::from(MAX_MESSAGE_BYTES) * u64::from(DESTINATIONS + 2 * CONCURRENCY_LIMIT);
         assert!(queue.memory.used_bytes <= most, "{} bytes in memory", queue.memory.used_bytes);
     }
 
-    /// Delivers everything to destinations that accept all messages, and checks that none is missing.
+    /// Delivers everything to destinations that accept all messages, and checks that none is
+    /// missing.
     fn drain(&mut self) {
         self.command(1, 0);
         while let Some(at) = self.connections.iter().position(|live| live.is_quitting) {
@@ -486,7 +490,7 @@ impl QueueModel {
                     while !self.connections[at].requests.is_empty() {
                         self.answer_at(at, 0);
                     }
-                    // The connection may be dismissed, and is then gone.
+                    // The connection may have been dismissed, and is then gone.
                     self.take_at(at);
                 }
                 while !self.pending_dsns.is_empty() {

@@ -2,7 +2,7 @@
 use super::entry::{EntryIndex, EntryLinks, EntryState, ListKind, NO_ENTRY};
 use super::{MailQueue, MessageId};
 
-/// Room for messages that the index keeps when the queue becomes empty.
+/// Number of messages for which the index keeps room when the queue becomes empty.
 pub(super) const SPARE_MESSAGES: usize = 4_096;
 
 #[derive(Clone, Copy)]
@@ -12,7 +12,7 @@ pub(super) enum QueueEnd {
 }
 
 impl<M: Clone> MailQueue<M> {
-    /// Adds the entry to the lists of its destination and its message.
+    /// Adds the entry to the lists of its destination and of its message.
     pub(super) fn link(&mut self, at: EntryIndex) {
         let destination = self.entries[at].destination;
         let id = self.entries[at].id;
@@ -24,7 +24,7 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Removes an entry from its current state's list.
+    /// Removes an entry from the list of its current state.
     pub(super) fn leave_state(&mut self, at: EntryIndex) {
         let entry = &mut self.entries[at];
         let destination = &mut self.destinations[entry.destination.0 as usize];
@@ -82,7 +82,7 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Removes an entry in any state. Returns whether it was its message's last.
+    /// Removes an entry in any state. Returns true if it was the last entry of its message.
     pub(super) fn remove_entry(&mut self, at: EntryIndex) -> bool {
         self.leave_state(at);
         self.cancel_age_check(at);

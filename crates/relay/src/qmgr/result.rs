@@ -1,4 +1,4 @@
-//! Handles delivery results and age: recipients are settled, deferred or expired.
+//! Handles delivery results and age. Recipients are settled, deferred or expired.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,35 +10,36 @@ use crate::message::envelope::{Confirmation, DeliveryRefusal, Fact, RecipientFat
 pub(crate) enum DeliveryResult {
     /// All recipients were accepted, and no DSN is due.
     Delivered,
-    /// The same status for all recipients.
+    /// All recipients have the same status.
     All(RecipientStatus),
-    /// A status for each recipient, in the order of the request. Missing ones were not answered.
+    /// Each recipient has a status, in the order of the request. Missing recipients were not
+    /// answered.
     Each(Vec<RecipientStatus>),
-    /// A status for each recipient, as in `Each`. At least one concerned the session, so deferred recipients are tried
-    /// again at once in another session.
+    /// Each recipient has a status, as in `Each`. At least one reply was about the session, so
+    /// deferred recipients are tried again at once in another session.
     SessionFault(Vec<RecipientStatus>),
-    /// The session was lost after the final dot. The message may have been delivered, and is tried again (RFC 5321
-    /// §4.5.4.1: a duplicate is better than a loss).
+    /// The session was lost after the final dot. The message may have been delivered, but is tried
+    /// again, because a duplicate is better than a loss (RFC 5321 §4.5.4.1).
     Unknown,
-    /// The session was lost before the final dot, or had to close: as if the message had not been taken.
+    /// The session was lost before the final dot, or had to close. The message counts as not taken.
     Unsent,
-    /// The delivery task panicked. The message may have been delivered, and is tried again.
+    /// The delivery task panicked. The message may have been delivered, but is tried again.
     Panicked(DeliveryRefusal),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RecipientStatus {
     Delivered,
-    /// Delivered, and the sender asked for a DSN.
+    /// The message was delivered, and the sender asked for a DSN.
     Confirmed(Confirmation),
-    /// A 5xx.
+    /// The server answered with 5xx.
     Failed(DeliveryRefusal),
-    /// A 4xx, or no answer.
+    /// The server answered with 4xx, or did not answer.
     Deferred(DeliveryRefusal),
 }
 
-/// What the driver must do, in this order: write `facts` with `Spool::note`; store the DSN in the spool and then call
-/// `dsn_stored`; for `done`, call `Spool::done`.
+/// The actions that the driver must perform, in this order: write `facts` with `Spool::note`, store the DSN in the
+/// spool and then call `dsn_stored`, and call `Spool::done` if `done` is set.
 #[must_use = "what is not written down is done again after a restart"]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Actions {
@@ -48,11 +49,12 @@ pub(crate) struct Actions {
     pub(crate) done: bool,
 }
 
-/// An event about which the sender may have to be notified. The caller decides whether the sender wants a DSN and can
-/// get one.
+/// An event about which the sender may have to be notified. The caller decides whether the sender
+/// wants a DSN and can get it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum DsnEvent {
-    /// These recipients are settled. The caller passes `pending` to `dsn_stored` when the DSN is stored or none is due.
+    /// These recipients are settled. The caller must pass `pending` to `dsn_stored` when the DSN is
+    /// stored, or if none is due.
     Settled { pending: PendingDsn, fates: Vec<(u16, RecipientFate)> },
     /// These recipients are delayed. Nothing waits for this DSN.
     Delayed { recipients: Vec<u16>, refusal: Option<Arc<DeliveryRefusal>>, expires_unix_s: u64 },
@@ -72,8 +74,8 @@ enum NextTry {
     Scheduled,
 }
 
-/// After so many successive connections have returned a message, it counts as tried. Otherwise a message that ends
-/// every session would stay at the head of its list forever.
+/// Number of successive connections that may return a message unsent before it counts as tried.
+/// Otherwise a message that ends every session would stay at the head of its list forever.
 const MAX_UNSENT_TRIES: u8 = 3;
 
 impl<M: Clone> MailQueue<M> {
@@ -117,7 +119,7 @@ impl<M: Clone> MailQueue<M> {
         actions
     }
 
-    /// The destination has answered, so it is reachable.
+    /// Records that the destination has answered, so it is reachable.
     fn mark_reachable(&mut self, at: EntryIndex) {
         self.entries[at].unsent_tries = 0;
         let destination = self.entries[at].destination;
@@ -189,7 +191,7 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Defers recipients without those that are settled.
+    /// Defers the recipients that are not settled.
     fn defer_recipients(
         &mut self,
         at: EntryIndex,
@@ -210,7 +212,8 @@ impl<M: Clone> MailQueue<M> {
         entry.attempts = entry.attempts.saturating_add(u32::from(next_try == NextTry::Scheduled));
         let attempts = entry.attempts;
         let is_held = std::mem::take(&mut entry.flags.hold_requested);
-        // Entries of one message that fail together are retried at different times, like all others.
+        // Entries of one message that fail together are retried at different times, like all other
+        // entries.
         let subject = id.0 ^ u64::from(destination.0).rotate_left(32);
         let due_ms = match next_try {
             NextTry::Now => now_ms,
@@ -296,7 +299,7 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// The DSN is in the spool, or none is due.
+    /// Records that the DSN is in the spool, or that none is due.
     pub(crate) fn dsn_stored(&mut self, pending: PendingDsn) -> Actions {
         let PendingDsn { entry: at, id } = pending;
         let recipients = self.entries[at].recipients.to_vec();
@@ -305,8 +308,9 @@ impl<M: Clone> MailQueue<M> {
         Actions { id, facts, dsn: None, done }
     }
 
-    /// Handles a message whose envelope is unreadable, so that nobody can be notified. Failed recipients are held and
-    /// do not expire, until an operator retries or removes them. Delivered ones are finished.
+    /// Handles a message about which nobody can be notified, because its envelope is unreadable.
+    /// Failed recipients are held and do not expire, until an operator retries or removes them.
+    /// Delivered recipients are finished.
     pub(crate) fn dsn_failed(&mut self, pending: PendingDsn, fates: &[(u16, RecipientFate)]) -> Actions {
         let numbers = |has_failed: bool| -> Vec<u16> {
             fates.iter().filter(|(_, fate)| fate.is_failure() == has_failed).map(|(number, _)| *number).collect()
@@ -324,8 +328,8 @@ impl<M: Clone> MailQueue<M> {
         Actions { id, facts, dsn: None, done: false }
     }
 
-    /// Restores recipients after a restart that were settled but whose DSN may not have been stored
-    /// (`RecipientProgress::is_dsn_due`). The destination may be theirs or any other.
+    /// Restores recipients that were settled before a restart, but whose DSN may not have been
+    /// stored (`RecipientProgress::is_dsn_due`). The destination may be theirs or any other.
     pub(crate) fn restore_pending_dsn(&mut self, arrival: NewEntry<M>, fates: Vec<(u16, RecipientFate)>) -> DsnEvent {
         let id = arrival.id;
         let destination = arrival.destination;
@@ -346,7 +350,7 @@ impl<M: Clone> MailQueue<M> {
             return None;
         }
         if expires_ms <= now_ms {
-            // It is being delivered, and `finish_delivery` will check again.
+            // The entry is being delivered, and `finish_delivery` will check its age again.
             return if entry.state == EntryState::InFlight { None } else { Some(self.expire(at)) };
         }
         self.entries[at].flags.delay_dsn_stored = true;
@@ -369,7 +373,8 @@ impl<M: Clone> MailQueue<M> {
         self.settle(at, fates)
     }
 
-    /// Why an entry has not been delivered: its own last refusal, or the failure to reach its destination.
+    /// Returns why an entry has not been delivered: its own last refusal, or the failure to reach
+    /// its destination.
     fn reason(&self, at: EntryIndex) -> Option<Arc<DeliveryRefusal>> {
         let entry = &self.entries[at];
         let destination = &self.destinations[entry.destination.0 as usize];
@@ -388,7 +393,7 @@ fn needing_dsn(mut fates: Vec<(u16, RecipientFate)>) -> Vec<(u16, RecipientFate)
     fates
 }
 
-/// One fact for all recipients with the same fate.
+/// Returns one fact for all recipients with the same fate.
 fn facts_of(fates: &[(u16, RecipientFate)]) -> Vec<Fact> {
     let mut groups: Vec<(&RecipientFate, Vec<u16>)> = Vec::new();
     for (number, fate) in fates {

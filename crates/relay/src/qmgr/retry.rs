@@ -1,31 +1,35 @@
-//! Delays between attempts. Each is twice the last, up to a maximum, with a random spread so that messages that failed
-//! together are not retried together.
+//! Delays between attempts. Each delay is twice the last one, up to a maximum. A random spread
+//! ensures that messages which failed together are not retried together.
 use mailrun_journey::seeded::splitmix64;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Backoff {
     pub(crate) initial: Duration,
-    /// Maximum wait, before the spread.
+    /// Maximum wait, before the spread is added.
     pub(crate) max: Duration,
 }
 
 impl Backoff {
-    /// Backoff of a message: Postfix's (`minimal_backoff_time`, `maximal_backoff_time`). RFC 5321 §4.5.4.1 recommends
-    /// waits of 30 minutes in general, and shorter ones at first.
+    /// Backoff of a message. The values are Postfix's (`minimal_backoff_time`,
+    /// `maximal_backoff_time`). RFC 5321 §4.5.4.1 recommends waits of 30 minutes in general, and
+    /// shorter ones at first.
     pub(crate) const FOR_MESSAGES: Self = Self { initial: Duration::from_secs(300), max: Duration::from_secs(4_000) };
 
-    /// Derives the backoff of an unreachable destination from the backoff of its messages. The first wait is 1/60 of
-    /// theirs and the longest 1/6: 5 s and 11 min by default. An attempt costs only one connection, however many
-    /// messages wait, and mail should not wait for a restarted server. Waits are at least a second, so that a dead
-    /// server is not tried all the time, unless messages themselves are retried sooner.
+    /// Derives the backoff of an unreachable destination from the backoff of its messages. The first
+    /// wait is 1/60 of the messages' first wait, and the longest is 1/6 of their longest. By default
+    /// these are 5 s and 11 min. The waits are shorter because an attempt costs only one connection,
+    /// however many messages wait, and because mail should go soon after a server has restarted. A
+    /// wait is at least a second, so that a dead server is not tried all the time, unless the
+    /// messages themselves are retried sooner.
     pub(crate) fn for_destinations(&self) -> Self {
         let first = (self.initial / 60).max(self.initial.min(Duration::from_secs(1)));
         Self { initial: first, max: (self.max / 6).max(first) }
     }
 
-    /// The wait after attempt number `attempt`, from 1. It is `initial`, doubled for each earlier attempt and limited
-    /// to `max`, and then spread between 3/4 and 5/4 by a random number that depends only on the three arguments.
+    /// Returns the wait after attempt number `attempt`, counted from 1. It is `initial`, doubled
+    /// for each earlier attempt and limited to `max`. A random factor between 3/4 and 5/4, which
+    /// depends only on the three arguments, spreads it.
     pub(crate) fn delay(&self, seed: u64, subject: u64, attempt: u32) -> Duration {
         let doublings = attempt.saturating_sub(1).min(31);
         let plain = self.initial.saturating_mul(1 << doublings).min(self.max.max(self.initial));
@@ -40,11 +44,10 @@ impl Backoff {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RetrySchedule {
     pub(crate) backoff: Backoff,
-    /// Maximum age of a message (RFC 5321 §4.5.4.1: at least 4 or 5 days).
+    /// Maximum age of a message. RFC 5321 §4.5.4.1 requires at least 4 to 5 days.
     pub(crate) lifetime: Duration,
-    /// Maximum age of a DSN (null reverse-path).
     pub(crate) notice_lifetime: Duration,
-    /// Age at which the sender is notified of the delay, or `None` for never.
+    /// Age at which the sender is notified of the delay. `None` means never.
     pub(crate) delay_notice: Option<Duration>,
 }
 
@@ -83,7 +86,7 @@ mod tests {
     fn a_hop_is_looked_after_more_often_than_a_message() {
         let milliseconds = Duration::from_millis;
         let rows = [
-            // First and longest wait of messages, and of destinations.
+            // First and longest wait of messages, and the resulting waits of destinations.
             ([300_000, 4_000_000], [5_000, 666_666]),
             ([300_000, 3_600_000], [5_000, 600_000]),
             ([30_000, 60_000], [1_000, 10_000]),
@@ -105,7 +108,8 @@ mod tests {
         let mean = waits.iter().sum::<u64>() / 1_000;
         waits.sort_unstable();
         waits.dedup();
-        // The spread covers 150 whole seconds. A thousand random values miss almost none of them.
+        // The spread covers 150 whole seconds, and a thousand random values miss almost none of
+        // them.
         assert!(waits.len() > 120, "{} different waits", waits.len());
         assert!((290..310).contains(&mean), "{mean}");
         assert_eq!(schedule.delay(7, 3, 2), schedule.delay(7, 3, 2));

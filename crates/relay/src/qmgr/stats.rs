@@ -1,4 +1,4 @@
-//! The operator's view of the queue: destinations with their numbers, and entries page by page.
+//! The operator's view of the queue: destinations with their counts, and entries page by page.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ pub(crate) struct DestinationStats {
     pub(crate) deferred: u32,
     pub(crate) in_flight: u32,
     pub(crate) held: u32,
-    /// Settled entries whose DSN is due.
+    /// Number of settled entries whose DSN is due.
     pub(crate) awaiting_dsn: u32,
-    /// Connections, including attempts.
+    /// Number of connections, including attempts.
     pub(crate) connections: u32,
     pub(crate) idle: u32,
-    /// Unix time at which the oldest entry was received.
+    /// Unix time at which the oldest entry was received, in seconds.
     pub(crate) oldest_unix_s: Option<u64>,
-    /// Time of the queue's clock before which no connection is tried. If it is in the past, the destination is not in
-    /// backoff.
+    /// Time of the queue's clock before which no connection is tried. If it is in the past, the
+    /// destination is not in backoff.
     pub(crate) backoff_until: Duration,
-    /// Its last reply, or the reason why there was none.
+    /// The destination's last reply, or the reason why there was none.
     pub(crate) refusal: Option<Arc<DeliveryRefusal>>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct QueueTotals {
     pub(crate) messages: usize,
     pub(crate) entries: usize,
     pub(crate) connections: u32,
-    /// Bytes of messages in memory, including those being read.
+    /// Number of bytes of messages in memory, including messages that are being read.
     pub(crate) message_bytes: u64,
 }
 
@@ -44,10 +44,11 @@ pub(crate) struct ListedEntry {
     pub(crate) state: EntryState,
     pub(crate) attempts: u32,
     pub(crate) received_unix_s: u64,
-    /// Unix time of the next attempt, of the entry or of its destination.
+    /// Unix time of the next attempt for the entry or its destination, in seconds.
     pub(crate) next_unix_s: Option<u64>,
     pub(crate) expires_unix_s: u64,
-    /// Why it has not been delivered: its own last refusal, or the reason of its destination's backoff.
+    /// Reason why the entry has not been delivered: its own last refusal, or the reason of its
+    /// destination's backoff.
     pub(crate) refusal: Option<Arc<DeliveryRefusal>>,
     pub(crate) is_in_backoff: bool,
 }
@@ -88,8 +89,9 @@ impl<M: Clone> MailQueue<M> {
         })
     }
 
-    /// Visits at most `most` places from `from` on. A list of a million entries is thus shown in many short turns,
-    /// without a lock. Entries that come or go meanwhile may be missing or appear twice.
+    /// Visits at most `most` places, beginning with `from`. In this way, a list of a million
+    /// entries is shown in many short turns, without a lock. Entries that come or go meanwhile may
+    /// be missing or appear twice.
     pub(crate) fn page(&self, from: u32, most: u32, now: Duration) -> EntryPage {
         let end = from.saturating_add(most.max(1)).min(self.entries.slot_count());
         let live = (from..end).filter(|at| self.entries.is_live(*at));

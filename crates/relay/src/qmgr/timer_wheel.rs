@@ -1,21 +1,23 @@
-//! A timer wheel within the table of entries. Adding and removing takes constant time; a timer never fires early, and
-//! at most one grain late.
+//! A timer wheel within the table of entries. Adding and removing a timer takes constant time. A
+//! timer never fires early, and at most one grain late.
 //!
 //! ```text
-//! slot   … 17   18   19   20 …        an entry due at 18.3 grains is in slot 19, and comes out when 19 is reached
-//! ▲ turned               what lies further ahead than a whole turn waits in the last slot and is put
-//! in again from there
+//! slot   … 17   18   19   20 …        an entry due at 18.3 grains is in slot 19,
+//!                ▲ current            and comes out when slot 19 is reached
 //! ```
+//! An entry that is due after more than a whole turn waits in the last slot, and is put in again
+//! from there.
 use super::entries::{EntryList, EntryTable};
 use super::entry::{EntryIndex, ListKind};
 
-/// With a grain of a second, a turn takes 68 minutes, which is longer than most waits.
+/// Number of slots. With a grain of a second, a turn takes 68 minutes, which is longer than most
+/// waits.
 const SLOT_COUNT: u64 = 4_096;
 const WORD_BITS: u64 = 64;
 
 pub(super) struct TimerWheel {
     slots: Vec<EntryList>,
-    /// One bit per slot, set if the slot is not empty.
+    /// One bit per slot, which is set if the slot is not empty.
     occupied: Vec<u64>,
     grain_ms: u64,
     current_grain: u64,
@@ -51,8 +53,8 @@ impl TimerWheel {
         }
     }
 
-    /// Removes the next entry whose slot has been reached. It may be early, because an entry beyond the last slot waits
-    /// there.
+    /// Removes the next entry whose slot has been reached. The entry may not be due yet, because an
+    /// entry beyond the last slot waits in that slot.
     pub(super) fn pop<M>(&mut self, entries: &mut EntryTable<M>, now_ms: u64) -> Option<EntryIndex> {
         let reached = now_ms / self.grain_ms;
         match self.next_grain() {
@@ -77,7 +79,8 @@ impl TimerWheel {
     fn next_grain(&self) -> Option<u64> {
         let start = self.current_grain % SLOT_COUNT;
         let words = SLOT_COUNT / WORD_BITS;
-        // The word that contains the current slot is read twice: first its higher bits, and at the end its lower ones.
+        // The word with the current slot is read twice: at first its higher bits, and at the end
+        // its lower bits.
         (0..=words).find_map(|step| {
             let word = (start / WORD_BITS + step) % words;
             let mask = match step {
@@ -160,7 +163,8 @@ mod tests {
                 }
                 let next = model.values().min().copied();
                 prop_assert_eq!(wheel.deadline_ms().is_some(), next.is_some());
-                // It may be too early for an entry beyond a turn of the wheel, but never too late.
+                // The deadline may be too early for an entry beyond a turn of the wheel, but must
+                // never be too late.
                 prop_assert!(wheel.deadline_ms().zip(next).is_none_or(|(deadline, next)| deadline < next.max(now) + grain + 1));
             }
         }

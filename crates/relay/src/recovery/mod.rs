@@ -1,4 +1,5 @@
-//! After a restart, queues the messages that a former run left in the spool, with their progress.
+//! Queues the messages that a former run left in the spool, with their progress, after the relay
+//! has restarted.
 mod redirect;
 
 use crate::log_target::LOG_TARGET;
@@ -15,14 +16,14 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-/// Messages that a worker queues before its sessions get a turn.
+/// Number of messages that a worker queues before its sessions get a turn.
 const BATCH_MESSAGES: usize = 500;
 
-/// Further lines about damage would add nothing.
+/// Maximum number of log lines about damage, because more lines would tell an operator nothing new.
 const MAX_DAMAGE_LINES: usize = 200;
 
-/// Logs the damage, its position and its cost. Damage without cost, or already logged at an earlier start, is no
-/// warning.
+/// Logs each damage with its position and cost. Damage that costs nothing, or that an earlier start
+/// has logged, is no warning.
 pub(crate) fn log_damage(damage: &[Damage], directory: &std::path::Path) {
     let is_new = |one: &&Damage| one.cost != Cost::Nothing && !one.is_known;
     let (new, other): (Vec<&Damage>, Vec<&Damage>) = damage.iter().partition(is_new);
@@ -42,7 +43,7 @@ pub(crate) fn log_damage(damage: &[Damage], directory: &std::path::Path) {
     }
 }
 
-/// Queues a worker's share of the backlog.
+/// Queues the messages of the former run, share by share, until none is left.
 pub(crate) async fn requeue(worker: Rc<RelayWorker>) {
     let mut redirects = Vec::new();
     loop {
@@ -57,12 +58,13 @@ pub(crate) async fn requeue(worker: Rc<RelayWorker>) {
             }
         }
         worker.drive();
-        // Sessions, deliveries and calls get their turns in between.
+        // Sessions, deliveries and calls get a turn after each share.
         mailrun_net::worker::yield_now().await;
     }
 }
 
-/// Queues one message. If that panics, the message stays in the spool, and the others are still queued.
+/// Queues one message. If that panics, the message stays in the spool, and the other messages are
+/// still queued.
 fn requeue_catching_panic(worker: &Rc<RelayWorker>, left: &RecoveredMessage, redirects: &mut Vec<Redirect>) {
     let resumed = catch_unwind(AssertUnwindSafe(|| requeue_message(worker, left, redirects)));
     if resumed.is_err() {
@@ -93,7 +95,7 @@ fn requeue_message(worker: &Rc<RelayWorker>, left: &RecoveredMessage, redirects:
     }
 }
 
-/// Recipients of one destination with equal progress.
+/// Key under which recipients are grouped: the same destination and the same progress.
 type GroupKey = (DestinationId, u32, u64, bool);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -144,7 +146,8 @@ fn requeue_recipients(
     queued
 }
 
-/// A recipient whose mailbox has become an alias. It is finished only when the alias's members have their own message.
+/// Prepares a new message for a recipient whose mailbox has become an alias. The old recipient is
+/// finished only after the message to the members of the alias is stored.
 fn redirect_of(
     worker: &Rc<RelayWorker>,
     left: &RecoveredMessage,
@@ -153,7 +156,8 @@ fn redirect_of(
     members: Vec<(Box<str>, NextHop)>,
     is_held: bool,
 ) -> Redirect {
-    // Nothing is sent to this destination, so that the old address never reaches a member's server.
+    // The entry gets a destination to which nothing is sent, so that the old address never reaches
+    // the server of a member.
     let destination = worker.destination_id(&NextHop::unroutable());
     // If the message turns out to be unreadable, it is held like mail that cannot be delivered.
     let fates = vec![(recipient, RecipientFate::Expired(None))];
@@ -161,7 +165,7 @@ fn redirect_of(
     Redirect { id: MessageId(left.id.0), recipient, members, is_held, dsn }
 }
 
-/// Queues DSNs of fates about which the sender may not have been notified. Returns whether there are any.
+/// Queues the DSNs that the sender may not have received yet. Returns true if there are any.
 fn requeue_dsns(
     worker: &Rc<RelayWorker>,
     left: &RecoveredMessage,
@@ -174,7 +178,7 @@ fn requeue_dsns(
     if fates.is_empty() {
         return false;
     }
-    // Nothing is sent there. The entry is only listed under this destination.
+    // Nothing is sent to this destination. It only names the entry in lists.
     let destination = match reroute(worker, envelope, usize::from(fates[0].0)) {
         ResolvedRoute::Direct(destination) => destination,
         ResolvedRoute::Alias(_) => NextHop::unroutable(),
@@ -202,7 +206,8 @@ fn new_entry(
     }
 }
 
-/// Routes a recipient by the current configuration, without checking access again.
+/// Routes a recipient by the current configuration. Access was checked when the message came in,
+/// and is not checked again.
 fn reroute(worker: &RelayWorker, envelope: &MessageEnvelope, number: usize) -> ResolvedRoute {
     let sender = Path::mailbox(&envelope.sender);
     let address = Path::mailbox(&envelope.recipients[number].address);

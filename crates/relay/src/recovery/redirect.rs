@@ -1,5 +1,5 @@
-//! Redirects mail for a mailbox that has become an alias. It goes to all targets of the alias as a new message, which
-//! is stored before the old one is finished.
+//! Redirects mail for a mailbox that has become an alias. The mail goes to all members of the alias
+//! as a new message. The new message is stored before the old one is finished.
 use crate::fault_log::CommonFault;
 use crate::log_target::LOG_TARGET;
 use crate::message::Message;
@@ -15,16 +15,17 @@ use mailrun_spool::Stored;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Messages redirected at the same time. Each is in memory meanwhile.
+/// Maximum number of messages that are redirected at the same time, because each of them is in
+/// memory.
 const MAX_CONCURRENT: usize = 16;
 
 pub(crate) struct Redirect {
     pub(crate) id: MessageId,
-    /// Number in the envelope.
+    /// Number of the recipient in the envelope.
     pub(crate) recipient: u16,
     pub(crate) members: Vec<(Box<str>, NextHop)>,
     pub(crate) is_held: bool,
-    /// Keeps the original until the new message is stored.
+    /// Pending DSN that keeps the original in the queue until the new message is stored.
     pub(crate) dsn: DsnEvent,
 }
 
@@ -62,7 +63,8 @@ async fn redirect(worker: &Rc<RelayWorker>, redirect: Redirect) {
     worker.apply_actions(actions, None);
 }
 
-/// The message with the alias's members as recipients, which inherit the sender's NOTIFY, and their next hops.
+/// Returns the message with the members of the alias as its recipients, and their next hops. The
+/// members inherit the NOTIFY parameter of the replaced recipient.
 fn with_members(
     worker: &RelayWorker,
     message: &Message,
@@ -80,8 +82,8 @@ fn with_members(
     Some((Message { envelope: Arc::new(envelope), ..message.clone() }, groups))
 }
 
-/// Stores the message as soon as there is room. `None` if the spool has failed; then the next start finds the original
-/// again.
+/// Stores the message, and waits for room if necessary. Returns `None` if the spool has failed. The
+/// next start then finds the original message again.
 async fn store(worker: &RelayWorker, id: MessageId, message: &Message) -> Option<Stored> {
     let stored = store_from_reserve(&worker.context.spool, message.to_spool().ok()?).await;
     let log = |error: &mailrun_spool::Error| {

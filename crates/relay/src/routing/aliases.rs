@@ -1,4 +1,5 @@
-//! The alias file: the targets of each name of a local domain. The resulting table cannot loop.
+//! The alias file, which maps names of local domains to targets. The resulting table cannot contain
+//! loops.
 //!
 //! ```text
 //! # a comment
@@ -7,10 +8,10 @@
 //! nobody:              .                accepted, and discarded
 //! ann:                 ann, keeper      herself, and a copy to another
 //! list:                one,
-//! two, three                        a line that begins with a blank goes on with the one before
+//!    two, three        a line that begins with a space continues the line before it
 //! ```
-//! Names are compared case-insensitively (RFC 5321 §2.4 leaves that to the host). A name that leads to itself means the
-//! mailbox. Longer loops are rejected, and so is a name with too many targets.
+//! Letter case of names does not matter (RFC 5321 §2.4 leaves that to the host). A name that is its
+//! own target means the mailbox. Longer loops are rejected, and so are names with too many targets.
 use mailrun_smtp::{Domain, Path};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -18,16 +19,16 @@ use std::fmt;
 
 pub(crate) const MAX_FILE_BYTES: usize = 64 << 20;
 const MAX_ALIASES: usize = 1_000_000;
-/// Maximum recipients of an alias: the number that most servers accept per transaction (RFC 5321 §4.5.3.1.8 requires
-/// 100).
+/// Maximum number of recipients of an alias. Most servers accept this many per transaction,
+/// although RFC 5321 §4.5.3.1.8 requires only 100.
 const MAX_EXPANSION: usize = 1000;
 /// Maximum length of a chain of aliases.
 const MAX_DEPTH: usize = 50;
 const MAX_ERRORS: usize = 20;
-/// Separates name and domain in a key. No address contains it.
+/// Separates name and domain in a key of the table. No address contains it.
 const KEY_SEPARATOR: char = '\0';
 
-/// A mistake in the file. Line and column count from 1, columns in characters.
+/// A mistake in the alias file. Line and column count from 1, and columns are in characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AliasError {
     pub(crate) line: usize,
@@ -43,13 +44,13 @@ impl fmt::Display for AliasError {
 
 pub(crate) struct AliasContext<'a> {
     pub(crate) is_local: &'a dyn Fn(&Domain<'_>) -> bool,
-    /// Reports whether a lower-case name is a mailbox of the local domains.
+    /// Returns true if a lower-case name is a mailbox of the local domains.
     pub(crate) is_user: &'a dyn Fn(&str) -> bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum AliasTarget {
-    /// Mail is discarded: `.`.
+    /// Mail is discarded. Written as `.` in the file.
     Discard,
     Mailbox {
         local_part: Box<str>,
@@ -67,18 +68,18 @@ pub(crate) struct Aliases {
 #[derive(Clone, Debug)]
 enum UnresolvedTarget {
     Discard,
-    /// Another alias, in the given domain or else in the recipient's.
+    /// Another alias, in the given domain or else in the recipient's domain.
     Alias(usize, Option<Domain<'static>>),
-    /// A mailbox, in the given domain or else in the recipient's.
+    /// A mailbox, in the given domain or else in the recipient's domain.
     Mailbox(Box<str>, Option<Domain<'static>>),
     Remote(Box<str>),
 }
 
 impl Aliases {
-    /// Parses a file.
+    /// Parses an alias file.
     ///
     /// # Errors
-    /// Up to twenty mistakes.
+    /// Returns up to twenty mistakes.
     pub(crate) fn parse(text: &str, surroundings: &AliasContext<'_>) -> Result<Self, Vec<AliasError>> {
         if text.len() > MAX_FILE_BYTES {
             return Err(vec![AliasError {
@@ -96,8 +97,8 @@ impl Aliases {
         self.targets.len()
     }
 
-    /// The final targets of a local part (including quotes) of a local domain, without duplicates and at most a
-    /// thousand. `None` if there is no such alias.
+    /// Returns the final targets of a local part (including its quotes) of a local domain. There
+    /// are no duplicates, and at most a thousand targets. Returns `None` if there is no such alias.
     pub(crate) fn expand(&self, local_part: &str, domain: &Domain<'_>) -> Option<Vec<AliasTarget>> {
         let name = normalize_local_part(local_part);
         if self.keys.is_empty() || name.contains(KEY_SEPARATOR) {
@@ -125,7 +126,7 @@ impl Aliases {
 }
 
 impl UnresolvedTarget {
-    /// The target in a domain, if it is not another alias.
+    /// Returns the target in this domain. Must not be called for another alias.
     fn resolve(&self, domain: &Domain<'_>) -> AliasTarget {
         match self {
             Self::Discard | Self::Alias(..) => AliasTarget::Discard,
@@ -138,7 +139,7 @@ impl UnresolvedTarget {
     }
 }
 
-/// Normalises a local part for comparison: no quotes, lower case.
+/// Normalises a local part for comparison: removes quotes, and converts it to lower case.
 pub(crate) fn normalize_local_part(local_part: &str) -> Cow<'_, str> {
     let Some(quoted) = local_part.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else {
         let is_plain = local_part.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase());
@@ -152,7 +153,8 @@ pub(crate) fn normalize_local_part(local_part: &str) -> Cow<'_, str> {
     Cow::Owned(text.to_lowercase())
 }
 
-/// Finds the alias of a plain name: first that of the domain, then that of all local domains.
+/// Finds the alias of a name: first the alias of this domain, and then the alias of all local
+/// domains.
 fn find(keys: &HashMap<Box<str>, usize>, name: &str, domain: &str) -> Option<usize> {
     let of_domain = keys.get(qualified_key(name, domain).as_str());
     of_domain.or_else(|| keys.get(name)).copied()
@@ -259,7 +261,7 @@ impl<'a> AliasParser<'a> {
                 Err(mistake) => mistakes.push(mistake),
             }
         }
-        // The indexes are valid only if every alias has its targets.
+        // The indexes of targets are valid only if every alias has its targets.
         if mistakes.is_empty() {
             mistakes.extend(ExpansionCheck::of(&targets).into_error(&self.entries));
         }
@@ -320,7 +322,7 @@ fn invalid_target(text: &str) -> String {
     format!("{text:?} is not a valid target; use something like ann, ann@example.com or a dot")
 }
 
-/// Finds the positions of a character outside quotes and brackets.
+/// Finds the positions of a character outside of quotes and brackets.
 fn find_unquoted(line: &str, wanted: char) -> impl Iterator<Item = usize> {
     let mut quoted = false;
     let mut escaped = false;
@@ -357,9 +359,10 @@ fn split_targets(line: &str, from: usize, number: usize) -> Vec<AliasToken<'_>> 
     words
 }
 
-/// Computes the reach of each alias without recursion, because a file may chain a million aliases.
+/// Counts the recipients of each alias. It does not recurse, because a file may chain a million
+/// aliases.
 struct ExpansionCheck {
-    /// Recipients and depth of each finished alias.
+    /// Number of recipients, and depth, of each finished alias.
     done: Vec<Option<(usize, usize)>>,
     error: Option<ExpansionError>,
 }
@@ -382,7 +385,7 @@ impl ExpansionCheck {
         search
     }
 
-    /// Visits an alias and all its targets, targets first.
+    /// Visits an alias and all its targets. Targets are finished before the alias.
     fn visit(&mut self, first: usize, targets: &[Box<[UnresolvedTarget]>]) {
         let mut path = vec![(first, 0)];
         let mut is_open = HashSet::from([first]);
@@ -453,14 +456,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Parses the aliases of a relay for a.example and b.example, with the mailboxes ann and bob.
+    /// Parses the aliases of a relay for a.example and b.example, which has the mailboxes ann and
+    /// bob.
     fn parse(text: &str) -> Result<Aliases, Vec<AliasError>> {
         let is_local = |domain: &Domain<'_>| ["a.example", "b.example", "xn--bcher-kva.example"].contains(&&**domain);
         let is_user = |name: &str| ["ann", "bob"].contains(&name);
         Aliases::parse(text, &AliasContext { is_local: &is_local, is_user: &is_user })
     }
 
-    /// Describes targets in words: `-` for none.
+    /// Describes targets in words. `-` means that mail is discarded.
     fn rendered(meant: Vec<AliasTarget>) -> Vec<String> {
         let word = |one| match one {
             AliasTarget::Discard => "-".to_owned(),
@@ -580,7 +584,8 @@ mod tests {
     }
 
     proptest! {
-        /// For any graph of aliases, the accepted ones end and have at most the allowed number of targets.
+        /// For any graph of aliases, expanding an accepted alias must end, with at most the allowed
+        /// number of targets.
         #[test]
         fn any_graph_ends_or_is_refused(edges in prop::collection::vec(prop::collection::vec(0..12_usize, 1..4), 12)) {
             let line = |(number, to): (usize, &Vec<usize>)| {
@@ -588,7 +593,8 @@ mod tests {
                 format!("n{number}: {}, u{number}@else.example\n", to.join(", "))
             };
             let text: String = edges.iter().enumerate().map(line).collect();
-            // Reachable in at least one step through another alias: a loop of two or more.
+            // Two aliases can reach each other through other aliases if they are part of a loop of
+            // two or more.
             let mut reach = [[false; 12]; 12];
             for (number, to) in edges.iter().enumerate() {
                 to.iter().filter(|other| **other != number).for_each(|other| reach[number][*other] = true);

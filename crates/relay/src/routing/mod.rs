@@ -1,18 +1,18 @@
-//! Decides who may send to whom, and the next hop of each recipient. It does no I/O.
+//! Decides who may send to whom, and finds the next hop of each recipient. It does no I/O.
 //!
 //! ```text
-//! recipient ─ local domain? ─ yes ─▶ alias? ─▶ mailbox? ─▶ Maildir, LMTP or a route      550 5.1.1 if there is none
-//! │ no
-//! ▼
-//! a friend? ─ no ─▶ 554 5.7.1
-//! │ yes
-//! ▼
-//! the first route that fits sender and domain, else the domain's MX
+//! recipient ─ local domain? ─ yes ─▶ alias? ─▶ mailbox? ─▶ Maildir, LMTP or a route
+//!                  │ no                            └─ no ─▶ 550 5.1.1
+//!                  ▼
+//!            trusted client? ─ no ─▶ 554 5.7.1
+//!                  │ yes
+//!                  ▼
+//!            the first route that fits sender and domain, else the domain's MX
 //! ```
-//! A friend is a client in `networks`, or one that has logged in. Only the last `@` decides the domain; source routes
-//! have been removed before (RFC 5321 §3.6.1). Local parts that look like routes (`user%elsewhere@local`,
-//! `elsewhere!user@local`, `"user@elsewhere"@local`) are refused to untrusted clients, because the next server might
-//! follow them, and it trusts us.
+//! A trusted client is in `networks` or has logged in. Only the text after the last `@` is the
+//! domain. Source routes have been removed before (RFC 5321 §3.6.1). Untrusted clients may not use
+//! local parts that look like routes (`user%elsewhere@local`, `elsewhere!user@local`,
+//! `"user@elsewhere"@local`), because the next server trusts this relay and might follow them.
 pub(crate) mod aliases;
 mod next_hop;
 mod template;
@@ -26,7 +26,7 @@ use std::fmt;
 use std::sync::Arc;
 pub(crate) use template::MaildirTemplate;
 
-/// Whether a client may send to any domain.
+/// Tells whether a client may send to any domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// The client is in `networks`, or has logged in.
@@ -36,9 +36,9 @@ pub(crate) enum Access {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ResolvedRoute {
-    /// This next hop, with the original address.
+    /// The mail goes to this next hop, with the original address.
     Direct(NextHop),
-    /// An alias: these recipients replace the original; at least one. A recipient without a next hop is discarded.
+    /// The recipient is an alias. These recipients replace it. There is at least one.
     Alias(Vec<(Box<str>, NextHop)>),
 }
 
@@ -61,7 +61,7 @@ impl RouteError {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Route {
-    /// Empty means all.
+    /// Senders to which the route applies. An empty list means all senders.
     pub(crate) from: Vec<SenderPattern>,
     pub(crate) to: Vec<DomainPattern>,
     pub(crate) target: RouteTarget,
@@ -88,15 +88,16 @@ impl Default for Mx {
     }
 }
 
-/// Senders: an address, all of a domain, or the null sender. In lower case, with the domain in [`Domain`]'s form.
+/// Senders: an address, all addresses of a domain, or the null sender. In lower case, with the
+/// domain in [`Domain`]'s form.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SenderPattern(Box<str>);
 
 impl SenderPattern {
-    /// Parses `ann@example.com`, `@example.com`, or `<>`.
+    /// Parses `ann@example.com`, `@example.com` or `<>`.
     ///
     /// # Errors
-    /// If it is none of these.
+    /// Fails if the text has none of these forms.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let wrong =
             || format!("{text:?} is not a valid sender; use something like ann@example.com, @example.com or <>");
@@ -111,7 +112,8 @@ impl SenderPattern {
     }
 }
 
-/// Domains: one, all below one (with a leading dot), or all, in [`Domain`]'s form.
+/// Domains: a single domain, all domains below it (with a leading dot), or all domains. In
+/// [`Domain`]'s form.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DomainPattern(Box<str>);
 
@@ -120,10 +122,11 @@ impl DomainPattern {
         Self("*".into())
     }
 
-    /// Parses `example.com`, `.example.com` (all domains below it, but not itself), `[192.0.2.1]` or `*`.
+    /// Parses `example.com`, `.example.com` (all domains below it, but not the domain itself),
+    /// `[192.0.2.1]` or `*`.
     ///
     /// # Errors
-    /// If it is none of these.
+    /// Fails if the text has none of these forms.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (dot, domain) = text.strip_prefix('.').map_or(("", text), |domain| (".", domain));
         if text != "*" && !is_domain(domain) {
@@ -139,20 +142,20 @@ impl fmt::Display for DomainPattern {
     }
 }
 
-/// Reports whether a text is a domain by the grammar of addresses, or an address literal.
+/// Returns true if the text is a domain by the grammar of addresses, or an address literal.
 pub(crate) fn is_domain(text: &str) -> bool {
     let address = format!("x@{text}");
     Path::mailbox(address.as_bytes()).is_ok_and(|path| path.domain() == Some(text.as_bytes()))
 }
 
-/// The domains whose mail is delivered locally, or passed to the server behind this relay.
+/// The domains whose mail is delivered locally, or passed to a server behind this relay.
 #[derive(Debug, Default)]
 pub(crate) struct LocalDomains {
     pub(crate) domains: HashSet<Domain<'static>>,
-    /// The first of them, which is used for a bare `Postmaster`.
+    /// The first of the domains, which is used for a bare `Postmaster`.
     pub(crate) primary_domain: Option<Domain<'static>>,
     pub(crate) aliases: Aliases,
-    /// Mailboxes in lower case. If `None`, the next hop decides.
+    /// Mailboxes in lower case. If `None`, the next hop decides which mailboxes exist.
     pub(crate) users: Option<HashSet<Box<str>>>,
     pub(crate) mailbox: Option<Mailbox>,
 }
@@ -173,7 +176,7 @@ impl LocalDomains {
     }
 }
 
-/// All routes, indexed. A clone only increments a counter.
+/// All routes with an index. A clone only increments a counter.
 #[derive(Clone, Debug)]
 pub struct Router(Arc<RoutingTable>);
 
@@ -194,7 +197,8 @@ pub(crate) struct RouteIndex {
 }
 
 impl RouteIndex {
-    /// Adds a route. Returns the number of an earlier route that makes this one useless for one of its domains.
+    /// Adds a route. If earlier routes make it useless for one of its domains, returns that domain
+    /// and the number of an earlier route.
     pub(crate) fn add(&mut self, number: usize, route: &Route) -> Option<(DomainPattern, usize)> {
         let mut shadow = None;
         let mut add = |domains: &mut DomainIndex, domain: &DomainPattern| {
@@ -228,13 +232,14 @@ impl RouteIndex {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PatternScope {
-    /// Patterns that name the domain, or a parent domain.
+    /// Only patterns that name the domain, or a parent domain.
     Named,
-    /// Also `*`.
+    /// All patterns, including `*`.
     Any,
 }
 
-/// The first of the routes for the domain itself, for its parent domains with a leading dot, and for all.
+/// Returns the first of the routes for the domain itself, for its parent domains (with a leading
+/// dot), and for all domains.
 fn first_route_for(domains: &DomainIndex, domain: &str, fit: PatternScope) -> Option<usize> {
     let is_literal = domain.starts_with('[');
     let dots = domain.match_indices('.').filter(|_| !is_literal);
@@ -244,7 +249,7 @@ fn first_route_for(domains: &DomainIndex, domain: &str, fit: PatternScope) -> Op
 }
 
 impl Router {
-    /// The domain of this relay's own mail, if it has one.
+    /// Returns the domain of this relay's own mail, if there is one.
     pub(crate) fn primary_domain(&self) -> Option<&str> {
         self.0.local.primary_domain.as_deref()
     }
@@ -257,10 +262,10 @@ impl Router {
         Self(Arc::new(RoutingTable { local, targets: ways, index, fallback: otherwise }))
     }
 
-    /// Routes mail to a recipient.
+    /// Returns the route of mail to a recipient.
     ///
     /// # Errors
-    /// If there is no route for it.
+    /// Fails if the recipient is unknown, or if the client may not send to it.
     pub(crate) fn route(
         &self,
         access: Access,
@@ -289,12 +294,13 @@ impl Router {
         }
     }
 
-    /// Routes waiting mail again. Aliases were followed when the mail was accepted, so a recipient with a mailbox goes
-    /// there, even if there is now an alias of the same name (`ann: ann, keeper`). An alias is followed only if it has
-    /// replaced the mailbox, and then to all its targets.
+    /// Routes waiting mail again. Aliases were followed when the mail was accepted. If a recipient
+    /// is a mailbox, the mail goes there, even if there is now an alias of the same name (`ann:
+    /// ann, keeper`). An alias is followed only if it has replaced the mailbox, and then to all of
+    /// its targets.
     ///
     /// # Errors
-    /// If there is no route for it any more.
+    /// Fails if there is no longer a route for the recipient.
     pub(crate) fn reroute(&self, sender: &Path<'_>, recipient: &Path<'_>) -> Result<ResolvedRoute, RouteError> {
         let routed = self.route(Access::Trusted, sender, recipient);
         if matches!(routed, Ok(ResolvedRoute::Direct(_))) {
@@ -303,8 +309,9 @@ impl Router {
         self.0.own_mailbox(sender, recipient).map_or(routed, |next_hop| Ok(ResolvedRoute::Direct(next_hop)))
     }
 
-    /// An address in the form in which addresses are compared. Servers may distinguish local parts by case (RFC 5321
-    /// §2.4); this relay does not.
+    /// Returns an address in the form in which addresses are compared. Servers may distinguish
+    /// upper and lower case in local parts (RFC 5321 §2.4), but this relay does not for its own
+    /// domains.
     pub(crate) fn compared(&self, address: &Path<'_>) -> String {
         let local_part = String::from_utf8_lossy(address.local_part());
         match address.domain().map(Domain::new).or_else(|| self.0.local.primary_domain.clone()) {
@@ -314,8 +321,8 @@ impl Router {
         }
     }
 
-    /// Reports whether mail of a local domain can be delivered: to a mailbox, by a route that names the domain, or by
-    /// aliases alone.
+    /// Returns true if mail of a local domain can be delivered: to a mailbox, by a route that names
+    /// the domain, or through aliases alone.
     pub(crate) fn has_route_for(&self, domain: &str) -> bool {
         let RoutingTable { local, index, .. } = &*self.0;
         let nobody = Path::mailbox(b"").expect("the null path is a path");
@@ -323,7 +330,7 @@ impl Router {
         local.mailbox.is_some() || index.first_match(&nobody, domain, PatternScope::Named).is_some() || only_aliases
     }
 
-    /// Next hops that require TLS but whose certificate is not verified.
+    /// Returns the next hops that require TLS, but whose certificate is not verified.
     pub(crate) fn insecure_hops(&self) -> impl Iterator<Item = String> {
         self.0.targets.iter().filter_map(|way| match way {
             RouteTarget::NextHop(NextHop::Smtp(smtp)) if smtp.security.insecure => Some(smtp.target.to_string()),
@@ -345,7 +352,8 @@ impl Router {
     }
 }
 
-/// Reports whether a local part could make the next server relay: by `@`, by the percent hack, or by a bang path.
+/// Returns true if a local part could make the next server relay: with `@`, with the percent hack,
+/// or with a bang path.
 fn has_embedded_route(local_part: &str) -> bool {
     local_part.contains(['@', '%', '!'])
 }
@@ -377,7 +385,8 @@ impl RoutingTable {
         Ok(if instead.is_empty() { ResolvedRoute::Direct(NextHop::Discard) } else { ResolvedRoute::Alias(instead) })
     }
 
-    /// The next hop of an alias's remote target. The alias's author may send there.
+    /// Returns the next hop of an alias's remote target. The author of the alias may send to any
+    /// domain.
     fn route_address(&self, sender: &Path<'_>, address: &str) -> Result<NextHop, RouteError> {
         let path = Path::mailbox(address.as_bytes()).map_err(|_| RouteError::UnknownUser)?;
         let domain = path.domain().map(Domain::new).ok_or(RouteError::UnknownUser)?;
@@ -392,8 +401,8 @@ impl RoutingTable {
         match &self.local.mailbox {
             Some(Mailbox::NextHop(next_hop)) => Ok(next_hop.clone()),
             Some(Mailbox::Maildir(template)) => maildir(template, &name, domain),
-            // The domain's MX is this relay, and a smarthost would send the mail back. So only a route that names the
-            // domain counts.
+            // The domain's MX is this relay itself, and a smarthost would send the mail back. For
+            // this reason, only a route that names the domain counts.
             None => match self.index.first_match(sender, domain, PatternScope::Named) {
                 Some(number) => resolve_target(&self.targets[number], local_part, domain),
                 None => Err(RouteError::UnknownUser),
@@ -401,7 +410,8 @@ impl RoutingTable {
         }
     }
 
-    /// The mailbox that an address names directly. A bare `Postmaster` is in the first domain.
+    /// Returns the mailbox that an address names directly. A bare `Postmaster` belongs to the first
+    /// local domain.
     fn own_mailbox(&self, sender: &Path<'_>, recipient: &Path<'_>) -> Option<NextHop> {
         let local_part = str::from_utf8(recipient.local_part()).ok()?;
         let domain = recipient.domain().map(Domain::new).or_else(|| self.local.primary_domain.clone())?;
@@ -416,7 +426,7 @@ impl RoutingTable {
         resolve_target(way, local_part, domain)
     }
 
-    /// The mailbox that every server must have (RFC 5321 §4.5.1), given without a domain.
+    /// Routes mail for a bare `Postmaster`, which every server must accept (RFC 5321 §4.5.1).
     fn route_postmaster(&self, access: Access, sender: &Path<'_>) -> Result<ResolvedRoute, RouteError> {
         const NAME: &str = "postmaster";
         if let Some(domain) = &self.local.primary_domain {
@@ -470,7 +480,7 @@ mod tests {
         Route { from, to: to.iter().map(|to| DomainPattern::parse(to).unwrap()).collect(), target: way }
     }
 
-    /// The local part of a relay for a.example, b.example and bücher.example, with the mailboxes ann and bob.
+    /// Local domains a.example, b.example and bücher.example, with the mailboxes ann, bob and a%b.
     fn local(aliases: &str, mailbox: Option<Mailbox>) -> LocalDomains {
         let domains: HashSet<_> = ["a.example", "b.example", "bücher.example"].map(Domain::new).into();
         let users: HashSet<Box<str>> = ["ann", "bob", "a%b"].map(Box::from).into();
@@ -498,7 +508,8 @@ mod tests {
         Router::new(local(aliases, Some(mailbox)), routes, RouteTarget::Mx(Mx::default()))
     }
 
-    /// The result as `554`, `550`, a next hop, or `address=next_hop` for each target of an alias.
+    /// Returns the result as `554`, `550`, a next hop, or `address=next_hop` for each target of an
+    /// alias.
     fn routed_to(router: &Router, access: Access, sender: &str, recipient: &str) -> String {
         let sender = Path::mailbox(sender.as_bytes()).unwrap();
         let wire = format!("<{recipient}>");
@@ -570,7 +581,8 @@ mod tests {
         }
     }
 
-    /// Addresses that have made other relays open. An untrusted client must not be able to send to any of them.
+    /// Addresses that have made other relays open. An untrusted client must not be able to send to
+    /// any of them.
     #[test]
     fn untrusted_clients_reach_local_mailboxes_only() {
         let rows = [
@@ -606,7 +618,7 @@ mod tests {
                 assert!(Path::parse(format!("<{recipient}>").as_bytes()).is_err(), "{recipient}");
                 continue;
             }
-            // Not even with the boss's address, because any client can use it as a sender.
+            // Not even with the boss's address, because any client can use it as its sender.
             for sender in ["", "s@x.example", "boss@a.example", "ann@a.example"] {
                 let told =
                     routed_to(&router, Access::Untrusted, sender, recipient).replace("smtp:bounces:25", "smtp:else:25");
@@ -660,7 +672,8 @@ mod tests {
         assert_eq!(routed_to(&router, Access::Untrusted, "", "ann@b.example"), "550");
         assert_eq!(routed_to(&router, Access::Trusted, "", "ann@b.example"), "550");
         assert!(router.has_route_for("a.example") && !router.has_route_for("b.example"));
-        // Without local domains, the smarthost has the postmaster, whom untrusted clients cannot reach.
+        // Without local domains, the smarthost has the postmaster, whom untrusted clients must not
+        // reach.
         let router = Router::new(LocalDomains::default(), routes(), RouteTarget::Mx(Mx::default()));
         assert_eq!(routed_to(&router, Access::Trusted, "", "Postmaster"), "smtp:smart:25");
         assert_eq!(routed_to(&router, Access::Untrusted, "", "Postmaster"), "550");
@@ -746,7 +759,7 @@ mod tests {
                 let domain = path.domain().map(|domain| String::from_utf8_lossy(domain).to_lowercase());
                 prop_assert!(matches!(domain.as_deref(), None | Some("a.example" | "b.example")), "{}", text);
                 prop_assert!(!path.local_part().iter().any(|octet| b"@%!".contains(octet)), "{}", text);
-                // Only an alias leads outside.
+                // Only an alias may lead outside.
                 match routed {
                     ResolvedRoute::Direct(next_hop) => prop_assert!(matches!(next_hop, NextHop::Maildir(_) | NextHop::Discard), "{}: {}", text, next_hop),
                     ResolvedRoute::Alias(all) => for (address, next_hop) in all {

@@ -1,4 +1,5 @@
-//! The next hop of a message, and how to connect to it. Equal next hops share connections.
+//! The next hop of a message, and how to connect to it. Messages with equal next hops share
+//! connections.
 use crate::qmgr::DestinationOrigin;
 use mailrun_net::{ClientSecurity, ClientTls, Endpoint, SessionResumption, TlsSetupError, Trust};
 use mailrun_smtp::client::StartTls;
@@ -21,31 +22,31 @@ pub(crate) enum NextHop {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lmtp {
     pub(crate) endpoint: Endpoint,
-    /// Maximum number of connections. `None` means the limit of all destinations.
+    /// Maximum number of connections. `None` means the limit that all destinations have.
     pub(crate) connections: Option<u32>,
 }
 
-/// An SMTP server, or several equivalent ones.
+/// An SMTP server, or several equivalent servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Smtp {
     pub(crate) target: SmtpTarget,
     pub(crate) security: NextHopTls,
     pub(crate) credentials: Option<Credentials>,
-    /// Maximum number of connections. `None` means the limit of all destinations.
+    /// Maximum number of connections. `None` means the limit that all destinations have.
     pub(crate) connections: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum SmtpTarget {
-    /// Listed servers, in order.
+    /// Listed servers, in the order in which they are tried.
     Hosts(Box<[TargetHost]>),
-    /// The mail exchangers of a domain, or the address in its literal (RFC 5321 §5.1).
+    /// The mail exchangers of a domain, or the address in an address literal (RFC 5321 §5.1).
     Domain { name: Box<str>, port: u16 },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TargetHost {
-    /// A name, or an address without brackets.
+    /// A host name, or an IP address without brackets.
     pub(crate) name: Box<str>,
     pub(crate) port: u16,
 }
@@ -54,21 +55,23 @@ pub(crate) struct TargetHost {
 pub(crate) struct NextHopTls {
     pub(crate) policy: TlsPolicy,
     pub(crate) insecure: bool,
-    /// CA to trust instead of the system's.
+    /// CA to trust instead of the system's CAs.
     pub(crate) ca_file: Option<Arc<CaFile>>,
-    /// The name that the certificate must have, also sent as SNI. The default is the host's name.
+    /// Name that the certificate must have, and that is sent as SNI. The default is the host's
+    /// name.
     pub(crate) server_name: Option<Box<str>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum TlsPolicy {
     None,
-    /// TLS if offered, without verification. Protects against passive eavesdroppers (RFC 7435).
+    /// TLS if the server offers it, without verification. This protects against passive
+    /// eavesdroppers (RFC 7435).
     #[default]
     Opportunistic,
-    /// Verified STARTTLS, or nothing is sent.
+    /// STARTTLS with verification. Without it, nothing is sent.
     Required,
-    /// Verified TLS before the greeting (RFC 8314).
+    /// TLS with verification, before the greeting (RFC 8314).
     Implicit,
 }
 
@@ -85,7 +88,8 @@ impl TlsPolicy {
     }
 }
 
-/// Certificates to trust, from a file. The file is reread when it changes, so it is identified by its name.
+/// Certificates to trust, from a file. The file is reread when it changes, so it is identified by
+/// its name.
 #[derive(Debug)]
 pub(crate) struct CaFile {
     pub(crate) path: PathBuf,
@@ -114,19 +118,19 @@ impl NextHopTls {
         }
     }
 
-    /// The TLS configuration for a host. Parses certificates, so call it once per next hop and host instead of per
-    /// connection.
+    /// Returns the TLS settings for a host. This parses certificates, so it should be called once
+    /// per next hop and host, and not for each connection.
     ///
     /// # Errors
-    /// If the certificates or the name cannot be used.
+    /// Fails if the certificates or the name cannot be used.
     pub(crate) fn client(&self, host: &str) -> Result<Option<ClientSecurity>, TlsSetupError> {
         self.client_trusting(host, self.ca_file.as_ref().map(|authority| authority.pem.clone()))
     }
 
-    /// As `client`, with `pem` as the current content of the CA file.
+    /// Like `client`, with `pem` as the current content of the CA file.
     ///
     /// # Errors
-    /// If the certificates or the name cannot be used.
+    /// Fails if the certificates or the name cannot be used.
     pub(crate) fn client_trusting(
         &self,
         host: &str,
@@ -148,7 +152,8 @@ impl NextHopTls {
 }
 
 impl NextHop {
-    /// A next hop for mail without a route. Its domain does not exist (RFC 2606 §2), so the sender is notified.
+    /// Returns a next hop for mail without a route. Its domain does not exist (RFC 2606 §2), so the
+    /// sender is notified.
     pub(crate) fn unroutable() -> Self {
         let to = SmtpTarget::Domain { name: "invalid".into(), port: 25 };
         Self::Smtp(Arc::new(Smtp { target: to, security: NextHopTls::default(), credentials: None, connections: None }))
@@ -162,7 +167,8 @@ impl NextHop {
         }
     }
 
-    /// The mailbox, if all addresses lead to one: then a message arrives there once.
+    /// Returns the mailbox, if all recipients with this next hop have the same one. A message is
+    /// then delivered to it only once.
     pub(crate) fn mailbox(&self) -> Option<&Path> {
         match self {
             Self::Maildir(path) => Some(path),
@@ -170,7 +176,7 @@ impl NextHop {
         }
     }
 
-    /// Maximum number of connections. `None` means the limit of all next hops.
+    /// Maximum number of connections. `None` means the limit that all next hops have.
     pub(crate) fn connections(&self) -> Option<u32> {
         match self {
             Self::Discard | Self::Maildir(_) => None,
@@ -190,7 +196,8 @@ impl Hash for Lmtp {
 }
 
 impl Hash for Smtp {
-    /// Hashes only target and policy, which distinguish nearly all next hops. Equality compares all fields.
+    /// Hashes only target and policy, which distinguish nearly all next hops. Equality compares all
+    /// fields.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.target.hash(state);
         self.security.policy.hash(state);
@@ -198,7 +205,7 @@ impl Hash for Smtp {
 }
 
 impl fmt::Display for NextHop {
-    /// Formats the next hop for logs, metrics and `mailrun queue`. Contains no secrets.
+    /// Formats the next hop for logs, metrics and `mailrun queue`, without secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Discard => f.write_str("discard"),

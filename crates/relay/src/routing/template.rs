@@ -1,4 +1,5 @@
-//! Maildir paths with placeholders for user and domain: `/var/mail/{domain}/{user}`. No address can lead out of them.
+//! Maildir paths with placeholders for user and domain, such as `/var/mail/{domain}/{user}`. No
+//! address can lead out of them.
 use std::path::{Component, Path, PathBuf};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +16,7 @@ impl MaildirTemplate {
     /// Parses a template.
     ///
     /// # Errors
-    /// The reason why the text is invalid.
+    /// Returns the reason why the text is invalid.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Err("\"\" is not a valid path; use something like \"/var/mail/{domain}/{user}\"".to_owned());
@@ -44,13 +45,14 @@ impl MaildirTemplate {
         self
     }
 
-    /// Reports whether each user has a path of its own.
+    /// Returns true if each user has a path of their own.
     pub(crate) fn names_users(&self) -> bool {
         self.0.contains(&PathSegment::User)
     }
 
-    /// The path for a user (without quotes and in lower case) of a domain in [`mailrun_smtp::Domain`]'s form. `None` if
-    /// one of them would change the path's structure.
+    /// Returns the path for a user of a domain. The user must be without quotes and in lower case,
+    /// and the domain in [`mailrun_smtp::Domain`]'s form. Returns `None` if one of them would
+    /// change the structure of the path.
     pub(crate) fn fill(&self, user: &str, domain: &str) -> Option<PathBuf> {
         let mut path = String::new();
         for piece in &self.0 {
@@ -64,7 +66,7 @@ impl MaildirTemplate {
     }
 }
 
-/// The name, if it is a single path component that is not hidden.
+/// Returns the name if it is a single path component that is not hidden.
 fn safe_component(name: &str) -> Option<&str> {
     let is_one =
         matches!(Path::new(name).components().collect::<Vec<_>>()[..], [Component::Normal(only)] if only == name);

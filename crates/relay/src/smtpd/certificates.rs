@@ -1,5 +1,5 @@
-//! Rereads certificate files when they change. This happens on a separate thread, so that a hanging file system cannot
-//! keep the relay from stopping.
+//! Rereads certificate files when they change. A separate thread does this, so that a hanging file
+//! system cannot keep the relay from stopping.
 use crate::context::RelayContext;
 use crate::log_target::LOG_TARGET;
 use anyhow::{Context, Result};
@@ -9,10 +9,11 @@ use std::time::Duration;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Starts the thread, which watches the files of listeners and routes until the process ends.
+/// Starts the thread, which watches the certificate files of listeners and routes until the process
+/// ends.
 ///
 /// # Errors
-/// If the thread cannot be started.
+/// Fails if the thread cannot be started.
 pub(crate) fn watch(context: &Arc<RelayContext>) -> Result<()> {
     let context = Arc::clone(context);
     let mut listeners = CertificateReloader::new(&context);
@@ -37,7 +38,8 @@ impl CertificateReloader {
     fn new(context: &RelayContext) -> Self {
         let edition = context.config_version();
         let config = context.config();
-        // The listeners keep the TLS configuration of the start, whose certificates are renewed in place.
+        // The listeners keep the TLS settings of the start, whose certificates are renewed in
+        // place.
         let own = context.initial_config().tls.as_ref().zip(config.tls.as_ref());
         Self {
             watch: own.map(|(first, now)| TlsWatch::new(now.files.clone(), first.setup.clone())),

@@ -1,4 +1,5 @@
-//! AUTH in a relay's session: decides whether a proof may be checked, counts the outcome, and logs failures.
+//! AUTH in a relay's session. Decides whether a proof may be checked, counts the outcome, and logs
+//! failures.
 use crate::config::Config;
 use crate::context::RelayContext;
 use crate::log_target::LOG_TARGET;
@@ -14,22 +15,22 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The reply to clients whose logins are locked.
+/// Reply to clients whose logins are locked.
 static LOCKED_REPLY: Reply = Reply::fixed("421 4.7.0 Too many failed logins, try again later\r\n");
 
-/// The reply to a login that waited too long for others that are being checked (RFC 4954 §6). It does not count as
-/// failed.
+/// Reply to a login that waited too long for others that are being checked (RFC 4954 §6). It does
+/// not count as failed.
 static BUSY_REPLY: Reply = Reply::fixed("454 4.7.0 Too many logins at the same time, try again later\r\n");
 
-/// Maximum time that a login waits for others that are being checked, which is below clients' time limits; and the
-/// polling interval.
+/// Longest time that a login waits for others that are being checked. It is shorter than the time
+/// limits of clients. The second constant is the polling interval.
 const CHARGE_TIMEOUT: Duration = Duration::from_secs(60);
 const CHARGE_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(crate) struct SessionLogins {
     context: Arc<RelayContext>,
     config: Arc<Config>,
-    /// `None` if the address is not counted.
+    /// Key under which the client's failures are counted. `None` if they are not counted.
     client: Option<ClientKey>,
     /// The attempt whose outcome the session will report.
     attempt: Option<Rc<LoginAttempt>>,
@@ -41,7 +42,7 @@ struct LoginAttempt {
     client: Option<ClientKey>,
     user: String,
     mechanism: Mechanism,
-    /// Budget that the login was charged to, until it has succeeded or failed.
+    /// Budget to which the login was charged, until it has succeeded or failed.
     charged_to: Cell<Option<LoginBudget>>,
 }
 
@@ -70,7 +71,7 @@ impl SessionLogins {
         attempt
     }
 
-    /// Checks name and password after the login's delay.
+    /// Checks name and password after the delay of the login.
     pub(crate) fn check(&mut self, auth: &Auth<'_>) -> Answer {
         let Proof::Shown(shown) = auth.proof else {
             return Answer::Reply(ReplyReason::AuthUnavailable.reply().clone());
@@ -81,8 +82,8 @@ impl SessionLogins {
         attempt.after_delay(move |attempt| attempt.check(&shown))
     }
 
-    /// Returns the secret that a digest is compared with. CRAM-MD5 has already sent its digest, so this counts as a
-    /// guess; SCRAM-SHA-256 sends its own later.
+    /// Returns the secret that a digest is compared with. CRAM-MD5 has already sent its digest, so
+    /// this counts as a guess. SCRAM-SHA-256 sends its digest later.
     pub(crate) fn look_up(&mut self, auth: &Auth<'_>) -> Answer {
         let attempt = self.begin(auth);
         if auth.mechanism == Mechanism::ScramSha256 {
@@ -91,7 +92,7 @@ impl SessionLogins {
         attempt.after_delay(LoginAttempt::secret)
     }
 
-    /// Allows the check of a received proof after the login's delay.
+    /// Allows the check of a received proof after the delay of the login.
     pub(crate) fn proof(&self) -> Answer {
         let Some(attempt) = self.attempt.clone() else {
             return Answer::Reply(ReplyReason::AuthUnavailable.reply().clone());
@@ -99,7 +100,7 @@ impl SessionLogins {
         attempt.after_delay(|_| Answer::Yes)
     }
 
-    /// Records the session's comparison.
+    /// Records the result of the session's comparison.
     pub(crate) fn ended(&mut self, outcome: LoginOutcome) {
         if let Some(attempt) = self.attempt.take() {
             attempt.record_outcome(outcome);
@@ -149,7 +150,7 @@ impl LoginAttempt {
         Ok(())
     }
 
-    /// Charges the login once few enough others are being checked.
+    /// Charges the login when few enough other logins are being checked.
     async fn charge_when_free(&self) -> Result<(), Reply> {
         let limit = clock::now() + CHARGE_TIMEOUT;
         loop {
@@ -162,7 +163,7 @@ impl LoginAttempt {
         }
     }
 
-    /// Counts a login that was not checked, and returns its reply.
+    /// Counts a login that was not checked, and returns the reply to it.
     fn refused(&self, reply: &Reply) -> Reply {
         self.context.counters.logins_refused.add(1);
         reply.clone()
@@ -180,7 +181,7 @@ impl LoginAttempt {
         Answer::Secret(self.config.users.as_deref().and_then(|users| users.secret(&auth)))
     }
 
-    /// Counts the outcome of the proof, if one was checked.
+    /// Counts the outcome of the proof, if a proof was checked.
     fn record_outcome(&self, outcome: LoginOutcome) {
         let Some(account) = self.charged_to.take() else { return };
         let guard = &self.context.login_guard;
@@ -203,7 +204,7 @@ pub(crate) fn log_summaries(context: &RelayContext) {
     log(context, &context.login_guard.summaries(clock::now()));
 }
 
-/// The format of these lines is documented, because fail2ban reads them.
+/// Writes log lines. Their format is documented, because fail2ban reads them.
 fn log(context: &RelayContext, lines: &[LoginLogLine]) {
     let local = |client: &Option<ClientKey>| client.map_or_else(|| "uncounted".to_owned(), |client| client.to_string());
     for line in lines {

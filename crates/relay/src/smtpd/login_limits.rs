@@ -1,14 +1,19 @@
-//! Failed logins: limits by client address and user name, the delay of the next login, and the log lines.
+//! Handles failed logins: limits for each client address and user name, the delay of the next login,
+//! and the log lines.
 //!
 //! ```text
-//! AUTH ── wait ──▶ 0 s, 1 s, 2 s, 4 s … ── charge ──▶ the proof is checked ──▶ succeeded │ failed ──▶ a line of log
-//! └────────── locked ──────────────┴──▶ 421 4.7.0, and the proof is not checked
+//! AUTH ── wait 0 s, 1 s, 2 s, 4 s … ──▶ charge ──▶ the proof is checked ──▶ succeeded
+//!               │                         │                       └───────▶ failed: a log line
+//!               └──────── locked ─────────┴──▶ 421 4.7.0, and the proof is not checked
 //! ```
-//! A login is charged before it is checked, and a success returns the charge. However many connections guess at the
-//! same time, no more guesses are checked than may fail. If as many logins are being checked as may still fail, the
-//! next one waits until one of them is done, so correct logins are only delayed. A client that has logged in as a user
-//! before has its own budget for that user: neither guesses from elsewhere nor a neighbour behind the same address can
-//! lock it out. Existing and unknown users are treated alike. The module does no I/O: the time is an argument.
+//! A login is charged before it is checked, and a success returns the charge. Therefore no more
+//! guesses are checked than may fail, however many connections guess at the same time. If as many
+//! logins are being checked as may still fail, the next one waits until one of them is done, so
+//! correct logins are only delayed.
+//!
+//! A client that has logged in as a user before has a budget of its own for that user. Neither
+//! guesses from elsewhere nor a neighbour behind the same address can lock it out. Existing and
+//! unknown users are treated alike. The module does no I/O: the time is an argument.
 use crate::config::LoginLimits;
 use mailrun_net::ClientKey;
 use mailrun_net::recent::{RecentMap, Shards};
@@ -17,17 +22,20 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Maximum number of addresses, user names, and pairs in memory. The latest of each are kept, at some 100 bytes each.
+/// Maximum number of addresses, of user names, and of pairs in memory. The latest of each are kept,
+/// at about 100 bytes each.
 const MAX_REMEMBERED: usize = 65_536;
-/// Maximum delay of a login, as in Dovecot. With a longer one, clients would give up before the answer.
+/// Maximum delay of a login, as in Dovecot. With a longer delay, clients would give up before the
+/// answer.
 const MAX_DELAY: Duration = Duration::from_secs(15);
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// Clients whose failures are logged separately. Failures of further ones are summed up in one line.
+/// Maximum number of clients whose failures are logged separately. Failures of other clients are
+/// summed up in one line.
 const MAX_LOGGED_CLIENTS: usize = 1000;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoginIdentity<'a> {
-    /// `None` if its address is not counted.
+    /// Key of the client. `None` if its failures are not counted.
     pub(crate) client: Option<ClientKey>,
     pub(crate) user: &'a str,
 }
@@ -39,24 +47,24 @@ pub(crate) struct LoginLocked;
 pub(crate) enum LoginRefusal {
     /// Too many logins have failed.
     Locked,
-    /// As many logins are being checked as may still fail.
+    /// The number of logins that are being checked equals the number that may still fail.
     Busy,
 }
 
-/// The budget that a login was charged to. Its outcome is counted there too.
+/// Budget to which a login is charged. The outcome of the login is counted there as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoginBudget {
-    /// The pair of address and user, which has logged in before.
+    /// Budget of a pair of address and user that has logged in before.
     Pair,
-    /// The address, if it counts, and the user.
+    /// Budget of the address, if it counts, and budget of the user.
     Shared,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LoginLogLine {
-    /// The failures of a client since the last line about it, with its last user and method.
+    /// Failures of a client since the last line about it, with the last user and method.
     Failed { client: Option<ClientKey>, user: String, method: &'static str, attempts: u64 },
-    /// Failures of clients that there was no room to count separately.
+    /// Failures of clients for which there was no room to count them separately.
     Others { attempts: u64 },
     /// A client or a user has had too many failures.
     Locked { client: Option<ClientKey>, user: Option<String>, for_s: u64 },
@@ -64,9 +72,9 @@ pub(crate) enum LoginLogLine {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct FailureRecord {
-    /// Within the period that began at `since`.
+    /// Number of failures within the period that began at `since`.
     failures: u32,
-    /// Logins that were charged and have neither succeeded nor failed yet.
+    /// Number of logins that were charged and have neither succeeded nor failed yet.
     pending: u32,
     since: Duration,
     locked_until: Duration,
@@ -97,7 +105,7 @@ impl FailureRecord {
     }
 
     fn charge(&mut self, most: u32, now: Duration) -> Result<(), LoginRefusal> {
-        // A reload may have lowered the limit, and then waiting for others would be useless.
+        // If a reload has lowered the limit, waiting for other logins would be useless.
         if self.is_locked(now) || self.failures >= most {
             return Err(LoginRefusal::Locked);
         }
@@ -112,7 +120,7 @@ impl FailureRecord {
         self.pending = self.pending.saturating_sub(1);
     }
 
-    /// Counts a failure. Returns whether it locks the account.
+    /// Counts a failure. Returns true if it locks the account.
     fn fail(&mut self, most: u32, limits: &LoginLimits, now: Duration) -> bool {
         self.give_back();
         self.failures += 1;
@@ -127,7 +135,8 @@ impl FailureRecord {
 #[derive(Debug)]
 pub(crate) struct LoginGuard {
     clients: Shards<RecentMap<ClientKey, FailureRecord>>,
-    /// Records by the hash of a user name, because untrusted clients choose names, which may be long.
+    /// Records by the hash of a user name. Names are not stored, because untrusted clients choose
+    /// them and they may be long.
     users: Shards<RecentMap<u64, FailureRecord>>,
     /// Records of clients that have logged in before.
     pairs: Shards<RecentMap<(Option<ClientKey>, u64), FailureRecord>>,
@@ -146,10 +155,10 @@ impl LoginGuard {
         }
     }
 
-    /// The delay of a login before it is checked.
+    /// Returns the delay of a login before it is checked.
     ///
     /// # Errors
-    /// If it must not be checked at all.
+    /// Fails if the login must not be checked at all.
     pub(crate) fn wait(
         &self,
         who: LoginIdentity<'_>,
@@ -164,10 +173,11 @@ impl LoginGuard {
         if is_locked { Err(LoginLocked) } else { Ok(wait) }
     }
 
-    /// Charges a login before it is checked. [`LoginGuard::succeeded`] or [`LoginGuard::failed`] must follow.
+    /// Charges a login before it is checked. [`LoginGuard::succeeded`] or [`LoginGuard::failed`]
+    /// must follow.
     ///
     /// # Errors
-    /// If it must not be checked, or not now.
+    /// Fails if the login must not be checked, or not now.
     pub(crate) fn charge(
         &self,
         who: LoginIdentity<'_>,
@@ -183,7 +193,7 @@ impl LoginGuard {
             refusal.is_some()
         });
         let Some(refusal) = refusal else { return Ok(account) };
-        // If the address is refused, the user is not charged, and vice versa.
+        // If the address is refused, the user must not be charged, and vice versa.
         self.any_record(account, who, limits, now, |record, _| {
             let is_charged = charged > 0;
             if is_charged {
@@ -206,7 +216,8 @@ impl LoginGuard {
         self.pairs.lock(&pair).get_or_insert_with(pair, fresh).clear_failures(now);
     }
 
-    /// Counts the failure of a login that was charged to `budget`. Returns the lines to log at once.
+    /// Counts the failure of a login that was charged to `account`. Returns the lines to log at
+    /// once.
     pub(crate) fn failed(
         &self,
         who: LoginIdentity<'_>,
@@ -222,7 +233,8 @@ impl LoginGuard {
             locked.push(record.fail(most, limits, now));
             false
         });
-        // The same order as in `any_record`: the address, if it counts, then the user; or both as a pair.
+        // The order is that of `any_record`: the address, if it counts, and then the user, or both
+        // as a pair.
         let named = || Some(who.user.to_owned());
         let whose: Vec<_> = match (account, who.client) {
             (LoginBudget::Pair, client) => vec![(client, named())],
@@ -234,7 +246,7 @@ impl LoginGuard {
         lines
     }
 
-    /// Lines that are due for the log, about failures that were not logged at once.
+    /// Returns the lines that are due for the log, about failures that were not logged at once.
     pub(crate) fn summaries(&self, now: Duration) -> Vec<LoginLogLine> {
         self.log().summaries(now)
     }
@@ -247,14 +259,15 @@ impl LoginGuard {
         (who.client, self.hasher.hash_one(who.user))
     }
 
-    /// The budget that currently applies to a login.
+    /// Returns the budget that currently applies to a login.
     fn budget(&self, who: LoginIdentity<'_>) -> LoginBudget {
         let pair = self.pair(who);
         let has_logged_in = self.pairs.lock(&pair).get_mut(&pair).is_some();
         if has_logged_in { LoginBudget::Pair } else { LoginBudget::Shared }
     }
 
-    /// Calls `each` with the budget's records and the failures that each may have, until it returns true.
+    /// Calls `each` with the records of the budget, and with the number of failures that each may
+    /// have, until it returns true.
     fn any_record(
         &self,
         account: LoginBudget,
@@ -286,7 +299,7 @@ impl LoginGuard {
     }
 }
 
-/// Failures to be logged: the first of a client at once, the rest once a minute.
+/// Failures to be logged: the first failure of a client at once, and the others once a minute.
 #[derive(Debug, Default)]
 struct FailureLog {
     clients: HashMap<Option<ClientKey>, FailureSummary>,
@@ -302,7 +315,7 @@ struct FailureSummary {
     attempts: u64,
 }
 
-/// Maximum bytes of a user name in the log.
+/// Maximum length of a user name in the log, in characters.
 const MAX_LOGGED_NAME: usize = 256;
 
 impl FailureLog {
@@ -363,7 +376,7 @@ mod tests {
         LoginIdentity { client: client(last), user }
     }
 
-    /// Logs in at this time. Returns whether the login was checked.
+    /// Logs in at this time. Returns true if the login was checked.
     fn log_in(guard: &LoginGuard, who: LoginIdentity<'_>, is_right: bool, now: Duration) -> bool {
         let limits = LoginLimits::default();
         let charged = guard.charge(who, &limits, now);
@@ -381,7 +394,7 @@ mod tests {
         let limits = LoginLimits::default();
         for round in 0..5 {
             let now = SECOND * (round + 1);
-            // First as untrusted clients, then as a client that has logged in before.
+            // In the first round the client is unknown, and later it has logged in before.
             let charged: Vec<LoginBudget> =
                 (0..10).map(|_| guard.charge(identity_of(1, "ann"), &limits, now).unwrap()).collect();
             assert_eq!(guard.charge(identity_of(1, "ann"), &limits, now), Err(LoginRefusal::Busy));
@@ -447,11 +460,13 @@ mod tests {
         assert_eq!(guesses, 100);
         assert_eq!(guard.wait(identity_of(2, "ann"), &limits, SECOND * 3), Err(LoginLocked));
         assert_eq!(guard.wait(identity_of(1, "ann"), &limits, SECOND * 3), Ok(Duration::ZERO));
-        // A neighbour behind the same address fails as another user. This locks the address, but not ann.
+        // A neighbour behind the same address fails as another user. This must lock the address,
+        // but not ann.
         let guesses = (0..20).filter(|_| log_in(&guard, identity_of(1, "bob"), false, SECOND * 4)).count();
         assert_eq!(guesses, 10);
         assert!(log_in(&guard, identity_of(1, "ann"), true, SECOND * 5));
-        // Guesses as ann have no larger limit than those as any other user.
+        // Guesses at ann's password must have no larger limit than those at any other user's
+        // password.
         let guesses = (0..20).filter(|_| log_in(&guard, identity_of(1, "ann"), false, SECOND * 6)).count();
         assert_eq!(guesses, 10);
         assert!(!log_in(&guard, identity_of(1, "ann"), true, SECOND * 7));
@@ -537,8 +552,8 @@ mod tests {
     }
 
     proptest! {
-        /// With guesses of any origin and time, no period and its lock check more guesses than may fail, by address and
-        /// by user. A correct login changes nothing for others.
+        /// With guesses of any origin and time, a period with its lock must not check more guesses
+        /// than may fail, by address and by user. A correct login must change nothing for others.
         #[test]
         fn no_more_guesses_are_checked_than_may_fail(
             steps in prop::collection::vec((0..120_u64, 0..6_u8, 0..4_u8, 0..20_u8), 1..400)
@@ -571,7 +586,8 @@ mod tests {
                     by_address += u32::from(other_address == address);
                     by_user += u32::from(other_user == user);
                 }
-                // Two periods may meet: failures at the end of one, and failures in the next until it is locked.
+                // Two periods may meet: failures at the end of one, and failures in the next until
+                // it is locked.
                 prop_assert!(by_address < 2 * limits.failures && by_user < 2 * limits.user_failures);
             }
         }

@@ -1,22 +1,26 @@
-//! Limits the memory for incoming mail that sessions hold until the spool has it.
+//! Limits the memory for incoming mail, which sessions hold until the spool has stored it.
 //!
 //! ```text
-//! ┌───────────── MemoryBudget ──────────────┐
-//! RCPT, bytes ── grow ───▶ │ untrusted ▓▓▓▓▓▓▓░░░░░│ reserve ░░░░░░░ │ ── the receipt ──▶ given back
+//!                          ┌───────────── MemoryBudget ──────────────┐
+//! RCPT, bytes ── grow ───▶ │ untrusted ▓▓▓▓▓▓▓░░░░░│ reserve ░░░░░░░ │ ── receipt ──▶ given back
 //! DATA, BDAT  ── admit ──▶ │ trusted ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░░░░ │
-//! ▲       └─────────────────────────────────────────┘
-//! └─ no room: 354 waits for a while, then 452 4.3.1
+//!                 ▲        └─────────────────────────────────────────┘
+//!                 └─ no room: 354 waits for a while, then 452 4.3.1
 //! ```
-//! Received bytes are charged, with a little in advance. Announced sizes are not charged, because otherwise a client
-//! that announces much and sends nothing would keep all others out. Untrusted clients leave a reserve to clients in
-//! `networks` and to those that have logged in. Each untrusted address has a share, which it may exceed only while a
-//! quarter of the untrusted part is free (less, if that could not hold the longest message).
+//! Received bytes are charged, with a little in advance. Announced sizes are not charged, because a
+//! client that announces much and sends nothing would keep all others out. Untrusted clients leave
+//! a reserve to clients in `networks` and to clients that have logged in. Each untrusted address
+//! has a share, which it may exceed only while a quarter of the untrusted part is free (or less, if
+//! that part could not hold the longest message).
 //!
-//! New messages wait; those in progress never do. If all messages without room waited, sessions with half a message
-//! each would wait for each other until they time out. If all were rejected, a burst of a tenth of a second would turn
-//! clients away for the minutes until their next attempt (RFC 5321 §4.5.4.1). So the 354 is delayed, within the two
-//! minutes that a client waits for it (§4.5.3.2.5). A message that outgrows the free room releases its memory at once,
-//! is read to its end and answered with 452 (§4.2.2: insufficient system storage), and the others go on. Because each
+//! New messages wait, but messages in progress never do. If all messages without room waited,
+//! sessions with half a message each would wait for each other until they time out. If all were
+//! rejected, a burst of a tenth of a second would turn clients away for the minutes until their
+//! next attempt (RFC 5321 §4.5.4.1). For this reason, the 354 is delayed, within the two minutes
+//! that a client waits for it (§4.5.3.2.5).
+//!
+//! A message that outgrows the free room releases its memory at once. It is read to its end and
+//! gets 452 (§4.2.2: insufficient system storage), while the other messages continue. Because each
 //! part can hold the longest message, one of them always finishes.
 use mailrun_net::recent::Shards;
 use mailrun_net::{ClientKey, Timer, clock};
@@ -30,14 +34,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Reservations grow in units of this size, so that a small message reserves only once.
+/// Unit in which reservations grow, in bytes. A small message then reserves only once.
 const GROWTH_BYTES: u64 = 4096;
-/// Maximum time that a message waits for room. It is longer than any burst, and shorter than the time-out of clients
-/// that wait less than RFC 5321 §4.5.3.2.5 requires.
+/// Longest time that a message waits for room. It is longer than any burst, and shorter than the
+/// time-out of clients that wait less than RFC 5321 §4.5.3.2.5 requires.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum bytes reserved for a message before its first byte: the size of most messages.
+/// Maximum number of bytes that are reserved for a message before its first byte. It is the size of
+/// most messages.
 const INITIAL_BYTES_LIMIT: u64 = 16 << 10;
-/// Divisor of the untrusted part that gives the share of one address when little is left. Sixteen addresses fill it.
+/// Part of the untrusted bytes that is the share of one address when little is left, as a divisor.
+/// Sixteen addresses use up everything.
 const CLIENT_SHARE_DIVISOR: u64 = 16;
 
 /// The bytes that the sessions of all workers may hold.
@@ -45,12 +51,13 @@ const CLIENT_SHARE_DIVISOR: u64 = 16;
 pub(crate) struct MemoryBudget {
     limit: u64,
     used: AtomicU64,
-    /// The limit of untrusted clients, a part of `limit`. `untrusted_used` is their part of `used`.
+    /// Limit of untrusted clients, which is a part of `limit`. `untrusted_used` is their part of
+    /// `used`.
     untrusted_limit: u64,
-    /// Bytes that untrusted clients may use before shares apply.
+    /// Number of bytes that untrusted clients may use before shares apply.
     unshared_limit: u64,
     untrusted_used: AtomicU64,
-    /// Shares of connected untrusted clients.
+    /// Shares of the untrusted clients that are connected.
     shares: Shards<HashMap<ClientKey, Arc<ClientShare>>>,
     trusted: AdmissionQueue,
     untrusted: AdmissionQueue,
@@ -65,7 +72,7 @@ struct ClientShare {
 
 #[derive(Clone, Debug, Default)]
 enum ReservationOwner {
-    /// A client in `networks`, or one that has logged in.
+    /// A client in `networks`, or a client that has logged in.
     #[default]
     Trusted,
     Untrusted(Arc<ClientShare>),
@@ -78,7 +85,7 @@ struct AdmissionQueue {
     has_waiters: AtomicBool,
 }
 
-/// Waiting messages, the first in front.
+/// Waiting messages, in the order of their arrival.
 #[derive(Debug, Default)]
 struct AdmissionWaiters {
     waiting: VecDeque<(u64, Waker)>,
@@ -98,7 +105,8 @@ fn try_add(used: &AtomicU64, bytes: u64, limit: u64) -> bool {
 }
 
 impl MemoryBudget {
-    /// Creates a budget of so many bytes. Each part can hold the longest message, even if that exceeds the limit.
+    /// Creates a budget of this many bytes. Each part can hold the longest message, even if that
+    /// exceeds the limit.
     pub(crate) fn new(limit_bytes: u64, longest_message: u64) -> Arc<Self> {
         let three_quarters = limit_bytes / 4 * 3 / GROWTH_BYTES * GROWTH_BYTES;
         let untrusted_limit = three_quarters.max(longest_message.next_multiple_of(GROWTH_BYTES));
@@ -172,7 +180,7 @@ impl MemoryBudget {
         }
     }
 
-    /// The share of an untrusted address, which all its connections use.
+    /// Returns the share of an untrusted address, which all its connections use.
     fn share(&self, client: ClientKey) -> Arc<ClientShare> {
         let mut shares = self.shares.lock(&client);
         Arc::clone(shares.entry(client).or_insert_with(|| Arc::new(ClientShare { client, used: AtomicU64::new(0) })))
@@ -181,7 +189,7 @@ impl MemoryBudget {
     /// Forgets the share of an address that has no other connection.
     fn forget(&self, share: Arc<ClientShare>) {
         let mut shares = self.shares.lock(&share.client);
-        // The references of the table and of this function.
+        // These two references are those of the table and of this function.
         if Arc::strong_count(&share) <= 2 {
             shares.remove(&share.client);
         }
@@ -189,8 +197,8 @@ impl MemoryBudget {
 }
 
 impl AdmissionQueue {
-    /// Wakes the first waiter to look for room. A message joins the queue before it looks, so at least one of the two
-    /// notices the other.
+    /// Wakes the first waiter to look for room. A message joins the queue before it looks for room,
+    /// so at least one of the two notices the other.
     fn wake(&self) {
         if self.has_waiters.load(Ordering::SeqCst) {
             self.waiters().wake_first();
@@ -201,7 +209,7 @@ impl AdmissionQueue {
         self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes a waiter from the queue, and wakes the next.
+    /// Removes a waiter from the queue, and wakes the next one.
     fn remove(&self, number: u64) {
         let mut waiters = self.waiters();
         waiters.waiting.retain(|(other, _)| *other != number);
@@ -218,7 +226,7 @@ impl AdmissionWaiters {
     }
 }
 
-/// Bytes that one session holds. They are released on drop.
+/// Bytes that one session holds. They are released when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     budget: Arc<MemoryBudget>,
@@ -234,17 +242,18 @@ pub(crate) enum AdmissionDecision {
 }
 
 impl Reservation {
-    /// Creates the reservation of a trusted client, until [`Self::charge_untrusted`] changes its owner.
+    /// Creates the reservation of a trusted client. [`Self::charge_untrusted`] can change its
+    /// owner.
     pub(crate) fn new(budget: &Arc<MemoryBudget>) -> Rc<Self> {
         Rc::new(Self { budget: Arc::clone(budget), held: Cell::new(0), owner: RefCell::default() })
     }
 
-    /// From now on, charges a trusted client.
+    /// Charges a trusted client from now on.
     pub(crate) fn charge_trusted(&self) {
         self.set_owner(ReservationOwner::Trusted);
     }
 
-    /// From now on, charges this address.
+    /// Charges this address from now on.
     pub(crate) fn charge_untrusted(&self, client: ClientKey) {
         self.set_owner(ReservationOwner::Untrusted(self.budget.share(client)));
     }
@@ -256,7 +265,7 @@ impl Reservation {
         }
     }
 
-    /// Grows the reservation to so many bytes in all. Returns whether there is room.
+    /// Grows the reservation to this many bytes in total. Returns true if there is room.
     pub(crate) fn grow(&self, bytes: u64) -> bool {
         self.try_grow(bytes).is_ok()
     }
@@ -272,12 +281,12 @@ impl Reservation {
         Ok(())
     }
 
-    /// Asks to begin a message with an envelope of this size. If it may not begin at once, it must wait for its
-    /// [`PendingAdmission`].
+    /// Asks to begin a message with an envelope of this size. If the message may not begin at once,
+    /// it must wait for its [`PendingAdmission`].
     pub(crate) fn admit(self: &Rc<Self>, envelope_bytes: u64, announced: Option<u64>) -> AdmissionDecision {
         let first = announced.map_or(INITIAL_BYTES_LIMIT, |bytes| bytes.min(INITIAL_BYTES_LIMIT));
         let bytes = envelope_bytes.saturating_add(first);
-        // A later message must not pass those that wait.
+        // A later message must not pass the messages that wait.
         let has_waiters = self.budget.queue(&self.owner.borrow()).has_waiters.load(Ordering::SeqCst);
         if !has_waiters {
             match self.try_grow(bytes) {
@@ -295,7 +304,7 @@ impl Reservation {
         self.budget.give_back(&self.owner.borrow(), self.held.take());
     }
 
-    /// Resets the session's reservation to nothing. Its bytes stay reserved for its last message.
+    /// Resets the session's reservation to nothing. Its bytes stay reserved for the last message.
     pub(crate) fn detach(self: &Rc<Self>) -> DetachedReservation {
         DetachedReservation {
             bytes: self.held.take(),
@@ -315,7 +324,8 @@ impl Drop for Reservation {
 #[derive(Debug)]
 pub(crate) struct DetachedReservation {
     bytes: u64,
-    /// Dropped before the reservation, which may then hold the last reference to it.
+    /// Owner of the bytes. It must be dropped before the reservation, which may then hold the last
+    /// reference to the owner.
     owner: ReservationOwner,
     reservation: Rc<Reservation>,
 }
@@ -326,7 +336,8 @@ impl Drop for DetachedReservation {
     }
 }
 
-/// A waiting message. Ready when it is admitted (`true`), or has waited long enough.
+/// A waiting message. The future is ready when the message is admitted (`true`), or has waited long
+/// enough.
 #[must_use = "a message is admitted only by waiting"]
 #[derive(Debug)]
 pub(crate) struct PendingAdmission {
@@ -338,7 +349,7 @@ pub(crate) struct PendingAdmission {
 }
 
 impl PendingAdmission {
-    /// Joins the queue, and reports whether it is the first.
+    /// Joins the queue. Returns true if the message is the first in the queue.
     fn is_first(&mut self, waker: &Waker) -> bool {
         let owner = self.reservation.owner.borrow();
         let queue = self.reservation.budget.queue(&owner);
@@ -356,7 +367,8 @@ impl PendingAdmission {
         waiters.waiting.front().is_some_and(|(first, _)| *first == number)
     }
 
-    /// Looks for room: true if admitted, false if refused, `None` while it waits.
+    /// Looks for room. Returns true if the message is admitted, false if it is refused, and `None`
+    /// while it must wait.
     fn try_admit(&mut self, waker: &Waker) -> Option<bool> {
         if !self.is_first(waker) {
             return None;
@@ -364,7 +376,8 @@ impl PendingAdmission {
         match self.reservation.try_grow(self.bytes) {
             Ok(()) => Some(true),
             Err(BudgetExceeded::Room) => None,
-            // Other clients of its address have taken more meanwhile, and it must not keep others waiting.
+            // Other clients with this address have taken more meanwhile. The message must not keep
+            // others waiting.
             Err(BudgetExceeded::Share) => Some(false),
         }
     }
@@ -406,7 +419,7 @@ mod tests {
         }
     }
 
-    /// A session that tries to begin a message, and the result.
+    /// A session that tries to begin a message.
     struct AdmissionFixture {
         reservation: Rc<Reservation>,
         wakes: Arc<AdmissionWakes>,
@@ -430,7 +443,7 @@ mod tests {
         fn is_admitted(&mut self) -> bool {
             let waker = Waker::from(Arc::clone(&self.wakes));
             let pending = self.admission.as_mut().expect("it waits");
-            // These tests do not poll the timer: the budget is full, or there is room.
+            // These tests do not poll the timer, because the budget is full or there is room.
             let looked = pending.try_admit(&waker);
             if looked.is_some() {
                 self.admission = None;
@@ -473,7 +486,7 @@ mod tests {
         assert!(!third.begins(Some(1)), "there is room, and there are others");
         assert!(!second.is_admitted() && first.is_admitted());
         assert!(second.was_woken() && second.is_admitted());
-        // A message that leaves the queue does not block the rest.
+        // A message that leaves the queue must not block the others.
         assert!(third.was_woken());
         third.admission = None;
         assert!(AdmissionFixture::new(&budget).begins(Some(1)));
@@ -529,7 +542,8 @@ mod tests {
         assert_eq!(budget.untrusted_bytes(), 900 * GROWTH_BYTES, "a quarter of the untrusted clients' part is left");
         assert!(matches!(greedy[0].reservation.admit(u64::from(u32::MAX), None), AdmissionDecision::Refused));
         assert!(untrusted_session(&budget, 2).begins(None) && AdmissionFixture::new(&budget).begins(None));
-        // The other clients get their shares of the rest; a greedy client does not delay a modest one.
+        // The other clients must get their shares of the rest, and a greedy client must not delay a
+        // modest one.
         let others: Vec<AdmissionFixture> = (2..6).map(|last| untrusted_session(&budget, last)).collect();
         assert!(others.iter().all(|session| session.reservation.grow(75 * GROWTH_BYTES)));
         let [mut modest, mut more] = [6, 7].map(|last| untrusted_session(&budget, last));
@@ -549,8 +563,8 @@ mod tests {
     }
 
     proptest! {
-        /// Sessions grow, release and return in any order. The total never exceeds the limit, and always equals the sum
-        /// of the sessions' bytes.
+        /// Sessions grow, release and return bytes in any order. The total must never exceed the
+        /// limit, and must always equal the sum of the sessions' bytes.
         #[test]
         fn bytes_are_accounted_for(steps in prop::collection::vec((0..6_usize, 0..6_u8, 0..20_000_u64), 0..200)) {
             let budget = MemoryBudget::new(64 << 10, 0);

@@ -1,4 +1,5 @@
-//! Receives mail: checks senders and recipients, writes the trace fields, and replies once the message is stored.
+//! Receives mail. A session checks senders and recipients, writes the trace fields, and replies to a
+//! message after the message is stored.
 use crate::config::{Config, DurabilityLevel, LoggedIn};
 use crate::fault_log::CommonFault;
 use crate::log_target::LOG_TARGET;
@@ -26,22 +27,23 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The hop count considers at most so many bytes of the header.
+/// Maximum number of bytes of the header in which hops are counted.
 const MAX_HEADER_BYTES: usize = 1 << 20;
 
 pub(crate) struct SmtpdSession {
     worker: Rc<RelayWorker>,
     config: Arc<Config>,
-    /// `None` for the client of a Unix-domain socket.
+    /// Address of the client. `None` for a Unix-domain socket.
     client: Option<IpAddr>,
-    /// The client before XCLIENT named another. It decides about the next XCLIENT.
+    /// Address of the client before XCLIENT named another. It decides whether the next XCLIENT is
+    /// allowed.
     gateway: Option<IpAddr>,
     /// The client's address as written in header fields.
     client_literal: String,
     hello: Hello,
     hello_name: Vec<u8>,
     tls: Option<Handshake>,
-    /// User name that the client claims until AUTH is over, then the authenticated user.
+    /// User name that the client claims until AUTH is over, and then the authenticated user.
     user: Option<Vec<u8>>,
     logged_in: LoggedIn,
     logins: SessionLogins,
@@ -50,25 +52,27 @@ pub(crate) struct SmtpdSession {
 }
 
 struct MailTransaction {
-    /// Without its recipients.
+    /// Envelope of the message, without its recipients.
     envelope: MessageEnvelope,
     recipients: RecipientList,
     body: Vec<u8>,
     received_count: ReceivedCount,
-    /// SIZE, if the client gave it.
+    /// Value of SIZE, if the client gave it.
     announced_size: Option<u64>,
     /// Offset of the queue id in the body.
     id_at: usize,
-    /// There was no room for the message, so the rest is dropped.
+    /// Set if there was no room for the message, so the rest of it is dropped.
     is_dropped: bool,
 }
 
-/// Initial capacity of a body: enough for our own `Received:` and a short message. [`Reservation::admit`] covers it.
+/// Initial capacity of a body. It is enough for this relay's `Received:` field and a short message.
+/// [`Reservation::admit`] covers it.
 const INITIAL_BODY_BYTES: usize = 1 << 10;
-/// Maximum initial capacity if SIZE announces more: enough for most messages, and little for a client that announces
-/// too much.
+/// Maximum initial capacity if SIZE announces more. It is enough for most messages, and little for
+/// a client that announces too much.
 const MAX_PREALLOCATED_BYTES: u64 = 128 << 10;
-/// From this size on, a body grows by halves, so that less of its reservation stays unused.
+/// Size from which a body grows by half instead of doubling, so that less of its reservation stays
+/// unused.
 const DOUBLING_LIMIT: usize = 1 << 20;
 
 impl MailTransaction {
@@ -86,7 +90,7 @@ impl MailTransaction {
     }
 }
 
-/// Queue id in a message's own `Received:` until the spool writes the real one.
+/// Queue id in a message's own `Received:` field until the spool writes the real one.
 const ID_PLACEHOLDER: [u8; Id::TEXT_BYTES] = [b'0'; Id::TEXT_BYTES];
 
 impl SmtpdSession {
@@ -114,7 +118,7 @@ impl SmtpdSession {
         session
     }
 
-    /// Charges the session's memory to the client that it currently acts for.
+    /// Charges the session's memory to the client for which it currently acts.
     fn charge_client(&self) {
         match self.client {
             Some(client) if self.access() == Access::Untrusted => {
@@ -137,8 +141,8 @@ impl SmtpdSession {
         self.gateway.is_none_or(|gateway| self.config.xclient.contain(gateway))
     }
 
-    /// The rights of the client. A client on a Unix-domain socket is on this host, and the socket's permissions
-    /// admitted it.
+    /// Returns the rights of the client. A client on a Unix-domain socket is on this host, and the
+    /// permissions of the socket have admitted it.
     fn access(&self) -> Access {
         self.client.map_or(Access::Trusted, |client| self.config.access(client, self.logged_in))
     }
@@ -176,12 +180,12 @@ impl SmtpdSession {
         self.transaction.id_at = stamp.write(dates.date(unix.as_secs() as i64), &mut self.transaction.body);
     }
 
-    /// Routes a recipient, and adds the mailboxes that it leads to.
+    /// Routes a recipient, and adds the mailboxes to which it leads.
     fn add_recipient(&mut self, rcpt: &Rcpt<'_>) -> Result<(), Reply> {
         let router = &self.config.router;
         let sender = Path::checked_before(&self.transaction.envelope.sender);
         let routed = router.route(self.access(), &sender, &rcpt.path);
-        // Most recipients lead to one mailbox, which needs no list.
+        // Most recipients lead to a single mailbox, which needs no list.
         let (direct, members) = match routed.map_err(|refusal| refusal.reply().clone())? {
             ResolvedRoute::Direct(next_hop) => {
                 (Some((String::from_utf8_lossy(rcpt.path.as_bytes()).into_owned().into(), next_hop)), Vec::new())
@@ -192,7 +196,8 @@ impl SmtpdSession {
         let list = &mut self.transaction.recipients;
         let is_new = |(address, next_hop): &&(Box<str>, NextHop)| !list.contains(router, address.as_bytes(), next_hop);
         let new_count = all.iter().filter(is_new).count();
-        // An alias with more members must still be usable, in its own transaction.
+        // An alias with more members than the limit must still be usable, in a transaction of its
+        // own.
         let limit = if list.is_empty() || new_count == 0 { MAX_RECIPIENTS } else { self.config.limits.recipients };
         if list.len() + new_count > limit {
             return Err(Reply::fixed("452 4.5.3 Too many recipients\r\n"));
@@ -210,7 +215,7 @@ impl SmtpdSession {
         Ok(())
     }
 
-    /// Why a completely received message is rejected.
+    /// Returns why a completely received message is rejected, if it is.
     fn rejection(&self) -> Option<Reply> {
         let received_count = &self.transaction.received_count;
         if received_count.is_loop() || received_count.count() > self.config.limits.max_hops.min(MAX_HOPS) {
@@ -240,7 +245,8 @@ impl SmtpdSession {
 }
 
 impl SmtpdSession {
-    /// Makes sure that the body has room for so many more bytes, in memory and in the reservation.
+    /// Ensures that the body has room for this many more bytes, in memory and in the reservation.
+    /// Returns false if it has not.
     fn reserve_body(&mut self, more: usize) -> bool {
         let MailTransaction { body, recipients, announced_size: announced, .. } = &mut self.transaction;
         let needed = body.len() + more;
@@ -250,14 +256,14 @@ impl SmtpdSession {
         let grown = body.len() + if body.len() < DOUBLING_LIMIT { body.len() } else { body.len() / 2 };
         let announced = announced.map_or(0, |bytes| bytes.min(MAX_PREALLOCATED_BYTES) as usize + INITIAL_BODY_BYTES);
         let capacity = needed.max(grown).max(announced);
-        // If there is no room for growth, there may be enough for these bytes.
+        // If there is no room for growth, there may be enough for just these bytes.
         let fits = |capacity: &usize| self.reservation.grow(recipients.memory_bytes() + *capacity as u64);
         let Some(capacity) = [capacity, needed].into_iter().find(fits) else { return false };
         body.reserve_exact(capacity - body.len());
         true
     }
 
-    /// Keeps the buffer for the session's next message, if it is small.
+    /// Keeps a small buffer for the session's next message.
     fn reuse_buffer(&mut self, mut octets: Vec<u8>) {
         if octets.capacity() <= INITIAL_BODY_BYTES {
             octets.clear();
@@ -265,7 +271,7 @@ impl SmtpdSession {
         }
     }
 
-    /// Drops the received part of the message, and the rest to come.
+    /// Drops the received part of the message, and the rest that will arrive.
     fn drop_message(&mut self) {
         self.transaction.body = Vec::new();
         self.transaction.is_dropped = true;
@@ -273,13 +279,13 @@ impl SmtpdSession {
     }
 }
 
-/// The reply if there is no memory (RFC 3463 §3.4: mail system full).
+/// Returns the reply for a lack of memory (RFC 3463 §3.4: mail system full).
 fn memory_full_reply(worker: &RelayWorker) -> Reply {
     worker.context.counters.crowded.add(1);
     Reply::fixed("452 4.3.1 Too much incoming mail, try again later\r\n")
 }
 
-/// The reply that takes responsibility (RFC 5321 §6.1). It needs the spool's proof.
+/// Returns the reply that takes responsibility (RFC 5321 §6.1). It needs the spool's proof.
 fn queued_reply(stored: &Stored) -> Answer {
     let mut text = String::with_capacity(40);
     write!(text, "2.0.0 Ok: queued as {}", stored.id()).expect("a String takes any text");
@@ -306,7 +312,8 @@ fn store_error_reply(worker: &RelayWorker, error: &Error) -> Answer {
 }
 
 impl Handler for SmtpdSession {
-    /// Says in the greeting if we promise less than a sender may expect, before it entrusts a message to us.
+    /// Tells the client in the greeting if we promise less durability than a sender may expect,
+    /// before it entrusts a message to us.
     fn connect(&mut self, _now: Duration) -> Answer {
         let less = match self.config.spool.durability {
             DurabilityLevel::Sync => return Answer::Yes,
@@ -325,7 +332,7 @@ impl Handler for SmtpdSession {
 
     fn mail(&mut self, mail: &Mail<'_>) -> Answer {
         if !self.transaction.recipients.is_empty() {
-            // Its first BDAT was rejected, and nothing has ended the transaction since.
+            // The first BDAT was rejected, and nothing has ended the transaction since.
             self.reset(None);
         }
         let with = self.with_protocol();
@@ -437,7 +444,7 @@ impl Handler for SmtpdSession {
 
     fn tls_established(&mut self, handshake: &Handshake) {
         self.tls = Some(handshake.clone());
-        // Data from before TLS does not count (RFC 3207 §4.2).
+        // Everything that was sent before TLS must be discarded (RFC 3207 §4.2).
         (self.user, self.logged_in) = (None, LoggedIn::No);
         self.charge_client();
     }

@@ -1,7 +1,8 @@
-//! Any JSON as a run record: if it is one, its page is drawn, and no text of it becomes markup.
+//! Reads any JSON as a run record and draws its page. The page must be complete HTML, and no text
+//! of the record may become markup.
 use mailrun_journey::record::Record;
 
-/// Start tags that a page has only if a text of the record became one.
+/// Start tags that the page contains only if a text of the record has become markup.
 const FOREIGN: [&str; 4] = ["<img", "<iframe", "<form", "<object"];
 
 pub fn check(data: &[u8]) {

@@ -1,4 +1,5 @@
-//! Any bytes as a run record: no record, or one that every format has a text for; its JSON is a record again.
+//! Reads any bytes as a run record. If the bytes are a record, every format must write a text for
+//! it, and its JSON must be a record again.
 use crate::exports::{CsvTable, ExportFormat, annotations};
 use mailrun_journey::record::Record;
 

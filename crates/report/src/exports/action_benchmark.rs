@@ -1,5 +1,5 @@
-//! JSON of github-action-benchmark: a list of `{name, unit, value, range, extra}`. There is one list for rates and one
-//! for latencies, because each list of that tool has a single direction.
+//! JSON for github-action-benchmark: a list of `{name, unit, value, range, extra}`. Rates and
+//! latencies have separate lists, because the tool has one direction of improvement for each list.
 use crate::figures::stages;
 use crate::headline::{self, Headline};
 use crate::printable::printable;
@@ -13,7 +13,7 @@ pub(super) enum Direction {
     SmallerIsBetter,
 }
 
-/// The figures of all runs that improve in this direction.
+/// Returns the figures of all runs that improve in this direction.
 pub(super) fn benchmarks(records: &[Record], direction: Direction) -> String {
     let rows: Vec<Value> = records.iter().flat_map(|record| of_run(record, direction)).collect();
     serde_json::to_string_pretty(&rows).map(|text| text + "\n").unwrap_or_default()

@@ -1,9 +1,10 @@
-//! Limits foreign texts in a record, so that a reply of 10 MB is not copied into a report.
+//! Shortens texts of peers and users in a record, so that a reply of 10 MB is not copied into a
+//! report.
 use mailrun_journey::record::{Mades, Record};
 
 const MAX_CHARACTERS: usize = 1_000;
 
-/// A copy of the record in which each text of peers and users is cut at 1,000 characters.
+/// Returns a copy of the record in which each text of peers and users has at most 1,000 characters.
 pub(super) fn bounded(record: &Record) -> Record {
     let mut record = record.clone();
     let host = &mut record.host;

@@ -1,7 +1,8 @@
-//! Comma-separated values (RFC 4180): a table of the runs with a header line, and with units in the column names.
+//! Tables of runs as comma-separated values (RFC 4180), with a header line and with units in the
+//! column names.
 //!
-//! Spreadsheets treat a cell that begins with `=`, `+`, `-` or `@` as a formula. Such texts of peers get an apostrophe
-//! before them; figures stay unchanged.
+//! Spreadsheets treat a cell that begins with `=`, `+`, `-` or `@` as a formula. If a text of a
+//! peer begins so, it gets an apostrophe in front. Figures stay unchanged.
 use crate::fates::units;
 use crate::figures::{errors, stages};
 use crate::printable::printable;
@@ -28,7 +29,7 @@ pub enum CsvTable {
     Events,
 }
 
-/// Columns with which each table begins.
+/// Columns with which every table begins.
 const RUN_COLUMNS: [&str; 2] = ["run_id", "run"];
 
 impl CsvTable {
@@ -67,7 +68,8 @@ impl CsvTable {
         Self::ALL.into_iter().find(|table| table.name() == name)
     }
 
-    /// Column names: those of the run, then the table's own.
+    /// Returns the column names: first the columns that identify the run, then the columns of the
+    /// table.
     pub fn columns(self) -> Vec<String> {
         let own: &[&str] = match self {
             Self::Series => &[
@@ -161,7 +163,7 @@ pub(super) fn csv(records: &[Record], table: CsvTable) -> String {
 
 #[derive(Clone, Debug)]
 enum CsvCell<'a> {
-    /// Text, possibly from a peer.
+    /// Text that may come from a peer.
     Words(&'a str),
     Owned(String),
     Count(u64),
@@ -211,10 +213,10 @@ impl CsvCell<'_> {
     }
 }
 
-/// A text as a cell: on one line, not a formula, and quoted where RFC 4180 requires it.
+/// Writes a text as a cell: on one line, not as a formula, and quoted where RFC 4180 requires it.
 fn harmless(text: &str) -> String {
     let line = printable(text);
-    // Also the full-width forms, which East Asian spreadsheets treat alike.
+    // East Asian spreadsheets treat the full-width forms of these characters in the same way.
     let is_formula = line.trim_start().starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠']);
     let line = if is_formula { format!("'{line}") } else { line.into_owned() };
     let needs_quotes = line.contains(['"', ',', '\r', '\n']) || line.trim() != line;

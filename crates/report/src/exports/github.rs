@@ -1,4 +1,4 @@
-//! GitHub Actions: the summary of a step in Markdown, and the annotations of a job.
+//! Output for GitHub Actions: the summary of a step in Markdown, and the annotations of a job.
 use crate::headline::{self, Headline};
 use crate::markdown::push_section;
 use crate::printable::printable;
@@ -6,9 +6,9 @@ use crate::sections::sections;
 use crate::table::markdown_text;
 use mailrun_journey::record::{Outcome, Record};
 
-/// Sections of the summary. The report has all of them.
+/// Sections that the summary shows. The full report has more sections.
 const SUMMARY_SECTIONS: [&str; 5] = ["Thresholds", "Stages", "Latency", "Ledger", "Errors"];
-/// GitHub shows at most so many annotations of each kind per step.
+/// GitHub shows at most this many annotations of each kind for a step.
 const MAX_ANNOTATIONS: usize = 10;
 
 pub(super) fn summary(record: &Record) -> String {
@@ -23,7 +23,7 @@ pub(super) fn summary(record: &Record) -> String {
     for reason in headline::reasons(record) {
         text.push_str(&format!("- {}\n", markdown_text(reason)));
     }
-    // Width 0 omits the lines over time, for which there is no room.
+    // With width 0, the section over time is left out, because the summary has no room for it.
     let all = sections(record, 0);
     for title in SUMMARY_SECTIONS {
         all.iter().filter(|section| section.title == title).for_each(|section| push_section(&mut text, section));
@@ -31,7 +31,8 @@ pub(super) fn summary(record: &Record) -> String {
     text
 }
 
-/// Workflow commands for the verdict and each missed threshold: `::error title=…::…`. None for a run that passed.
+/// Returns workflow commands (`::error title=…::…`) for the verdict and for each missed threshold.
+/// The text is empty if the run passed or was not judged.
 pub fn annotations(record: &Record) -> String {
     let record = &super::bounded::bounded(record);
     let level = match Headline::of(record) {
@@ -54,13 +55,13 @@ fn annotation(level: &str, title: &str, message: &str) -> String {
     format!("::{level} title={}::{}\n", property(title), data(message))
 }
 
-/// The message of a workflow command, in which `%`, CR and LF must be escaped.
+/// Escapes the message of a workflow command, in which `%`, CR and LF have a meaning.
 fn data(text: &str) -> String {
     let text: String = printable(text).into_owned();
     text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }
 
-/// A property of a workflow command, in which `:` and `,` must be escaped too.
+/// Escapes a property of a workflow command, in which `:` and `,` have a meaning too.
 fn property(text: &str) -> String {
     data(text).replace(':', "%3A").replace(',', "%2C")
 }

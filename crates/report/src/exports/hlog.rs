@@ -1,5 +1,5 @@
-//! An HdrHistogram interval log of the stored distributions, readable by any HDR tool. Each stage and phase has one
-//! line, tagged with its name, for the whole run.
+//! An interval log of HdrHistogram with the stored distributions, which any HDR tool can read. Each
+//! stage and each phase has one line for the whole run, tagged with its name.
 use crate::figures::stages;
 use mailrun_journey::record::Record;
 use mailrun_journey::{IntervalLog, Latencies};
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, SystemTime};
 
-/// The log of a run. It has no lines if the record has no distributions.
+/// Returns the log of a run. A record without distributions gives a log without lines.
 pub(super) fn hlog(record: &Record) -> String {
     // Writing into memory cannot fail.
     let bytes = log(record).unwrap_or_default();
@@ -25,13 +25,14 @@ fn log(record: &Record) -> io::Result<Vec<u8>> {
     log.finish()
 }
 
-/// The start of the run. The format has no times before 1970.
+/// Returns the start of the run, or 1970 if that is later, because the format has no earlier times.
 fn started(record: &Record) -> SystemTime {
     let known = record.started_at.parse::<jiff::Timestamp>().map(SystemTime::from);
     known.map_or(SystemTime::UNIX_EPOCH, |time| time.max(SystemTime::UNIX_EPOCH))
 }
 
-/// The encoded distributions with their tags. If a name occurs twice, the second tag includes the party.
+/// Returns the encoded distributions with their tags. If two stages have the same name, the second
+/// tag also names the party.
 fn distributions(record: &Record) -> Vec<(String, &str)> {
     let mut tags = BTreeSet::new();
     let mut rows = Vec::new();

@@ -1,4 +1,5 @@
-//! JUnit XML: one test suite per run, with one test case for the verdict and one for each threshold.
+//! JUnit XML with one test suite for each run. A suite has one test case for the verdict and one
+//! for each threshold.
 use crate::headline::{self, Headline};
 use crate::printable::printable;
 use crate::workload::quoted;
@@ -17,7 +18,7 @@ struct JunitProblem {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProblemKind {
-    /// The measured value is not good enough.
+    /// The measured value missed the threshold.
     Failure,
     /// The value could not be measured.
     Error,
@@ -80,7 +81,7 @@ fn in_seconds(seconds: f64) -> String {
 fn suite(writer: &mut Writer<Vec<u8>>, record: &Record, cases: &[JunitCase]) -> io::Result<()> {
     let class = format!("mailrun.{}", legal(&record.name));
     let name = legal(&record.name);
-    // JUnit times have no zone, so drop the Z.
+    // Times in JUnit files have no time zone, so the final Z is removed.
     let timestamp = legal(record.started_at.trim_end_matches('Z'));
     let totals = totals(&cases.iter().collect::<Vec<_>>(), record.duration_s);
     let suite = writer.create_element("testsuite");
@@ -186,7 +187,8 @@ fn missed(row: &ThresholdRow) -> Option<JunitProblem> {
     Some(JunitProblem { kind: ProblemKind::Failure, word: "FAIL", message, details })
 }
 
-/// A text on one line, without the characters that XML 1.0 forbids even when escaped.
+/// Puts a text on one line and removes the characters that XML 1.0 forbids even if they are
+/// escaped.
 fn legal(text: &str) -> String {
     printable(text).chars().filter(|letter| !matches!(letter, '\u{fffe}' | '\u{ffff}')).collect()
 }

@@ -1,12 +1,12 @@
-//! A run record in the formats of CI, monitoring, spreadsheets and HDR tools.
+//! Writes a run record in the formats of CI, monitoring, spreadsheets and HDR tools.
 //!
 //! ```text
-//! Record ─→ bounded (others' text is cut) ─→ figures (stages and errors, over SMTP and MADES alike)
-//! ─→ csv | junit | prometheus | hlog | github | action_benchmark | share
+//! Record ─→ bounded (peer texts cut) ─→ figures (stages and errors, over SMTP and MADES alike)
+//!        ─→ csv | junit | prometheus | hlog | github | action_benchmark | share
 //! ```
 //!
-//! Everything is a pure function of the record. Texts of peers are hostile, and each format escapes them in its own
-//! way.
+//! Each text is a pure function of the record. Texts of peers may be hostile, and each format
+//! escapes them in its own way.
 mod action_benchmark;
 mod bounded;
 mod csv;
@@ -33,7 +33,7 @@ const TEXT_WIDTH: usize = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExportFormat {
-    /// A page with curves, in one file.
+    /// A page with curves, in a single file.
     Html,
     /// All tables, as on a terminal.
     Text,
@@ -43,7 +43,7 @@ pub enum ExportFormat {
     Markdown,
     Json,
     Csv(CsvTable),
-    /// Test results, with a test case for the verdict and one for each threshold.
+    /// Test results in JUnit XML, with a test case for the verdict and one for each threshold.
     Junit,
     /// The text format of Prometheus 0.0.4.
     Prometheus,
@@ -51,16 +51,16 @@ pub enum ExportFormat {
     OpenMetrics,
     Hlog,
     Github,
-    /// Rates, for github-action-benchmark's customBiggerIsBetter.
+    /// Rates, for `customBiggerIsBetter` of github-action-benchmark.
     ActionBenchmarkBigger,
-    /// Latencies, for github-action-benchmark's customSmallerIsBetter.
+    /// Latencies, for `customSmallerIsBetter` of github-action-benchmark.
     ActionBenchmarkSmaller,
     Share,
     ShareShort,
 }
 
 impl ExportFormat {
-    /// Formats by name, in the order of the documentation.
+    /// Formats that users can name, in the order of the documentation.
     pub const NAMED: [Self; 16] = [
         Self::Html,
         Self::Markdown,
@@ -101,7 +101,7 @@ impl ExportFormat {
         }
     }
 
-    /// The format of this name. `csv:stages` names a table.
+    /// Returns the format of this name. The name `csv:stages` means the table of stages.
     pub fn named(name: &str) -> Option<Self> {
         if let Some(table) = name.strip_prefix("csv:") {
             return CsvTable::named(table).map(Self::Csv);
@@ -129,7 +129,7 @@ impl ExportFormat {
         !matches!(self, Self::Html | Self::Json | Self::Prometheus | Self::OpenMetrics | Self::Hlog)
     }
 
-    /// The runs in this format. A format for a single run uses the first.
+    /// Writes the runs in this format. A format for a single run uses the first run.
     pub fn render(self, records: &[Record]) -> String {
         match (self, records.first()) {
             (_, None) => return String::new(),
@@ -166,7 +166,7 @@ fn text(record: &Record, extent: ReportLength) -> String {
     render(record, extent, TEXT_WIDTH, TextStyle::Plain, None)
 }
 
-/// Serialises the whole record. JSON can escape every character.
+/// Writes the whole record as JSON. JSON can escape every character, so no text is cut.
 fn json(record: &Record) -> String {
     record.to_json().map(|text| text + "\n").unwrap_or_default()
 }

@@ -1,11 +1,13 @@
-//! Removes private words from command lines and sentences before publication: host names, addresses, paths, user names.
+//! Removes private words from command lines and sentences before a run is published: host names,
+//! addresses, paths and user names.
 use mailrun_journey::stage::Stage;
 use std::net::{IpAddr, SocketAddr};
 
-/// Replaces what is removed.
+/// Text that replaces a removed word.
 pub(super) const LEFT_OUT: &str = "…";
 
-/// Options whose value is always removed: names of people, hosts and queues, files, free text.
+/// Options whose value is always removed, because the value names people, hosts, queues or files,
+/// or is free text.
 const PRIVATE_OPTIONS: [&str; 51] = [
     "--against",
     "--auth-users",
@@ -59,10 +61,10 @@ const PRIVATE_OPTIONS: [&str; 51] = [
     "-o",
     "-u",
 ];
-/// Letters of the longest unit: `KiB`, `min`.
+/// Number of letters of the longest unit, such as `KiB` or `min`.
 const MAX_UNIT_LETTERS: usize = 3;
 
-/// A command line without private values. `target` is the target of its load.
+/// Returns a command line without private values. `target` is the server that the load was sent to.
 pub(super) fn public_command(words: &[String], target: &str) -> String {
     let public_value =
         |value: &str| if names_target(value, target) { LEFT_OUT } else { public_value(value) }.to_owned();
@@ -87,7 +89,8 @@ pub(super) fn public_command(words: &[String], target: &str) -> String {
     shown.join(" ")
 }
 
-/// A sentence without `target`, and without words that look like host names, addresses or paths.
+/// Returns a sentence without `target` and without words that look like host names, addresses or
+/// paths.
 pub(super) fn public_sentence(text: &str, target: &str) -> String {
     let words = text.split(' ').map(|word| {
         let bare = word.trim_matches(|c: char| !c.is_alphanumeric() && !"[]:/~".contains(c)).trim_end_matches(':');
@@ -101,17 +104,19 @@ pub(super) fn public_sentence(text: &str, target: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The value of an option, or the replacement if it may be private.
+/// Returns the value of an option, or the replacement if the value may be private.
 fn public_value(value: &str) -> &str {
     if is_loopback(value) || is_quantity(value) || is_keyword(value) { value } else { LEFT_OUT }
 }
 
-/// Reports whether this is a word such as `stream` or `relay-400`, which names nothing outside of mailrun.
+/// Returns true for a word such as `stream` or `relay-400`, which cannot name a host, a file or an
+/// address.
 fn is_keyword(value: &str) -> bool {
     value.chars().all(|c| c.is_ascii_alphabetic() || c.is_ascii_digit() || c == '-' || c == ',' || c == '_')
 }
 
-/// Reports whether this is a number with a unit, or a range or list of them: `64k`, `1s:50/s`, `10..2k`.
+/// Returns true for a number with a unit, and for a range or list of such numbers: `64k`,
+/// `1s:50/s`, `10..2k`.
 fn is_quantity(value: &str) -> bool {
     let is_plain = value.chars().all(|c| c.is_ascii_alphanumeric() || ".,%:/".contains(c));
     let units = value.split(|c: char| !c.is_ascii_alphabetic());
@@ -134,8 +139,9 @@ fn is_foreign_address(word: &str) -> bool {
     socket_ip(word).is_some_and(|ip| !ip.is_loopback())
 }
 
-/// Reports whether this looks like a host name with a domain: `mx.example.net`, `https://a.example:8443/x`. Names of
-/// figures such as `delivered.p99` or `accepted.rate` do not count.
+/// Returns true for a word that looks like a host name with a domain: `mx.example.net`,
+/// `https://a.example:8443/x`. Names of figures such as `delivered.p99` or `accepted.rate` do not
+/// count.
 fn is_host_name(word: &str) -> bool {
     let rest = word.split_once("://").map_or(word, |(_, rest)| rest);
     let host = rest.split(['/', ':']).next().unwrap_or_default().trim_end_matches('.');
@@ -147,19 +153,20 @@ fn is_host_name(word: &str) -> bool {
     is_top && !names_stage && begin.split('.').all(is_label)
 }
 
-/// Reports whether this is a path from the root, the home or a parent directory: `/var/spool`, `~/runs`, `../runs`.
+/// Returns true for a path that begins at the root, the home or a parent directory: `/var/spool`,
+/// `~/runs`, `../runs`.
 fn is_path(word: &str) -> bool {
     let rest = word.strip_prefix("../").or_else(|| word.strip_prefix("~/")).or_else(|| word.strip_prefix('/'));
     rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_alphanumeric() || "._-".contains(c)))
 }
 
-/// The IP address in `192.0.2.1`, `192.0.2.1:25` or `[2001:db8::1]:25`.
+/// Returns the IP address in `192.0.2.1`, `192.0.2.1:25` or `[2001:db8::1]:25`.
 fn socket_ip(text: &str) -> Option<IpAddr> {
     let bare = text.trim_start_matches('[').trim_end_matches(']');
     text.parse::<SocketAddr>().map(|address| address.ip()).or_else(|_| bare.parse()).ok()
 }
 
-/// Reports whether the word is the target of the load, or its host.
+/// Returns true if the word is the target of the load, or the host of the target.
 fn names_target(word: &str, target: &str) -> bool {
     let target = target.split_once("://").map_or(target, |(_, rest)| rest);
     let host = target.rsplit_once(':').map_or(target, |(host, _)| host);

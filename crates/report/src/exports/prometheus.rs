@@ -1,7 +1,8 @@
-//! The final figures of a run as metrics, in the text formats of Prometheus (0.0.4) and OpenMetrics (1.0).
+//! Writes the final figures of a run as metrics, in the text formats of Prometheus (0.0.4) and
+//! OpenMetrics (1.0).
 //!
-//! Units are Prometheus's base units, seconds and bytes. Texts of peers are never labels, because each different reply
-//! text would create a time series.
+//! Times are in seconds and sizes in bytes, which are the base units of Prometheus. Texts of peers
+//! are never labels, because each new reply text would create a new time series.
 use crate::fates::units;
 use crate::figures::{StageFigures, errors, stages};
 use crate::headline::Headline;
@@ -11,7 +12,8 @@ use mailrun_journey::record::{LatencyMs, Outcome, Party, Record, Role};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Upper bounds of the latency buckets in microseconds: three per decade from 100 µs to 10 min.
+/// Upper bounds of the latency buckets in microseconds. There are three for each decade, from 100
+/// µs to 10 min.
 const BUCKETS_US: [u64; 21] = [
     100,
     250,
@@ -128,7 +130,8 @@ fn ledger(out: &mut MetricsText, record: &Record) {
     }
 }
 
-/// The stages without those whose name and party an earlier row has, so that no time series occurs twice.
+/// Returns the stages, but only the first stage of each name and party, so that no time series
+/// occurs twice.
 fn distinct_stages(record: &Record) -> Vec<StageFigures<'_>> {
     let mut seen = BTreeSet::new();
     stages(record).into_iter().filter(|stage| seen.insert((label_text(stage.name), label_text(stage.party)))).collect()

@@ -1,4 +1,5 @@
-//! Hostile texts do no harm in any format. Each format is read back by a suitable parser.
+//! Tests that hostile texts do no harm in any format. A parser of each format reads the output
+//! back.
 use super::{CsvTable, ExportFormat, annotations};
 use crate::printable::is_hidden;
 use crate::sample;
@@ -10,7 +11,7 @@ use proptest::prelude::*;
 use quick_xml::events::Event;
 use quick_xml::reader::Reader;
 
-/// Texts that have done harm elsewhere.
+/// Texts of kinds that have done harm in other programs.
 const HOSTILE: [&str; 8] = [
     "<img src=x onerror=alert(1)>",
     "\u{202e}550\u{2066} gnp.exe\u{200f}",
@@ -22,7 +23,7 @@ const HOSTILE: [&str; 8] = [
     "\u{fffe}\u{ffff}\u{feff}",
 ];
 
-/// A record in which each foreign text is this one.
+/// Returns a copy of `base` in which every text of peers and users is `text`.
 fn said(text: &str, base: Record) -> Record {
     let mut record = base;
     let text = text.to_owned();
@@ -172,7 +173,7 @@ fn several_runs_share_a_file_where_the_format_allows_it() {
     }
 }
 
-/// The sample has no rows for these tables.
+/// Returns true for tables of which the sample record has no rows.
 fn format_is_empty(format: ExportFormat) -> bool {
     use CsvTable::{Domains, Errors, Events, Missing, Slowest, Thresholds, Usage};
     let empty = [Domains, Errors, Events, Missing, Slowest, Thresholds, Usage];

@@ -1,4 +1,5 @@
-//! The description of a run for publication: everything that a reader needs to judge a figure. Missing items are named.
+//! Describes a run for publication, with everything that a reader needs to judge a figure. Facts
+//! that the record lacks are named as missing.
 use super::private_words::{LEFT_OUT, public_command, public_sentence};
 use crate::figures::{StageFigures, final_stage};
 use crate::headline::{self, Headline};
@@ -6,13 +7,13 @@ use crate::numbers::{count, latency, memory, octets, rate, seconds};
 use crate::table::{markdown_text, plain};
 use mailrun_journey::record::{Arrival, Host, HostDisk, Record};
 
-/// Text for an item that the record does not have.
+/// Text for a fact that the record lacks.
 const MISSING: &str = "not recorded";
-/// Text in a record for a fact that the host did not give.
+/// Text that a record contains if the host did not tell a fact.
 const UNKNOWN: &str = "unknown";
-/// Number of characters by which a cut text is found again.
+/// Number of characters by which a cut text is recognised in a sentence.
 const CUT_TEXT_CHARS: usize = 12;
-/// Numbers of messages for which times are computed from the rate.
+/// Numbers of messages for which the time is computed from the rate.
 const COMPUTED_FOR: [u64; 3] = [1_000, 10_000, 100_000];
 
 pub(super) fn share(record: &Record) -> String {
@@ -61,7 +62,8 @@ fn outcome(record: &Record) -> String {
     format!("{} {why}", Headline::of(record).name()).trim_end().to_owned()
 }
 
-/// The sentence without server replies and last words of programs, which may name recipients and users.
+/// Removes the replies of servers and the last output of programs from a sentence, because they may
+/// name recipients and users.
 fn without_others_texts(record: &Record, sentence: String) -> String {
     let replies = record.errors.iter().filter(|row| row.code > 0).map(|row| &row.text);
     let troubles = record.mades.iter().flat_map(|own| own.troubles.iter().map(|row| &row.text));
@@ -69,7 +71,8 @@ fn without_others_texts(record: &Record, sentence: String) -> String {
     replies.chain(troubles).chain(last_words).fold(sentence, |sentence, text| without(sentence, text))
 }
 
-/// The sentence without this text. Both may have been cut, which a final `…` shows.
+/// Removes a text from a sentence. The sentence, the text or both may have been cut, in which case
+/// they end with `…`.
 fn without(sentence: String, text: &str) -> String {
     let text = text.trim_end_matches(['…', '.']);
     if text.is_empty() {
@@ -102,7 +105,7 @@ fn items(record: &Record) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Lists what the publication leaves out.
+/// Returns a sentence that lists what is left out of the publication.
 fn left_out() -> String {
     format!(
         "names of hosts and users, addresses, paths and texts of servers, shown as {LEFT_OUT}; recipients, their domains, the \
@@ -127,7 +130,7 @@ fn results(last: Option<&StageFigures<'_>>) -> Vec<(String, String)> {
     rows
 }
 
-/// Time for so many messages at the rate of the run.
+/// Returns the time that `messages` messages take at the rate of the run.
 fn took(last: Option<&StageFigures<'_>>, messages: u64) -> String {
     let per_s = last.map(StageFigures::rate).filter(|rate| rate.is_finite() && *rate > 0.0);
     per_s.map_or_else(|| MISSING.to_owned(), |per_s| brief(messages as f64 / per_s))

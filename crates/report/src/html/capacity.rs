@@ -1,4 +1,5 @@
-//! The page of a capacity search: goals, a drawing of the knee, the confirmed loads, and the plan. It has no scripts.
+//! The page of a capacity search: the goals, a drawing of the knee, the confirmed loads, and the
+//! plan. The page has no scripts.
 use super::document;
 use super::escape::{escaped, isolated};
 use super::plot::{self, CurveStyle, PlotScale};
@@ -12,7 +13,7 @@ use mailrun_capacity::TrialOutcome;
 use mailrun_journey::record::Outcome;
 
 const HEIGHT: u32 = 240;
-/// Margin of the rate scale beyond the highest rate.
+/// Factor by which the scale of rates exceeds the highest rate.
 const MARGIN: f64 = 1.05;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -75,7 +76,8 @@ fn goals(run: &CapacityRun) -> PagePart {
     PagePart { id: "goals", title: "Goals", body }
 }
 
-/// The trials by offered rate, with their latency and delivered rate.
+/// Draws the trials by offered rate, with their latencies and delivered rates. `None` if no trial
+/// had a rate.
 fn knee(run: &CapacityRun) -> Option<PagePart> {
     let points = points(run);
     if points.is_empty() {
@@ -157,7 +159,7 @@ fn capacity_mark(run: &CapacityRun, x: &PlotScale) -> String {
     run.capacity_per_s().map_or_else(String::new, |per_s| plot::mark(per_s, x))
 }
 
-/// The table of compliance, or `None` if nothing was confirmed.
+/// Returns the table of the confirmed loads, or `None` if no load was confirmed.
 fn confirmation(run: &CapacityRun) -> Option<PagePart> {
     if run.confirmation.is_empty() {
         return None;
@@ -179,7 +181,7 @@ fn plan(run: &CapacityRun) -> Option<PagePart> {
     Some(PagePart { id: "plan", title: "Plan", body: format!("<p>{}</p>", isolated(&line)) })
 }
 
-/// Server, load, host and command: everything needed to repeat the search.
+/// Returns the server, the load, the host and the command, which suffice to repeat the search.
 fn subject(run: &CapacityRun) -> PagePart {
     let command = ("command", quoted(&run.command));
     let facts = run.facts.iter().cloned().chain([command]);

@@ -1,5 +1,5 @@
-//! The page of a comparison: verdicts and intervals, each run as a point, and the curves of all sides in one plot. It
-//! has no scripts.
+//! The page of a comparison: the verdicts with their intervals, each run as a point, and the curves
+//! of all sides in one plot. The page has no scripts.
 use super::document;
 use super::escape::{escaped, isolated};
 use super::over_time::time_scale;
@@ -17,15 +17,15 @@ use std::collections::BTreeSet;
 const DRAWN_POINTS: usize = 160;
 const HEIGHT: u32 = 190;
 const RUNS_HEIGHT: u32 = 110;
-/// Maximum number of single runs drawn per side. The median covers all.
+/// Maximum number of single runs that are drawn for a side. The median curve covers all runs.
 const MAX_THIN_CURVES: usize = 12;
 const MAX_REMARKS: usize = 20;
 const MAX_SIDES: usize = 6;
 const MAX_FIGURES: usize = 60;
-/// Maximum of the interval scale: the logarithm of the ratio 4.
+/// Largest logarithm of a ratio on the interval scale: the logarithm of 4.
 const MAX_LOG_RATIO: f64 = 1.386;
 
-/// Styles of a side: for the median of its runs, and for single runs.
+/// Line styles of a side: one for the median of its runs, and one for single runs.
 struct SideStyle {
     median: CurveStyle,
     single: CurveStyle,
@@ -95,7 +95,7 @@ fn figures(page: &ComparisonPage) -> PagePart {
     PagePart { id: "figures", title: "Figures", body: format!("{table}<p class=\"note\">{scale}</p>") }
 }
 
-/// The interval and the estimate of a ratio, beside the margin.
+/// Draws the interval and the estimate of a ratio over a band that shows the margin.
 fn interval_bar(figure: &ComparedFigure, margin: f64, reach: f64) -> String {
     let place = |ratio: f64| {
         let log = ratio.max(f64::MIN_POSITIVE).ln();
@@ -119,11 +119,11 @@ fn interval_bar(figure: &ComparedFigure, margin: f64, reach: f64) -> String {
     plot::bars(&shapes)
 }
 
-/// The values of all runs or rounds, one drawing per figure.
+/// Draws the values of all runs or rounds, with one drawing for each figure.
 fn runs(page: &ComparisonPage) -> Option<PagePart> {
     let mut drawn: Vec<String> = Vec::new();
     for (place, figure) in page.figures.iter().take(MAX_FIGURES).enumerate() {
-        // All sides of a figure share one drawing, made for the first of them.
+        // All sides share one drawing for a figure. It is made when the first of them is reached.
         if page.figures[..place].iter().any(|other| other.name == figure.name) {
             continue;
         }
@@ -158,7 +158,7 @@ fn values_figure(page: &ComparisonPage, name: &str, sides: &[(usize, &[f64])]) -
     ))
 }
 
-/// Latencies by percentile: each side's median, with single runs behind it.
+/// Draws the latencies by percentile: the median curve of each side, with single runs behind it.
 fn latency(page: &ComparisonPage) -> Option<PagePart> {
     let mut curves = Vec::new();
     let mut medians = Vec::new();
@@ -193,7 +193,7 @@ fn latency(page: &ComparisonPage) -> Option<PagePart> {
     Some(PagePart { id: "percentiles", title: "Latency by percentile", body })
 }
 
-/// Rates over time: each side's median, with single runs behind it.
+/// Draws the rates over time: the median curve of each side, with single runs behind it.
 fn rates(page: &ComparisonPage) -> Option<PagePart> {
     let of_runs = || page.sides.iter().zip(&STYLES).flat_map(|(side, _)| side.runs.iter());
     let seconds: BTreeSet<u64> = of_runs().flat_map(|run| run.rates.iter().map(|(second, _)| *second)).collect();
@@ -229,7 +229,7 @@ fn rates(page: &ComparisonPage) -> Option<PagePart> {
     Some(PagePart { id: "time", title: "Messages per second over time", body })
 }
 
-/// The median, or NaN without values.
+/// Returns the median, or NaN if there are no values.
 fn middle(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {

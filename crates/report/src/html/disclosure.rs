@@ -1,4 +1,4 @@
-//! States the limits of the numbers, so that readers do not conclude too much.
+//! Tells the reader of a page what its numbers do not prove.
 use super::escape::isolated;
 use super::runs::PagePart;
 use crate::numbers::{count, seconds};

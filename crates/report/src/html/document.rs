@@ -1,6 +1,7 @@
-//! The frame of the page: head, style, scripts, and the record as data.
+//! The frame of a page: head, style, scripts, and the record as data.
 //!
-//! The page loads nothing. Its policy (CSP) allows only its own two scripts, by their hashes, and no connections.
+//! The page loads nothing from elsewhere. Its content security policy (CSP) permits no connections,
+//! and only its own two scripts, which are identified by their hashes.
 use super::escape::{escaped, json};
 use super::runs::{PagePart, PageRuns};
 use mailrun_journey::record::Record;
@@ -11,24 +12,26 @@ const UPLOT_STYLE: &str = include_str!("../../assets/uPlot.min.css");
 const OWN_SCRIPT: &str = include_str!("../../assets/report.js");
 const OWN_STYLE: &str = include_str!("../../assets/report.css");
 
-/// SHA-256 of the scripts in base64, for the page's policy.
+/// SHA-256 hashes of the two scripts in base64, for the content security policy.
 const UPLOT_HASH: &str = "GcjUxq2Ikpp59K5J1vcWFWbf0Lo9FcxJXpdPeH63jx8=";
 const OWN_HASH: &str = "k5UMJAJEGGzW1ohS90nl6wBkoNdS3Q8me3ZAfCfEhSY=";
 
-/// Maximum rows by second in the copyable data. `run.json` has all.
+/// With more rows by second, the page leaves details out of the data that readers can copy.
+/// `run.json` has all rows.
 const MAX_ROWS: usize = 300;
-/// With more bytes of data, the seconds, the slowest messages and the histograms are left out.
+/// With more bytes, the page leaves details out of the data that readers can copy: the seconds, the
+/// slowest and the missing messages, and the histograms.
 const MAX_DATA_BYTES: usize = 60_000;
-/// The page's words for what the data of a long run lacks.
+/// Tells the reader which details a long run's data lacks.
 const LEFT_OUT: &str = "the seconds, the slowest messages and the histograms, which run.json has";
 const MAX_TEXT_CHARS: usize = 1_000;
 const MAX_ENTRIES: usize = 1_000;
 
-/// Buttons that scripts make visible.
+/// Buttons that are hidden until the scripts run.
 const BUTTONS: &str = "<p class=\"actions\" hidden><button type=\"button\" data-copy=\"markdown\">Copy as Markdown</button> \
                        <button type=\"button\" data-copy=\"record\">Copy as JSON</button> <span role=\"status\"></span></p>";
 
-/// The whole page of a run. The parts in `answer` come before the links.
+/// Returns the whole page of a run. The parts in `answer` come before the links to the other parts.
 pub(super) fn page(runs: PageRuns<'_>, top: &str, answer: &[PagePart], parts: &[PagePart]) -> String {
     let record = runs.record;
     let scripts = format!("{}\n<script>{UPLOT_SCRIPT}</script>\n<script>{OWN_SCRIPT}</script>\n", copies(record));
@@ -48,7 +51,7 @@ pub(super) fn plain_page(title: &str, top: &str, parts: &[PagePart]) -> String {
 
 struct PageHead<'a> {
     title: &'a str,
-    /// The content security policy.
+    /// Additions to the content security policy.
     policy: String,
     styles: String,
 }
@@ -79,7 +82,7 @@ fn section(part: &PagePart) -> String {
     format!("<section id=\"{id}\" aria-labelledby=\"{id}-title\"><h2 id=\"{id}-title\">{title}</h2>{body}</section>\n")
 }
 
-/// Texts for the copy buttons: the record, and the report in Markdown.
+/// Returns the texts for the copy buttons: the record as JSON, and the report as Markdown.
 fn copies(record: &Record) -> String {
     let (data, is_whole) = data(record);
     let data = json(&data);
@@ -92,7 +95,8 @@ fn copies(record: &Record) -> String {
     )
 }
 
-/// The record as far as the page has room. The flag says whether it is complete.
+/// Returns the record, with details left out if the page has no room for them. The flag is true if
+/// the record is complete.
 fn data(record: &Record) -> (Value, bool) {
     let seconds = |record: &Record| record.usage.iter().map(|party| party.seconds.len()).max().unwrap_or(0);
     if record.series.len() <= MAX_ROWS && seconds(record) <= MAX_ROWS {
@@ -124,7 +128,7 @@ fn short_value(record: &Record) -> Value {
     value
 }
 
-/// The record with shortened texts, because a server may have answered with megabytes.
+/// Returns the record with shortened texts, because a server may have answered with megabytes.
 fn with_short_texts(record: &Record) -> Record {
     let mut record = record.clone();
     let texts = record.errors.iter_mut().map(|row| &mut row.text).chain(&mut record.verdict.reasons);
@@ -136,7 +140,7 @@ fn with_short_texts(record: &Record) -> Record {
     record
 }
 
-/// Shortens texts and lists, except histograms.
+/// Shortens texts and lists, but no histograms.
 fn shorten(value: &mut Value, key: &str) {
     match value {
         Value::String(text) if !key.ends_with("histogram") => cut(text),
@@ -162,7 +166,7 @@ mod tests {
     use crate::sample;
     use sha2::{Digest, Sha256};
 
-    /// The hash of uPlot 1.6.32 as published. assets/README.md has it too.
+    /// SHA-256 hash of the published file of uPlot 1.6.32, which assets/README.md states too.
     const PUBLISHED: &str = "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f";
     const PUBLISHED_STYLE: &str = "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04";
 

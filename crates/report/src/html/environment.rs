@@ -1,4 +1,5 @@
-//! Parts that contain the same tables as the other reports: parties, workload, host, thresholds and stages.
+//! Parts of the page that show the tables of the other reports: parties, workload, host, thresholds
+//! and stages.
 use super::runs::{PagePart, PageRuns};
 use super::slowest::SHOWN_MESSAGES;
 use super::tables;
@@ -7,7 +8,7 @@ use crate::section::Section;
 use crate::{audit, encryption, fates, mades, parties, relay, server, stages, workload};
 use mailrun_journey::record::Record;
 
-/// The missed thresholds with value, limit and margin. Those that passed are folded.
+/// Shows the missed thresholds with value, limit and margin. The thresholds that passed are folded.
 pub(super) fn thresholds(runs: PageRuns<'_>) -> Option<PagePart> {
     let of = |passed| runs.both(|record| fates::thresholds_by_result(record, passed));
     let table = |(own, other): (Section, Option<Section>)| tables::section(&own, other.as_ref(), None);
@@ -39,7 +40,7 @@ pub(super) fn audit_faults(runs: PageRuns<'_>) -> Option<PagePart> {
     part(runs, "audit", "Audit", audit::faults)
 }
 
-/// An audit's missing messages. All but the first ten are folded.
+/// Shows the messages that an audit misses. All but the first ten are folded.
 pub(super) fn audit_losses(runs: PageRuns<'_>) -> Option<PagePart> {
     let losses = &runs.record.audit.as_ref()?.losses;
     let (shown, others) = losses.split_at(losses.len().min(SHOWN_MESSAGES));

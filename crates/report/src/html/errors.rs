@@ -1,4 +1,5 @@
-//! Errors by phase, code and text, each with its first and last second and a recipient.
+//! The table of errors by phase, code and text. Each row has the first and the last second, and a
+//! recipient.
 use super::runs::{PagePart, PageRuns};
 use super::tables;
 use crate::fates::errors_once;

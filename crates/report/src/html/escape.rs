@@ -1,13 +1,14 @@
-//! Makes text of peers harmless in HTML, and in JSON within HTML.
+//! Makes texts of peers harmless in HTML, and in JSON that is within HTML.
 //!
-//! No peer can open an element, leave an attribute, end a script, or change the writing direction of other text.
+//! An escaped text cannot open an element, leave an attribute, end a script, or change the writing
+//! direction of other text.
 use crate::table::plain;
 use serde_json::Value;
 
-/// Maximum characters of a peer's text on the page. `run.json` has the rest.
+/// Maximum number of characters of a peer's text on the page. `run.json` has the whole text.
 const MAX_TEXT_CHARS: usize = 300;
 
-/// Escapes text for an element, or for an attribute in double quotes.
+/// Escapes a text for use in an element, or in an attribute in double quotes.
 pub(super) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len() + 8);
     for letter in plain(clipped(text)).chars() {
@@ -26,7 +27,8 @@ pub(super) fn escaped(text: &str) -> String {
     safe
 }
 
-/// A peer's text, isolated from the writing direction around it.
+/// Escapes a text of a peer and isolates it, so that it cannot change the writing direction around
+/// it.
 pub(super) fn isolated(text: &str) -> String {
     format!("<bdi>{}</bdi>", escaped(text))
 }
@@ -35,7 +37,8 @@ fn clipped(text: &str) -> &str {
     text.char_indices().nth(MAX_TEXT_CHARS).map_or(text, |(end, _)| &text[..end])
 }
 
-/// A JSON value for a `<script>`: without markup, and without line separators of JavaScript.
+/// Writes a JSON value for use in a `<script>` element: without markup characters, and without the
+/// line separators of JavaScript.
 pub(super) fn json(value: &Value) -> String {
     let text = value.to_string();
     let mut safe = String::with_capacity(text.len());
@@ -71,7 +74,8 @@ mod tests {
     }
 
     proptest! {
-        /// No text contains a character with a meaning in HTML afterwards, and JSON keeps its value.
+        /// An escaped text contains no character that has a meaning in HTML. A JSON value is the
+        /// same after it is parsed.
         #[test]
         fn no_mark_is_left(text in "[a-z<>&\"'/!\\u{202e}\\u{2028}\\n -]{0,60}|.*") {
             let safe = escaped(&text);

@@ -1,4 +1,4 @@
-//! The fates of all units as a bar and a table, and the same by the recipients' domains.
+//! Shows the fates of all units as a bar and a table, and the fates for each domain of recipients.
 use super::plot;
 use super::runs::{PagePart, PageRuns};
 use super::tables::{self, BarColumn};
@@ -16,7 +16,8 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "ledger", title: "Ledger", body })
 }
 
-/// A bar for each row: all created messages, and each fate after the previous ones.
+/// Returns a bar for each row: the first bar shows all created messages, and each fate follows
+/// where the previous fate ends.
 fn fate_bars(record: &Record) -> Vec<String> {
     let Some(created) = record.ledger.created.filter(|created| *created > 0) else { return Vec::new() };
     let mut drawn = vec![plot::bars(&plot::bar(0.0, 1.0, "created"))];
@@ -38,7 +39,7 @@ fn colour(fate: &str) -> &'static str {
     }
 }
 
-/// The ledger by domain, or `None` if there was only one.
+/// Returns the ledger by domain, or `None` if the record has no domains.
 pub(super) fn domains(runs: PageRuns<'_>) -> Option<PagePart> {
     let (own, other) = runs.both(domain_table)?;
     let more = match runs.record.domains.len().saturating_sub(MAX_DOMAINS) {

@@ -1,4 +1,5 @@
-//! Parts that only MADES runs have: the steps between stages, lost connections, and the stand-in's own counts.
+//! Parts that only the page of a MADES run has: the steps between stages, the lost connections, and
+//! the counts of the stand-in.
 use super::phases::steps;
 use super::runs::{PagePart, PageRuns};
 use super::tables::{self, BarColumn};
@@ -14,7 +15,7 @@ pub(super) fn waterfall(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "steps", title: "Steps", body: tables::section(&section, other.as_ref(), Some(&bars)) })
 }
 
-/// The table without its drawing in characters, which the bars replace.
+/// Removes the column with a drawing in characters, which the bars of the page replace.
 fn without_characters(section: Section) -> Section {
     let body = match section.body {
         SectionBody::Figures(table) => SectionBody::Figures(table.without("time")),

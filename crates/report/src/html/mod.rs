@@ -1,8 +1,9 @@
-//! The report as a page, `report.html`: a single file, which shows everything important without scripts.
+//! The report as a page, `report.html`. The page is a single file, and shows everything important
+//! without scripts.
 //!
 //! ```text
-//! Record ─→ PageRuns ─→ verdict · thresholds · over_time · percentiles · … ─→ PagePart ─→ document ─→ report.html
-//! └ words and numbers of the other reports (Section, Table), drawings by plot
+//! Record ─→ PageRuns ─→ verdict · thresholds · over_time · percentiles · … ─→ PagePart ─→ document
+//!                       └ texts and numbers of the other reports (Section, Table), drawings by plot
 //! ```
 mod capacity;
 mod comparison;
@@ -32,13 +33,14 @@ use crate::headline::Headline;
 use mailrun_journey::record::{Outcome, Record};
 use runs::{PagePart, PageRuns};
 
-/// The page of a run. With a baseline, its curves are drawn behind the run's, and each number has a ratio beside it.
+/// Returns the page of a run. With a baseline, the curves of the baseline are drawn behind the
+/// curves of the run, and each number has its ratio to the baseline beside it.
 pub fn page(record: &Record, baseline: Option<&Record>) -> String {
     let runs = PageRuns { record, baseline };
     document::page(runs, &verdict::top(runs), &answer(runs), &details(runs))
 }
 
-/// The parts that explain the ending of the run, directly below the verdict.
+/// Returns the parts that explain how the run ended. They come directly below the verdict.
 fn answer(runs: PageRuns<'_>) -> Vec<PagePart> {
     let parts = [
         environment::audit_faults(runs),
@@ -58,7 +60,7 @@ fn is_passed(record: &Record) -> bool {
     Headline::of(record) == Headline::Judged(Outcome::Pass)
 }
 
-/// The other parts in reading order.
+/// Returns the other parts in the order in which they are read.
 fn details(runs: PageRuns<'_>) -> Vec<PagePart> {
     let figures = [
         environment::stage_counts(runs),
@@ -92,7 +94,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
-    /// Fails unless all elements are properly closed and none has an event handler.
+    /// Fails unless all elements are closed in the right order and no element has an event handler.
     pub(super) fn check_balance(page: &str) -> Result<(), String> {
         const VOID: [&str; 2] = ["meta", "!doctype"];
         let mut open: Vec<&str> = Vec::new();
@@ -229,7 +231,7 @@ mod tests {
         assert_eq!(check_balance(&page(&record, Some(&record))), Ok(()));
     }
 
-    /// Replaces the values that `choices` selects by extreme ones of their kind.
+    /// Replaces the values that `choices` selects by extreme values of the same kind.
     fn disturb(value: &mut Value, choices: &mut impl Iterator<Item = u8>) {
         match value {
             Value::Array(entries) => entries.iter_mut().for_each(|entry| disturb(entry, choices)),
@@ -262,7 +264,7 @@ mod tests {
             ];
             let mut value = serde_json::to_value(&kinds[kind]).expect("it is JSON");
             disturb(&mut value, &mut seed.iter().copied().cycle());
-            // Numbers may be too large for their field.
+            // A number may be too large for its field.
             if let Ok(record) = serde_json::from_value::<Record>(value) {
                 let text = page(&record, Some(&kinds[1]));
                 prop_assert_eq!(check_balance(&text), Ok(()));

@@ -1,8 +1,9 @@
-//! Curves over a common time axis: throughput by stage and queue depth, latency, errors, processor time and memory,
-//! with events and stalls. A value holds for a second, so the curves are steps.
+//! Curves over a common time axis: throughput by stage with the depth of the queue, latency,
+//! errors, processor time and memory. Events and stalls are marked. A value holds for a whole
+//! second, so the curves are drawn as steps.
 //!
-//! Each panel is on the page twice: as a drawing for print and for readers without scripts, and as numbers from which
-//! uPlot draws it with a cursor.
+//! Each panel is on the page twice: as a drawing for print and for readers without scripts, and as
+//! numbers, from which uPlot draws a plot with a cursor.
 use super::escape::{escaped, isolated, json};
 use super::plot::{self, CurveStyle, PlotScale};
 use super::runs::{PagePart, PageRuns};
@@ -16,16 +17,17 @@ use mailrun_journey::record::{EventKind, EventRow, PartyUsage, Record, Role, Ser
 use serde_json::{Value, json as value};
 use std::collections::BTreeSet;
 
-/// Points of a static drawing, which is smaller than the one drawn by scripts.
+/// Number of points of the static drawing. It is smaller than the drawing made by scripts.
 const DRAWN_POINTS: usize = 160;
 const HEIGHT: u32 = 150;
 const MEBIBYTE: f64 = 1_048_576.0;
 const MAX_EVENTS: usize = 100;
 const MAX_STALLS: usize = 200;
-/// Further events are folded.
+/// Number of events that are shown at once. Further events are folded.
 const SHOWN_EVENTS: usize = 6;
 const MAX_PARTIES: usize = 6;
-/// Below this number of processors, the curves of source and sink say nothing about the run.
+/// The processor time of the source and the sink is only drawn from this number of processors on,
+/// because less says nothing about the run.
 const MIN_GENERATOR_CORES: f64 = 0.1;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,15 +53,15 @@ struct TimeCurve {
     name: String,
     style: CurveStyle,
     rows: Vec<(u64, f64)>,
-    /// Draw it on the right axis (the queue).
+    /// Set for the curve of the queue, which has the right axis.
     is_depth: bool,
     is_baseline: bool,
-    /// Scripts draw it only when the reader asks for it.
+    /// Set if scripts draw the curve only when the reader asks for it.
     is_on_demand: bool,
 }
 
 impl TimeCurve {
-    /// The median and the maximum, for the legend.
+    /// Returns the median and the maximum for the legend.
     fn summary(&self, unit: TimeUnit) -> String {
         let mut values: Vec<f64> =
             self.rows.iter().map(|(_, value)| *value).filter(|value| value.is_finite()).collect();
@@ -80,7 +82,8 @@ struct TimePanel {
     curves: Vec<TimeCurve>,
 }
 
-/// Curves over time, with events and stalls, or `None` without a series.
+/// Returns the curves over time, with events and stalls. `None` if the record has no series of at
+/// least two seconds.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let seconds = all_seconds(runs);
     if seconds.len() < 2 {
@@ -123,7 +126,7 @@ fn panels(runs: PageRuns<'_>) -> Vec<TimePanel> {
         let mut curves: Vec<TimeCurve> = runs.baseline.map(of).unwrap_or_default().into_iter().map(ghost).collect();
         curves.extend(of(runs.record));
         let own = |curve: &&TimeCurve| !curve.is_baseline;
-        // Omit curves of zeros, except those that readers look for.
+        // A panel whose curves are all zero is left out, because it would only take room.
         let is_used = curves.iter().filter(own).any(|curve| curve.rows.iter().any(|(_, value)| *value > 0.0));
         is_used.then(|| TimePanel { id, title: title.to_owned(), unit, curves })
     };
@@ -137,13 +140,13 @@ fn panels(runs: PageRuns<'_>) -> Vec<TimePanel> {
     all.into_iter().flatten().collect()
 }
 
-/// `Latency to delivered: p50, p95 and p99 of each second`
+/// Returns a title such as `Latency to delivered: p50, p95 and p99 of each second`.
 fn latency_title(record: &Record) -> String {
     let of = final_stage(record).map_or_else(String::new, |row| format!(" to {}", row.name.name()));
     format!("Latency{of}: p50, p95 and p99 of each second")
 }
 
-/// A curve of the series, or `None` if it is zero everywhere.
+/// Returns a curve of the series, or `None` if all its values are zero.
 fn curve(record: &Record, name: &str, style: CurveStyle, read: impl Fn(&SeriesRow) -> f64) -> Option<TimeCurve> {
     let rows: Vec<(u64, f64)> = record.series.iter().map(|row| (row.second, read(row))).collect();
     let is_used = rows.iter().any(|(_, value)| *value > 0.0);
@@ -166,7 +169,7 @@ fn throughput(record: &Record) -> Vec<TimeCurve> {
 }
 
 fn percentiles(record: &Record) -> Vec<TimeCurve> {
-    // A second without messages has no latency, rather than one of 0.
+    // A second without messages has no latency. A latency of 0 would be wrong.
     let timed = |value: f64| if value > 0.0 { value } else { f64::NAN };
     let style = CurveStyle::new;
     let curves = [
@@ -196,7 +199,7 @@ fn memory(record: &Record) -> Vec<TimeCurve> {
     used(record, |row| row.rss_bytes as f64 / MEBIBYTE)
 }
 
-/// One curve for each party with relevant processor time.
+/// Returns one curve for each party that used a relevant amount of processor time.
 fn used(record: &Record, read: fn(&UsageRow) -> f64) -> Vec<TimeCurve> {
     const STYLES: [CurveStyle; MAX_PARTIES] = [
         CurveStyle::new("accepted", &[]),
@@ -258,7 +261,7 @@ fn figure(record: &Record, panel: &TimePanel, axis: &TimeAxis) -> String {
     )
 }
 
-/// The panel in words, for screen readers.
+/// Describes the panel in words for screen readers.
 fn spoken(panel: &TimePanel) -> String {
     let names: Vec<&str> =
         panel.curves.iter().filter(|curve| !curve.is_baseline).map(|curve| curve.name.as_str()).collect();
@@ -285,7 +288,8 @@ fn value_scale(unit: TimeUnit, curves: &[&TimeCurve]) -> PlotScale {
     PlotScale::linear(values.filter(|value| value.is_finite()).fold(0.0, f64::max), plot::number_label)
 }
 
-/// The list of events, with the numbers that mark them in the plot. `None` without any.
+/// Returns the list of events. Each event has the number that marks it in the plot. `None` if there
+/// were no events.
 pub(super) fn events(record: &Record) -> Option<PagePart> {
     let row = |event: &EventRow| {
         let at = data(event.at_s, &format!("{:.1} s", event.at_s));
@@ -309,7 +313,8 @@ pub(super) fn events(record: &Record) -> Option<PagePart> {
     (!shown.is_empty()).then_some(PagePart { id: "events", title: "Events", body })
 }
 
-/// The text of a fault is its rule, whether it begins or ends.
+/// The text of an event for a fault is the rule of the fault. The event for the end of the fault
+/// has the same text.
 fn event_text(event: &EventRow) -> String {
     match event.kind {
         EventKind::FaultOn => format!("fault on: {}", event.text),
@@ -353,7 +358,8 @@ fn shortened(text: &str) -> String {
     text.chars().take(120).collect()
 }
 
-/// Numbers in few characters: whole ones without a point, others exact, or with four digits if `is_short`.
+/// Writes numbers in few characters. Whole numbers get no decimal point. Other numbers are exact,
+/// or have four digits if `is_short` is set.
 fn rounded(values: &[f64], is_short: bool) -> Vec<Value> {
     let number = |value: &f64| match *value {
         value if !value.is_finite() => Value::Null,

@@ -1,4 +1,5 @@
-//! Latency by percentile on logarithmic scales: all stages in one plot, and service time beside latency.
+//! Draws latency by percentile on logarithmic scales, with all stages in one plot, and with the
+//! service time beside the latency.
 use super::plot::{self, CurveStyle, PlotScale};
 use super::runs::{PagePart, PageRuns};
 use super::tables;
@@ -6,18 +7,19 @@ use crate::{mades, stages};
 use mailrun_journey::Latencies;
 use mailrun_journey::record::{LatencyMs, Record};
 
-/// Nines of the largest percentile on the axis: 99.999 %.
+/// Number of nines of the largest percentile on the axis, which is 99.999 %.
 const MAX_NINES: f64 = 5.0;
 const HEIGHT: u32 = 280;
 
-/// A distribution: positions on the axis, and milliseconds.
+/// A distribution as a curve. Each point is a position on the percentile axis and a latency in
+/// milliseconds.
 pub(super) struct PercentileCurve {
     pub(super) name: String,
     pub(super) style: CurveStyle,
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// The table of latencies and a folded plot, or `None` if no latency is known.
+/// Returns the table of latencies and a folded plot. `None` if no latency is known.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let table = |record: &Record| match &record.mades {
         Some(own) => mades::latencies(record, own),
@@ -44,7 +46,7 @@ fn drawing(runs: PageRuns<'_>) -> Option<String> {
     Some(figure(&label, &shown, &legend))
 }
 
-/// Distributions in one plot, the first behind the others.
+/// Draws distributions in one plot. The first is drawn behind the others.
 pub(super) fn figure(label: &str, curves: &[PercentileCurve], legend: &str) -> String {
     let all = || curves.iter().flat_map(|curve| curve.points.iter());
     let y = PlotScale::log(all().map(|(_, ms)| *ms), plot::time_label);
@@ -89,7 +91,8 @@ fn curves(record: &Record) -> Vec<PercentileCurve> {
     curves
 }
 
-/// Points of a distribution, from its histogram or else from its summary.
+/// Returns the points of a distribution from its histogram. Without a histogram, they come from the
+/// percentiles in `times`.
 fn points(times: &LatencyMs, histogram: Option<&String>, count: u64) -> Vec<(f64, f64)> {
     let end = last_place(count);
     let mut points = match histogram.and_then(|text| Latencies::decode(text)).filter(|times| times.count() > 0) {
@@ -105,18 +108,18 @@ fn points(times: &LatencyMs, histogram: Option<&String>, count: u64) -> Vec<(f64
     points
 }
 
-/// Points of a histogram at regular positions, up to `end`.
+/// Returns points of a histogram at regular positions up to `end`.
 pub(super) fn histogram_points(all: &Latencies, end: f64) -> Vec<(f64, f64)> {
     let places = (0..).map(|at| f64::from(at) * 0.05).take_while(|at| *at < end);
     places.map(|at| (at, all.quantile_ms(1.0 - 10_f64.powf(-at)))).collect()
 }
 
-/// The last position for which there are enough messages.
+/// Returns the last position on the percentile axis for which `count` messages suffice.
 pub(super) fn last_place(count: u64) -> f64 {
     (count.max(2) as f64).log10().min(MAX_NINES)
 }
 
-/// Position of a percentile: 0.9 is 1, 0.99 is 2.
+/// Returns the position of a percentile on the axis: 1 for 0.9, 2 for 0.99.
 fn nines(share: f64) -> f64 {
     -(1.0 - share).log10()
 }

@@ -1,11 +1,11 @@
-//! The phases of a dialogue in sequence, drawn with their mean durations.
+//! Draws the phases of a dialogue in sequence, with their mean durations.
 use super::plot;
 use super::runs::{PagePart, PageRuns};
 use super::tables::{self, BarColumn};
 use crate::stages;
 use mailrun_journey::record::Record;
 
-/// The phases with their bars, or `None` if the source timed none.
+/// Returns the phases with their bars. `None` if the source timed no phases.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let (own, other) = runs.both(stages::phases)?;
     let bars = BarColumn { title: "mean duration, in sequence", cells: waterfall(runs.record) };
@@ -17,13 +17,13 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "phases", title: "Phases", body })
 }
 
-/// One bar per phase, beginning where the previous one ends.
+/// Returns one bar for each phase. A bar begins where the bar of the previous phase ends.
 fn waterfall(record: &Record) -> Vec<String> {
     let means: Vec<f64> = record.phases.iter().map(|row| row.latency_ms.mean.max(0.0)).collect();
     steps(&means, "accepted")
 }
 
-/// Consecutive bars, whose lengths are shares of the sum.
+/// Returns bars in a row, whose lengths are shares of the sum of `lengths`.
 pub(super) fn steps(lengths: &[f64], colour: &str) -> Vec<String> {
     let whole: f64 = lengths.iter().sum();
     let whole = if whole > 0.0 { whole } else { 1.0 };

@@ -1,13 +1,14 @@
-//! Curves and points as inline SVG, for print and for readers without scripts.
+//! Draws curves and points as inline SVG, for print and for readers without scripts.
 //!
-//! The drawing stretches with the page but its labels do not: lines are in an inner, stretched view, and labels are in
-//! an outer one, positioned by per cent.
+//! A drawing stretches with the page, but its labels do not. The lines are therefore in an inner
+//! view that stretches, and the labels are in an outer view, where per cent values give their
+//! positions.
 use super::escape::escaped;
 
 const VIEW: f64 = 1_000.0;
 const TOP: u32 = 10;
 const BELOW: u32 = 26;
-/// Minimum distance between two points.
+/// Minimum distance between two points, in thousandths of the width or height.
 const DOT_GRID: i64 = 8;
 const MAX_DECADES: i32 = 12;
 
@@ -23,7 +24,7 @@ impl CurveStyle {
         Self { colour, dashes }
     }
 
-    /// The style of the baseline's curve.
+    /// Line style of the baseline's curves.
     pub(super) const GHOST: Self = Self::new("ghost", &[4, 4]);
 
     fn attributes(self) -> String {
@@ -45,7 +46,7 @@ pub(super) struct PlotScale {
 }
 
 impl PlotScale {
-    /// From zero to at least `most`, with round labels.
+    /// Returns a scale from zero to at least `most`, with labels at round values.
     pub(super) fn linear(most: f64, label: impl Fn(f64) -> String) -> Self {
         let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
         let step = round_step(most / 4.0);
@@ -59,7 +60,7 @@ impl PlotScale {
         Self { least, most, is_log: false, labels }
     }
 
-    /// From a round value below `least` to one above `most`.
+    /// Returns a scale from a round value below `least` to a round value above `most`.
     pub(super) fn between(least: f64, most: f64, label: impl Fn(f64) -> String) -> Self {
         let span = (most - least).max(least.abs().max(most.abs()) * 1e-3).clamp(f64::MIN_POSITIVE, 1e18);
         let step = round_step(span / 3.0);
@@ -69,7 +70,7 @@ impl PlotScale {
         Self { least: first * step, most: (first + steps) * step, is_log: false, labels: labels.collect() }
     }
 
-    /// Whole decades around the positive values.
+    /// Returns a logarithmic scale of whole decades around the positive values.
     pub(super) fn log(values: impl Iterator<Item = f64>, label: impl Fn(f64) -> String) -> Self {
         let positive: Vec<f64> = values.filter(|value| value.is_finite() && *value > 0.0).collect();
         let least = positive.iter().copied().reduce(f64::min).unwrap_or(1.0);
@@ -82,7 +83,7 @@ impl PlotScale {
         Self { least: 10_f64.powi(first), most: 10_f64.powi(last), is_log: true, labels }
     }
 
-    /// Position of a value, from 0 to 1.
+    /// Returns the position of a value on the scale, from 0 to 1.
     fn place(&self, value: f64) -> f64 {
         let along = if self.is_log {
             (value.max(self.least) / self.least).log10() / (self.most / self.least).log10()
@@ -93,14 +94,14 @@ impl PlotScale {
     }
 }
 
-/// The next larger of 1, 2, 5, 10, …
+/// Rounds a step up to the next of 1, 2, 5, 10, 20, 50 and so on.
 fn round_step(step: f64) -> f64 {
     let decade = 10_f64.powf(step.log10().floor());
     let factors = [1.0, 2.0, 5.0, 10.0];
     factors.into_iter().map(|factor| factor * decade).find(|round| *round >= step * 0.999_999).unwrap_or(decade * 10.0)
 }
 
-/// A drawing with its scales. `label` describes it in words.
+/// Draws shapes with their scales. Screen readers read `label`.
 pub(super) fn plot(label: &str, height: u32, x: &PlotScale, y: &PlotScale, shapes: &str) -> String {
     let mut lines = String::new();
     let mut labels = String::new();
@@ -132,7 +133,7 @@ pub(super) fn plot(label: &str, height: u32, x: &PlotScale, y: &PlotScale, shape
     )
 }
 
-/// A line through the points, interrupted at NaN.
+/// Draws a line through the points. The line is interrupted at NaN.
 pub(super) fn curve(
     points: impl Iterator<Item = (f64, f64)>,
     x: &PlotScale,
@@ -157,7 +158,7 @@ pub(super) fn curve(
     path_element(&path, style)
 }
 
-/// A step line, interrupted at NaN.
+/// Draws a line of steps. The line is interrupted at NaN.
 pub(super) fn steps(
     points: impl Iterator<Item = (f64, f64)>,
     x: &PlotScale,
@@ -187,7 +188,7 @@ fn path_element(path: &str, style: CurveStyle) -> String {
     if path.is_empty() { String::new() } else { format!("<path {} d=\"{path}\"/>", style.attributes()) }
 }
 
-/// Points, without duplicates that could not be told apart.
+/// Draws points. Points that a reader could not tell apart are drawn once.
 pub(super) fn dots(points: impl Iterator<Item = (f64, f64)>, x: &PlotScale, y: &PlotScale, colour: &str) -> String {
     let near = |place: i64| place / DOT_GRID * DOT_GRID;
     let mut places: Vec<(i64, i64)> =
@@ -198,14 +199,15 @@ pub(super) fn dots(points: impl Iterator<Item = (f64, f64)>, x: &PlotScale, y: &
     format!("<path class=\"k dots {}\" d=\"{marks}\"/>", escaped(colour))
 }
 
-/// A rectangle over the whole height, for example for a time in which nothing was accepted.
+/// Draws a rectangle over the whole height, for example over a time in which the server accepted
+/// nothing.
 pub(super) fn shade(from: f64, to: f64, x: &PlotScale) -> String {
     let left = x.place(from) * VIEW;
     let width = (x.place(to) * VIEW - left).max(2.0);
     format!("<rect class=\"stall\" x=\"{left:.0}\" y=\"0\" width=\"{width:.0}\" height=\"1000\"/>")
 }
 
-/// A vertical line at an event.
+/// Draws a vertical line, for example at the time of an event.
 pub(super) fn mark(at: f64, x: &PlotScale) -> String {
     format!("<path class=\"event\" d=\"M{:.0} 0v1000\"/>", x.place(at) * VIEW)
 }
@@ -214,7 +216,7 @@ fn position(at: f64, value: f64, x: &PlotScale, y: &PlotScale) -> (i64, i64) {
     ((x.place(at) * VIEW).round() as i64, ((1.0 - y.place(value)) * VIEW).round() as i64)
 }
 
-/// The names of curves, each with a sample of its line.
+/// Returns the names of curves, each with a sample of its line.
 pub(super) fn legend<'a>(rows: impl Iterator<Item = (&'a str, CurveStyle)>) -> String {
     let row = |(name, style): (&str, CurveStyle)| {
         format!(
@@ -226,7 +228,7 @@ pub(super) fn legend<'a>(rows: impl Iterator<Item = (&'a str, CurveStyle)>) -> S
     format!("<ul class=\"legend\">{}</ul>", rows.map(row).collect::<String>())
 }
 
-/// The names of dots, each with one of them.
+/// Returns the names of groups of points, each with a sample point.
 pub(super) fn dot_legend<'a>(rows: impl Iterator<Item = (&'a str, &'static str)>) -> String {
     let row = |(name, colour): (&str, &str)| {
         format!(
@@ -237,7 +239,7 @@ pub(super) fn dot_legend<'a>(rows: impl Iterator<Item = (&'a str, &'static str)>
     format!("<ul class=\"legend\">{}</ul>", rows.map(row).collect::<String>())
 }
 
-/// A bar from `from` to `to`, as shares of the width.
+/// Draws a bar. `from` and `to` are shares of the width.
 pub(super) fn bar(from: f64, to: f64, colour: &str) -> String {
     let limits = [from, to].map(|share| if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 });
     let width = ((limits[1] - limits[0]) * VIEW).max(4.0);
@@ -245,7 +247,8 @@ pub(super) fn bar(from: f64, to: f64, colour: &str) -> String {
     format!("<path class=\"f {}\" d=\"M{left:.0} 0h{width:.0}v10h-{width:.0}\"/>", escaped(colour))
 }
 
-/// A rectangle from `from` to `to`, as shares of the width, between two heights from 0 to 10.
+/// Draws a rectangle. `from` and `to` are shares of the width, and the top and bottom are heights
+/// from 0 to 10.
 pub(super) fn band(from: f64, to: f64, (top, bottom): (u32, u32), colour: &str) -> String {
     let [from, to] = [from, to].map(|share| if share.is_finite() { share.clamp(0.0, 1.0) * VIEW } else { 0.0 });
     let width = (to - from).max(2.0);
@@ -259,7 +262,7 @@ pub(super) fn bars(parts: &str) -> String {
     )
 }
 
-/// A time as a label: `100 µs`, `2 ms`, `10 s`.
+/// Formats a time for a label, for example `100 µs`, `2 ms` or `10 s`.
 pub(super) fn time_label(milliseconds: f64) -> String {
     match milliseconds {
         ms if ms < 0.999 => format!("{} µs", short(ms * 1e3)),
@@ -268,7 +271,7 @@ pub(super) fn time_label(milliseconds: f64) -> String {
     }
 }
 
-/// A number as a label: `20,000`, `0.5`, `3M`.
+/// Formats a number for a label, for example `0.5`, `20k` or `3M`.
 pub(super) fn number_label(value: f64) -> String {
     match value {
         v if v >= 1e9 => format!("{}G", short(v / 1e9)),
@@ -278,7 +281,7 @@ pub(super) fn number_label(value: f64) -> String {
     }
 }
 
-/// Elapsed time as a label: `45 s`, `1:30`, `1:00:00`.
+/// Formats elapsed time for a label, for example `45 s`, `2:30` or `1:00:00`.
 pub(super) fn clock_label(seconds: f64) -> String {
     if seconds < 120.0 {
         return format!("{} s", short(seconds));
@@ -290,7 +293,7 @@ pub(super) fn clock_label(seconds: f64) -> String {
     if hours > 0 { format!("{hours}:{minutes:02}:{rest:02}") } else { format!("{minutes}:{rest:02}") }
 }
 
-/// A number with at most three decimals, without trailing zeros.
+/// Formats a number with at most three decimals and without trailing zeros.
 fn short(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

@@ -1,5 +1,5 @@
-//! Latency against the offered rate, for loads with several rates, with one point per second. If a server nears its
-//! limit, the points rise steeply.
+//! Draws latency against the offered rate for loads with several rates. Each point is one second.
+//! If a server nears its limit, the points rise steeply.
 use super::plot::{self, PlotScale};
 use super::runs::{PagePart, PageRuns};
 use super::tables;
@@ -9,11 +9,12 @@ use crate::table::{Align, Cell, Table, right};
 use mailrun_journey::record::{Arrival, Record, SeriesRow};
 
 const HEIGHT: u32 = 240;
-/// With fewer seconds, no plot is drawn.
+/// Minimum number of points for a plot.
 const MIN_POINTS: usize = 3;
 const RANGES: usize = 4;
 
-/// The points of all seconds, and their medians by range. `None` if there are too few, or the load had a single rate.
+/// Returns the plot of all seconds, and a table of medians by range of rates. `None` if there are
+/// too few seconds, or if the load had a single rate.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let own = points(runs.record);
     if own.len() < MIN_POINTS || !is_varied(runs.record) {
@@ -38,7 +39,8 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "rate", title: "Latency against offered rate", body })
 }
 
-/// Reports whether the load has different rates. With a single rate, the plot would be a column of dots.
+/// Returns true if the load has different rates. With a single rate, the plot would be a column of
+/// points.
 fn is_varied(record: &Record) -> bool {
     let stages = &record.workload.stages;
     let rates = stages.iter().flat_map(|stage| [stage.from_per_s, stage.to_per_s]);
@@ -46,14 +48,15 @@ fn is_varied(record: &Record) -> bool {
     has_several || record.workload.arrival == Arrival::Market
 }
 
-/// The offered rate: created messages or, in older records, sent ones.
+/// Returns the offered rate. It counts created messages, or sent messages if the record is older
+/// and has no created messages.
 fn offered(record: &Record) -> (&'static str, fn(&SeriesRow) -> u64) {
     let created: fn(&SeriesRow) -> u64 = |row| row.created;
     let sent: fn(&SeriesRow) -> u64 = |row| row.sent;
     if record.series.iter().any(|row| row.created > 0) { ("created", created) } else { ("sent", sent) }
 }
 
-/// Rate and 99th percentile of each complete second that has both.
+/// Returns the rate and the 99th percentile of each complete second that has both.
 fn points(record: &Record) -> Vec<(f64, f64)> {
     let (_, read) = offered(record);
     let step = step(&record.series) as f64;
@@ -62,7 +65,8 @@ fn points(record: &Record) -> Vec<(f64, f64)> {
     points.filter(|(rate, ms)| *rate > 0.0 && *ms > 0.0 && ms.is_finite()).collect()
 }
 
-/// Median and maximum of the 99th percentiles in each quarter of the seconds, sorted by rate.
+/// Sorts the seconds by rate, divides them into quarters, and returns the median and the maximum of
+/// the 99th percentiles in each quarter.
 fn ranges(points: &[(f64, f64)]) -> Table {
     let mut table = Table::new([
         ("seconds", Align::Left),

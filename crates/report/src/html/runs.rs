@@ -7,7 +7,7 @@ pub(super) struct PageRuns<'a> {
 }
 
 impl<'a> PageRuns<'a> {
-    /// Applies `find` to the run and the baseline. `None` if the run has no result.
+    /// Applies `find` to the run and to the baseline. `None` if `find` returns `None` for the run.
     pub(super) fn both<T>(self, find: impl Fn(&'a Record) -> Option<T>) -> Option<(T, Option<T>)> {
         find(self.record).map(|own| (own, self.baseline.and_then(find)))
     }

@@ -1,5 +1,5 @@
-//! The worst messages: those that did not arrive and the slowest, with their waits and phases. All but ten of each are
-//! folded.
+//! Shows the worst messages with their waits and phases: the messages that did not arrive, and the
+//! slowest messages. All but ten of each are folded.
 use super::escape::{escaped, isolated};
 use super::plot;
 use super::runs::{PagePart, PageRuns};
@@ -10,17 +10,18 @@ use crate::table::{Align, Cell, Table, right};
 use mailrun_journey::record::{Record, SlowMessage};
 use mailrun_journey::stage::Phase;
 
-/// Further messages are folded.
+/// Number of messages that are shown at once. Further messages are folded.
 pub(super) const SHOWN_MESSAGES: usize = 10;
 const MAX_MESSAGES: usize = 50;
 const MAX_RECIPIENTS: usize = 3;
 const MAX_PHASES: usize = 2;
-/// Minimum share of a message's time for a phase to be named, and of the slowest message's time for it to be drawn.
+/// Minimum share of a message's time for a phase to be named.
 const NAMED_SHARE: f64 = 0.02;
+/// Minimum share of the slowest message's time for a phase to be drawn.
 const DRAWN_SHARE: f64 = 0.002;
 
-/// The slowest messages, by the time of delivery, or of acceptance if delivery is unknown. `None` if the record has
-/// none.
+/// Returns the slowest messages, sorted by the time until delivery, or until acceptance if the
+/// delivery is unknown. `None` if the record has no such messages.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let record = runs.record;
     let mut messages: Vec<&SlowMessage> = record.slowest.iter().collect();
@@ -37,7 +38,8 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "slowest", title: "Slowest messages", body })
 }
 
-/// The first rows, with the others folded. The note says what all rows have in common.
+/// Shows the first rows, with the other rows folded. `note` is followed by the values that all rows
+/// have in common.
 fn worst(caption: &str, mut table: Table, mut bars: Vec<String>, note: &str) -> String {
     let mut common = Vec::new();
     for title in ["recipients", "size", "reply"] {
@@ -87,7 +89,8 @@ fn table(messages: &[&SlowMessage], record: &Record) -> Table {
     table
 }
 
-/// The messages that did not arrive, with the replies that identify them in the server's log. `None` if there are none.
+/// Returns the messages that did not arrive, with the server's replies, which identify them in the
+/// server's log. `None` if all messages arrived.
 pub(super) fn missing(runs: PageRuns<'_>) -> Option<PagePart> {
     let messages = &runs.record.missing;
     if messages.is_empty() {
@@ -120,7 +123,7 @@ pub(super) fn missing(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "missing", title: "Messages that did not arrive", body })
 }
 
-/// `waited 1.20 s · reply 812 ms`
+/// Names the longest parts of a message's time, for example `waited 1.20 s · reply 812 ms`.
 fn longest(message: &SlowMessage, record: &Record) -> String {
     let mut parts = parts(message, record);
     let whole = whole(&parts);
@@ -140,10 +143,10 @@ fn recipients(named: &[String], count: u32) -> String {
     }
 }
 
-/// A part of a message's time: name, colour and milliseconds.
+/// A part of a message's time: its name, its colour and its milliseconds.
 type TimePart = (&'static str, &'static str, f64);
 
-/// The bar of a message. The slowest one takes the whole width.
+/// Draws the bar of a message. The bar of the slowest message takes the whole width.
 fn bar(message: &SlowMessage, all: &[&SlowMessage], record: &Record) -> String {
     let most = longest_whole(all, record);
     let mut before = 0.0;
@@ -166,7 +169,7 @@ fn whole(parts: &[TimePart]) -> f64 {
     parts.iter().map(|(_, _, ms)| *ms).sum()
 }
 
-/// The wait, each phase, and the way to the sink.
+/// Returns the parts of a message's time: the wait, each phase, and the way to the sink.
 fn parts(message: &SlowMessage, record: &Record) -> Vec<TimePart> {
     let real = |ms: f64| if ms.is_finite() { ms.max(0.0) } else { 0.0 };
     let is_mades = record.mades.is_some();
@@ -182,7 +185,7 @@ fn parts(message: &SlowMessage, record: &Record) -> Vec<TimePart> {
     parts
 }
 
-/// The colour of a phase. Similar phases share one.
+/// Returns the colour of a phase. Similar phases have the same colour.
 fn colour(phase: Phase) -> &'static str {
     match phase {
         Phase::Connect | Phase::Banner | Phase::Ehlo | Phase::Tls | Phase::Auth => "sent",
@@ -192,7 +195,7 @@ fn colour(phase: Phase) -> &'static str {
     }
 }
 
-/// The colours in the bars.
+/// Explains the colours of the bars.
 fn legend(messages: &[&SlowMessage], record: &Record) -> String {
     let names = if record.mades.is_some() {
         ["", "", "sent", "settled", "to the inbox"]

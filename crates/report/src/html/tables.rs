@@ -1,4 +1,4 @@
-//! Tables and lists of facts in HTML. Each number has its value, and beside it the ratio to the baseline.
+//! Tables and lists of facts in HTML. Each number has its ratio to the baseline beside it.
 //!
 //! A table scrolls in its own box, so that the page never scrolls sideways.
 use super::escape::{escaped, isolated};
@@ -6,13 +6,13 @@ use super::value;
 use crate::section::{Section, SectionBody};
 use crate::table::{Align, ColumnCells, Table};
 
-/// A column of drawings, shown after the first column.
+/// A column of drawings, which is shown after the first column.
 pub(super) struct BarColumn {
     pub(super) title: &'static str,
     pub(super) cells: Vec<String>,
 }
 
-/// A section of the other reports: its table or facts, and its note.
+/// Shows a section of the other reports: its table or its facts, and its note.
 pub(super) fn section(own: &Section, baseline: Option<&Section>, bars: Option<&BarColumn>) -> String {
     let body = match &own.body {
         SectionBody::Figures(own_table) => {
@@ -37,7 +37,7 @@ fn fact_list(facts: &[(&'static str, String)]) -> String {
     format!("<dl>{}</dl>", facts.iter().map(row).collect::<String>())
 }
 
-/// A table. `caption` names it for screen readers.
+/// Shows a table. Screen readers read `caption` as its name.
 pub(super) fn table(caption: &str, own: &Table, baseline: Option<&Table>, bars: Option<&BarColumn>) -> String {
     let columns = own.column_cells();
     let others = baseline.map(Table::column_cells);
@@ -95,7 +95,7 @@ fn same_row(columns: &[ColumnCells], others: &[ColumnCells], row: usize) -> Opti
     others.first()?.cells.iter().position(|(other, _)| without_branch(other) == name)
 }
 
-/// A name without the tree lines that a terminal shows before it.
+/// Removes the tree lines that a terminal shows in front of a name.
 fn without_branch(name: &str) -> &str {
     name.strip_prefix("├ ").or_else(|| name.strip_prefix("└ ")).unwrap_or(name)
 }

@@ -1,10 +1,10 @@
-//! The time axis of the curves. It joins the seconds of the run and its baseline, and thins them out to at most 800
-//! points, keeping each minimum and maximum.
+//! The time axis of the curves. It joins the seconds of the run and of the baseline. If there are
+//! more than 800 seconds, it thins them out, but keeps each minimum and maximum.
 use std::collections::BTreeMap;
 
 pub(super) const MAX_POINTS: usize = 800;
 
-/// Sorted seconds since the load began, and the number of points for them.
+/// The seconds since the load began in ascending order, and the maximum number of points for them.
 pub(super) struct TimeAxis {
     places: BTreeMap<u64, usize>,
     points: usize,
@@ -17,12 +17,13 @@ impl TimeAxis {
         Self { places, points }
     }
 
-    /// Seconds per point, or 1 if each second has its own.
+    /// Returns the number of seconds that share a pair of points, or 1 if each second has its own
+    /// point.
     pub(super) fn per_bucket(&self) -> usize {
         if self.places.len() <= self.points { 1 } else { self.places.len().div_ceil((self.points / 2).max(1)) }
     }
 
-    /// The time of each point in seconds, and the end of the last second.
+    /// Returns the time of each point in seconds, followed by the end of the last second.
     pub(super) fn times(&self) -> Vec<f64> {
         let seconds: Vec<u64> = self.places.keys().copied().collect();
         let size = self.per_bucket();
@@ -40,7 +41,8 @@ impl TimeAxis {
         times.into_iter().chain(end).collect()
     }
 
-    /// The value of a curve from each time to the next, with the last one repeated. NaN without a value.
+    /// Returns the value of a curve from each time to the next. The last value is repeated. A
+    /// second without a value gets NaN.
     pub(super) fn values(&self, rows: impl Iterator<Item = (u64, f64)>) -> Vec<f64> {
         let mut values = vec![f64::NAN; self.places.len()];
         for (second, value) in rows {
@@ -57,7 +59,7 @@ impl TimeAxis {
     }
 }
 
-/// The minimum and maximum, in the order in which they occurred.
+/// Returns the minimum and the maximum in the order in which they occurred.
 fn extremes(values: &[f64]) -> [f64; 2] {
     let numbers = || values.iter().copied().enumerate().filter(|(_, value)| value.is_finite());
     let least = numbers().min_by(|one, other| one.1.total_cmp(&other.1));
@@ -75,7 +77,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// For any number of seconds, a curve has at most the allowed number of points, and keeps its extremes.
+        /// A curve never has more than the permitted number of points, and its minimum and maximum
+        /// are kept.
         #[test]
         fn no_extreme_is_lost(values in proptest::collection::vec(0.0..1e6_f64, 1..5_000), points in 2_usize..1_000) {
             let axis = TimeAxis::new(0..values.len() as u64, points);

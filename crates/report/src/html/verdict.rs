@@ -1,4 +1,4 @@
-//! The top of the page: the verdict and its reason, the key figures, and remarks.
+//! The top of the page: the verdict with its reason, the key figures, and the remarks.
 use super::escape::{escaped, isolated};
 use super::runs::PageRuns;
 use super::value;
@@ -56,7 +56,7 @@ fn mark(headline: Headline) -> &'static str {
     }
 }
 
-/// The stamp of an outcome, and the CSS class of the page's top.
+/// Returns the CSS class of the top of the page, and the stamp that shows the outcome.
 pub(super) fn stamp(headline: Headline, word: &str) -> (&'static str, String) {
     let stamp = format!(
         "<strong class=\"stamp\"><span aria-hidden=\"true\">{}</span> {}</strong>",
@@ -75,7 +75,7 @@ pub(super) fn remark_list(remarks: &[String]) -> String {
     if rows.is_empty() { rows } else { format!("<ul class=\"remarks\">{rows}</ul>") }
 }
 
-/// Identifies the run to which ratios and grey curves refer.
+/// Names the baseline, to which the ratios and the grey curves refer.
 fn baseline_line(runs: PageRuns<'_>) -> String {
     runs.baseline.map_or_else(String::new, |other| {
         format!(
@@ -101,7 +101,7 @@ fn tiles(runs: PageRuns<'_>) -> String {
     format!("<dl class=\"tiles\">{tiles}</dl>")
 }
 
-/// The figures of the last observed stage, and of the run.
+/// Returns the key figures: those of the last observed stage, and those of the whole run.
 fn key_figures(record: &Record) -> Vec<KeyFigure<'_>> {
     let mut figures = Vec::new();
     let mut add = |name, value, text| figures.push(KeyFigure { name, value, text });

@@ -1,5 +1,5 @@
-//! Reads any octets in any chunks. Cut or whole they must read the same, have the announced length, and be flawed
-//! exactly if their lines are.
+//! Reads any bytes as chunks. The result must not depend on how the bytes are cut, must have the
+//! announced length, and must have a fault exactly if its lines have one.
 use super::SplitMix64;
 use crate::chunk::{ChunkPiece, ChunkReader, ContentKind};
 use crate::command::Chunk;
@@ -18,7 +18,7 @@ pub(crate) fn read(
     let mut content = Vec::new();
     reader.begin(*chunks.next()?);
     let mut left: usize = blocks.iter().map(|block| block.len()).sum();
-    // An empty chunk ends without another octet.
+    // An empty chunk ends without another byte.
     for block in blocks.iter().chain(&[b"".as_slice()]) {
         let mut input = *block;
         while let Some(piece) = reader.next(&mut input) {
@@ -41,7 +41,8 @@ pub(crate) fn read(
 }
 
 pub fn check(data: &[u8]) {
-    // Up to eight chunk sizes, ended by a zero if there are fewer; then the message.
+    // The input begins with up to eight chunk sizes. A zero ends the sizes if there are fewer. The
+    // message follows.
     let (sizes, message) = match data.iter().take(8).position(|octet| *octet == 0) {
         Some(end) => (&data[..end], &data[end + 1..]),
         None => data.split_at(data.len().min(8)),

@@ -1,5 +1,5 @@
-//! Parses any bytes as a command line. An accepted MAIL or RCPT must be accepted again after it is rendered, and no
-//! envelope may have extra lines.
+//! Parses any bytes as a command line. An accepted MAIL or RCPT must be accepted again after it is
+//! rendered, and the lines of an envelope must not contain further commands.
 use crate::command::{BodyType, Command, Mail, Recipient};
 use crate::dsn::{Notify, Return};
 use crate::envelope::Envelope;

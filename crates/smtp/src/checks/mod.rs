@@ -1,5 +1,5 @@
-//! What each parser promises about any input. The property tests and the fuzz targets call these functions, which panic if
-//! a promise is broken.
+//! Checks of the promises that each parser makes for any input. Property tests and fuzz targets
+//! call these functions, which panic if a promise is broken.
 pub mod address;
 pub mod chunk;
 pub mod command;
@@ -8,7 +8,7 @@ pub mod proxy;
 pub mod reply;
 pub mod sasl;
 
-/// Pseudo-random numbers from a seed (SplitMix64, Steele, Lea and Flood 2014).
+/// Generator of pseudo-random numbers (SplitMix64; Steele, Lea and Flood 2014).
 #[derive(Clone, Debug)]
 pub struct SplitMix64(pub u64);
 
@@ -20,12 +20,12 @@ impl SplitMix64 {
         (mixed ^ (mixed >> 31)) % sides
     }
 
-    /// Returns true once in `times` calls, on average.
+    /// Returns true in one of `times` calls, on average.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// Cuts bytes into blocks, most of them short.
+    /// Cuts bytes into blocks, most of which are short.
     pub fn cut<'a>(&mut self, bytes: &'a [u8]) -> Vec<&'a [u8]> {
         let mut blocks = Vec::new();
         let mut rest = bytes;

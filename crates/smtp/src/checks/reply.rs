@@ -1,5 +1,5 @@
-//! Reads any bytes as replies. Cut or whole they must read the same, up to the first invalid line. The last octet
-//! chooses the cuts.
+//! Reads any bytes as replies. Up to the first invalid line, the result must not depend on how the
+//! bytes are cut. The last byte selects the cuts.
 use super::SplitMix64;
 use crate::extensions::Extensions;
 use crate::reply::{EnhancedStatusCode, MAX_REPLY_BYTES, Reply, ReplyError, ReplyReader};
@@ -32,7 +32,7 @@ pub fn check(data: &[u8]) {
     let whole = read(&[bytes]);
     assert_eq!(read(&bytes.chunks(1).collect::<Vec<_>>()), whole);
     assert_eq!(read(&SplitMix64(u64::from(choice)).cut(bytes)), whole);
-    // No text may make a reply that is read as two.
+    // No text may produce a reply that a client reads as two replies.
     let text = String::from_utf8_lossy(bytes);
     let reply = Reply::new(u16::from(choice) * 4, &text);
     if reply.wire().len() <= MAX_REPLY_BYTES {

@@ -1,12 +1,12 @@
-//! Plays any responses to a server's side of AUTH, and any challenges to a client's. Nobody may get in without the
-//! secret, and the client must not trust a server that lacks it. The first octet chooses the mechanism; lines are the
-//! messages.
+//! Plays any responses against the server's side of AUTH, and any challenges against the client's
+//! side. Nobody may log in without the secret, and the client must not trust a server that does not
+//! know the secret. The first byte selects the mechanism, and each line is a message.
 use crate::sasl::scram::Keys;
 use crate::sasl::server::{self, ExchangeStep};
 use crate::sasl::{Credentials, Mechanism, Mechanisms, Secret, client};
 use std::sync::LazyLock;
 
-/// Computed once, because this is slow.
+/// Computed only once, because 4096 iterations are slow.
 static KEYS: LazyLock<Keys> = LazyLock::new(|| Keys::derive("long and secret", b"salt", 4096).expect("good input"));
 
 fn server(mechanism: Mechanism, lines: &[&[u8]]) {
@@ -34,7 +34,7 @@ fn client(mechanism: Mechanism, lines: &[&[u8]]) {
     let credentials = Credentials::new("user", "long and secret").by(Mechanisms::ALL);
     let mut exchange = client::ClientExchange::new(mechanism, &credentials, Some(&[7; 18])).expect("good credentials");
     for (number, line) in lines.iter().enumerate() {
-        // Realistic iteration counts are too slow here, and a challenge may be repeated.
+        // Stop at a challenge with an iteration count, because realistic counts are too slow here.
         if number > 0 && line.windows(2).any(|pair| pair == b"i=") {
             return;
         }
@@ -54,7 +54,7 @@ pub fn check(data: &[u8]) {
         let mut words = text.splitn(2, '\n');
         let name = words.next().unwrap_or_default();
         let secret = words.next().unwrap_or_default();
-        // Either the other side can read what one side writes, or the first side refuses to write it.
+        // Either the server can parse what the client sends, or the client refuses to send it.
         let credentials = Credentials::new(name, secret);
         if mechanism == Mechanism::Plain
             && let Ok(exchange) = client::ClientExchange::new(mechanism, &credentials, None)

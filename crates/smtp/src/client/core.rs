@@ -1,4 +1,4 @@
-//! Facts of a client session that outlive its states, and the queue of awaited replies.
+//! Options, facts and clock of a client session. They outlive the session's states.
 use super::event::{GaveUp, Verb};
 use super::options::{BurstSize, Chunking, PipelineMode};
 use super::state::DueReply;
@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Options, facts and clock of a session, and the replies that its transactions still await.
 #[derive(Debug)]
 pub(super) struct ClientCore {
     pub(super) name: Arc<str>,
@@ -21,37 +20,41 @@ pub(super) struct ClientCore {
     pub(super) greeting_timeout: Option<Duration>,
     pub(super) extensions: Extensions,
     pub(super) is_over_tls: bool,
-    /// Transactions end before the message is sent.
+    /// Set if transactions are probes, which end before the message is sent.
     pub(super) is_probe: bool,
     pub(super) mechanism: Option<Mechanism>,
     pub(super) gave_up: Option<GaveUp>,
     pub(super) last_received: Duration,
-    /// Replies that the transactions await, in order.
+    /// Replies that the peer still owes to commands of transactions, in order.
     pub(super) due: VecDeque<DueReply>,
-    /// Commands before QUIT whose replies have not come.
+    /// Commands before QUIT whose replies have not arrived.
     pub(super) before_quit: VecDeque<Verb>,
-    /// Transactions that have begun and are not over.
+    /// Number of transactions that have begun and are not over.
     pub(super) under_way: u32,
-    /// Transactions that are over, and whose results are not [certain](super::Event::settled).
+    /// Number of transactions that are over, but whose results are not yet
+    /// [certain](super::Event::settled).
     pub(super) unsettled: u32,
-    /// Every positive reply to MAIL and RCPT so far had an enhanced status code with subject 1 (addressing).
+    /// True as long as every positive reply to MAIL and RCPT has an enhanced status code with
+    /// subject 1 (addressing).
     pub(super) are_addresses_labelled: bool,
-    /// All replies since the last certain result have enhanced status codes, which show the kind of command they belong
-    /// to.
+    /// True as long as all replies since the last certain result have enhanced status codes that
+    /// fit the command. Such a code shows which kind of command a reply belongs to.
     pub(super) is_labelled: bool,
-    /// Recipients accepted so far in the transaction whose replies are arriving.
+    /// Number of recipients accepted so far in the transaction whose replies are arriving.
     pub(super) accepted: u32,
-    /// LMTP: numbers of the accepted recipients whose result is still unknown.
+    /// In LMTP, the positions of the accepted recipients whose result is still unknown.
     pub(super) accepted_recipients: VecDeque<u32>,
-    /// LMTP: the message was accepted for at least one recipient.
+    /// In LMTP, set once the message was accepted for at least one recipient.
     pub(super) is_delivered: bool,
-    /// MAIL was accepted, so if the transaction fails, RSET must come before the next one.
+    /// Set while MAIL is accepted. If the transaction fails, RSET must come before the next MAIL.
     pub(super) mail_stands: bool,
-    /// A reply showed that the peer has lost track. The session ends with the current transaction.
+    /// Set when a reply shows that the peer has lost track of the commands. The session then ends
+    /// with the current transaction.
     pub(super) is_out_of_step: bool,
-    /// The peer has accepted EHLO or LHLO.
+    /// Set when the peer has accepted EHLO or LHLO.
     pub(super) is_greeted: bool,
-    /// The message being sent in chunks can no longer be accepted, because MAIL, every RCPT or a chunk was refused.
+    /// Set when the message that is being sent in chunks can no longer be accepted, because MAIL,
+    /// every RCPT or a chunk was refused.
     pub(super) is_doomed: bool,
 }
 
@@ -87,33 +90,35 @@ impl ClientCore {
         }
     }
 
-    /// Reports whether MAIL and RCPT go out together.
+    /// Returns true if MAIL and RCPT are sent together.
     pub(super) fn groups(&self) -> bool {
         self.pipelining != PipelineMode::Off && self.extensions.pipelining
     }
 
-    /// Reports whether a message's commands may follow a message whose result has not come.
+    /// Returns true if the commands of the next message may be sent before the result of a message
+    /// is known.
     fn streams(&self) -> bool {
         self.pipelining == PipelineMode::Group && self.extensions.pipelining
     }
 
-    /// Reports whether messages go by BDAT.
+    /// Returns true if messages are sent with BDAT.
     pub(super) fn chunks(&self) -> bool {
         self.chunking == Chunking::IfOffered && self.extensions.chunking
     }
 
-    /// Reports whether several messages may be under way.
+    /// Returns true if more than two messages may be under way at a time.
     pub(super) fn bursts(&self) -> bool {
         self.burst.messages > 0 && self.streams() && self.chunks()
     }
 
-    /// Reports whether to send the next chunk before replies come. If several messages are under way, an earlier one
-    /// may have been the one that was refused.
+    /// Returns true if the next chunk should be sent before the replies that are due. A doomed
+    /// message gets no more chunks. If several messages are under way, the chunk is sent
+    /// nevertheless, because the refusal may belong to an earlier message.
     pub(super) fn wants_chunk(&self) -> bool {
         self.due.is_empty() || self.groups() && (!self.is_doomed || self.under_way > 1)
     }
 
-    /// Reports whether an idle session may begin a transaction before all replies have come.
+    /// Returns true if an idle session may begin a transaction before all replies have arrived.
     pub(super) fn may_begin_early(&self) -> bool {
         let uncertain = self.under_way + self.unsettled;
         if self.bursts() && self.under_way > 0 {

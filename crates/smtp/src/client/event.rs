@@ -2,133 +2,143 @@
 use crate::reply::{ReceivedReply, ReplyError};
 use crate::sasl::client::ExchangeError;
 
-/// A command, for replies to refer to.
+/// A command, as named in an event about its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
-    /// The connection.
+    /// The connection itself, to which the server replies with its greeting.
     Greeting,
-    /// EHLO, or HELO after it; LHLO.
+    /// EHLO, the HELO after a refused EHLO, or LHLO.
     Hello,
-    /// STARTTLS.
+    /// STARTTLS (RFC 3207 §4).
     StartTls,
-    /// XCLIENT.
+    /// XCLIENT, with which a proxy names its client (Postfix).
     Xclient,
     /// AUTH, or a response to one of its challenges.
     Auth,
-    /// MAIL.
+    /// MAIL, which begins a transaction (RFC 5321 §4.1.1.2).
     Mail,
-    /// RCPT of that number.
+    /// RCPT of the recipient with this position in the envelope, from 0.
     Recipient(u32),
-    /// DATA.
+    /// DATA (RFC 5321 §4.1.1.4).
     Data,
-    /// BDAT, except the last.
+    /// BDAT, except the last BDAT of a message.
     Chunk,
-    /// The final dot, or the last BDAT.
+    /// The final dot or the last BDAT of a message.
     Message,
-    /// LMTP: the final dot, or the last BDAT, for the recipient with this number.
+    /// In LMTP, the final dot or the last BDAT, for the recipient with this position in the
+    /// envelope.
     Delivery(u32),
-    /// RSET.
+    /// RSET, which ends a transaction (RFC 5321 §4.1.1.5).
     Reset,
-    /// QUIT.
+    /// QUIT, which ends the session (RFC 5321 §4.1.1.10).
     Quit,
 }
 
-/// A reply and its command.
+/// A reply from the server, and the command that it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// The command that the reply belongs to.
+    /// The command that the reply answers.
     pub to: Verb,
-    /// The reply.
+    /// The reply of the server to this command.
     pub reply: ReceivedReply<'a>,
     /// Set if the reply ends the transaction of its command.
     pub ends: Option<Outcome>,
-    /// Number of transactions, from the oldest on, whose results have become certain. As long as replies to later
-    /// commands are due, a missing reply may have made the session take another command's reply for the result. If the
-    /// session ends before, the result is unknown: the caller should send the message again.
+    /// Number of transactions, from the oldest on, whose results have become certain. Before that,
+    /// a result may be wrong: if the peer left out a reply, the session has taken the reply to a
+    /// later command for the result. If the session ends while a result is uncertain, the caller
+    /// should send that message again.
     pub settled: u32,
 }
 
-/// Results of a transaction.
+/// Result of a transaction, as far as the session knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The peer took responsibility for the recipients that it accepted; in LMTP for at least one of them, namely those
-    /// whose [`Verb::Delivery`] had a positive reply.
+    /// The peer took responsibility for the recipients that it accepted. In LMTP, it took
+    /// responsibility for at least one recipient: those whose [`Verb::Delivery`] had a positive
+    /// reply.
     Accepted,
-    /// The peer did not take responsibility.
+    /// The peer did not take responsibility for the message.
     Refused,
 }
 
-/// What the session wants its caller to do.
+/// The next action that the session needs from its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// Read replies.
+    /// Read more replies from the connection.
     Replies,
-    /// Begin TLS once everything is written, then call [`Client::tls_started`](super::Client::tls_started).
+    /// Write everything in `out`, begin TLS, and then call
+    /// [`Client::tls_started`](super::Client::tls_started).
     Tls,
     /// [Begin](super::Client::begin) a transaction, or [quit](super::Client::quit).
     Transaction,
-    /// Write the message and its end of data, then call [`Client::message_sent`](super::Client::message_sent).
+    /// Write the message and its end of data, then call
+    /// [`Client::message_sent`](super::Client::message_sent).
     Message,
-    /// Announce the next [chunk](super::Client::chunk) of the message, and write its bytes unchanged.
+    /// Announce the next [chunk](super::Client::chunk) of the message, and write the chunk's bytes
+    /// unchanged.
     Chunk,
-    /// Close the connection.
+    /// Close the connection, because the session is over.
     Close,
 }
 
 /// Position of a chunk in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkPosition {
-    /// More chunks follow.
+    /// More chunks of the message follow.
     Middle,
-    /// The chunk ends the message.
+    /// This chunk ends the message.
     Last,
 }
 
-/// Why a session sent QUIT before it sent anything else.
+/// Reason why a session sent QUIT before its first transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GaveUp {
-    /// TLS is required and not offered.
+    /// TLS is required, but the server does not offer STARTTLS.
     #[error("the server does not offer STARTTLS")]
     NoTls,
-    /// TLS is required and was refused.
+    /// TLS is required, but the server refused STARTTLS.
     #[error("the server rejected STARTTLS")]
     TlsRefused,
-    /// No mechanism of AUTH is both allowed and offered.
+    /// The server offers none of the AUTH mechanisms that are allowed and usable with these
+    /// credentials.
     #[error("the server offers no usable AUTH mechanism")]
     NoMechanism,
-    /// The peer rejected the credentials.
+    /// The server rejected the credentials.
     #[error("the server rejected AUTH")]
     NotAuthenticated,
-    /// The exchange could not continue.
+    /// The AUTH exchange failed on the client's side.
     #[error("AUTH: {0}")]
     Exchange(ExchangeError),
-    /// XCLIENT is not offered, or supports none of the attributes to be sent.
+    /// The server does not offer XCLIENT, or supports none of the attributes to be sent.
     #[error("the server does not offer XCLIENT")]
     NoXclient,
-    /// XCLIENT was refused.
+    /// The server offered XCLIENT, but refused the command.
     #[error("the server rejected XCLIENT")]
     XclientRefused,
-    /// The envelopes ask for notifications, but DSN is not offered.
+    /// The envelopes ask for notifications, but the server does not offer DSN.
     #[error("the server does not offer DSN")]
     NoDsn,
-    /// The server calls itself by the name of this client ([`Options::refuses_own_name`](super::Options)).
+    /// The server introduces itself with the client's own name
+    /// ([`Options::refuses_own_name`](super::Options)).
     #[error("the server calls itself by this host's own name, so mail might go in circles")]
     OwnName,
 }
 
-/// Violations by a peer that end the conversation.
+/// Violation of the protocol by the peer. It ends the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// A line that is not a reply.
+    /// The peer sent a line that is not a reply.
     #[error(transparent)]
     Malformed(#[from] ReplyError),
-    /// A reply that no command asked for.
+    /// The peer sent a reply that no command asked for.
     #[error("the peer sent an unexpected reply {0}")]
     Unasked(u16),
-    /// A reply that its command cannot have. Either earlier replies are missing, or there are too many.
+    /// The peer sent a reply that the awaited command cannot have. Either an earlier reply is
+    /// missing, or the peer sent too many.
     #[error("the peer's reply {0} does not belong to the command that awaits one: a reply is missing, or was added")]
     Misplaced(u16),
-    /// Unencrypted bytes after the 220 to STARTTLS. A third party has injected them (CVE-2011-0411).
+    /// Unencrypted bytes followed the 220 to STARTTLS. A third party may have injected them
+    /// (CVE-2011-0411).
     #[error("{0} bytes of plain text followed the reply to STARTTLS")]
     Injected(usize),
 }

@@ -1,11 +1,12 @@
-//! The client's side of a session: replies in, commands out.
+//! The client's side of a session. It writes commands and reads the replies.
 //!
-//! `ClientState` documents the state machine. A step consumes the state and returns the next, so an ended session
-//! cannot continue. Facts that outlive a state are in `ClientCore`.
+//! `ClientState` documents the state machine. A step consumes the state and returns the next state,
+//! so that an ended session cannot continue. Facts that outlive a state are in `ClientCore`.
 //!
-//! The session keeps a queue of the replies that its transactions await. So pipelined and lock-step dialogues are the
-//! same machine, and differ only in the number of commands that [`Client::begin`] writes at once. The caller asks
-//! [`Client::wants`] what the session needs next, and writes the message itself without copying it.
+//! The session keeps a queue of the replies that its transactions await. For this reason, pipelined
+//! and lock-step dialogues use the same state machine, and differ only in the number of commands
+//! that [`Client::begin`] writes at once. The caller asks [`Client::wants`] for the session's next
+//! request, and writes the message itself without copying it.
 mod core;
 mod event;
 mod options;
@@ -36,14 +37,16 @@ pub struct Client {
 }
 
 impl Client {
-    /// Creates a session on an established connection, on which the peer speaks first. `name` goes into EHLO.
+    /// Creates a session for a new connection. The server speaks first. `name` is the client's name
+    /// in EHLO.
     pub fn new(name: Arc<str>, pipelining: PipelineMode, now: Duration) -> Self {
         let core = ClientCore::new(name, pipelining, now);
         let state = ClientState::SetUp(SetUpState::ExpectGreeting(None));
         Self { reader: ReplyReader::default(), state, core }
     }
 
-    /// Creates a session with options. Without a nonce, SCRAM-SHA-256 is not used.
+    /// Creates a session with these options. SCRAM-SHA-256 needs `nonce` and is not used without
+    /// it.
     pub fn with_options(name: Arc<str>, options: Arc<Options>, nonce: Option<Nonce>, now: Duration) -> Self {
         let mut client = Self::new(name, options.pipelining, now);
         client.core.protocol = options.protocol;
@@ -56,11 +59,12 @@ impl Client {
         client
     }
 
-    /// Takes one reply off the front of `input`; the commands that follow from it go to `out`. `None` needs more bytes.
-    /// A session that is over skips all further replies.
+    /// Takes one reply off the front of `input`, and appends the commands that follow from the
+    /// reply to `out`. Returns `None` if the session needs more bytes. A session that is over skips
+    /// all further replies.
     ///
     /// # Errors
-    /// [`Violation`], after which the connection is useless.
+    /// Returns a [`Violation`], after which the connection can no longer be used.
     pub fn next_event<'s, 'i: 's>(
         &'s mut self,
         input: &mut &'i [u8],
@@ -98,12 +102,13 @@ impl Client {
         Ok(Some(event))
     }
 
-    /// Takes the state out for a step. If there is no state, the session is closed.
+    /// Takes the state out for a step, and leaves `Closed` in its place.
     fn take_state(&mut self) -> ClientState {
         std::mem::replace(&mut self.state, ClientState::Closed(None))
     }
 
-    /// Makes transactions probes: MAIL and each RCPT in lock step, and RSET in place of DATA.
+    /// Makes transactions probes: the session sends MAIL and each RCPT in lock step, and RSET in
+    /// place of DATA.
     #[must_use]
     pub fn probing(mut self) -> Self {
         self.core.is_probe = true;
@@ -111,8 +116,8 @@ impl Client {
         self
     }
 
-    /// Begins a transaction: writes MAIL, or MAIL, RCPT and DATA if groups are agreed. Writes nothing if the session is
-    /// not ready for it.
+    /// Begins a transaction. Writes MAIL, or MAIL, RCPT and DATA together if both sides pipeline.
+    /// Does nothing if the session is not ready for a transaction.
     pub fn begin(&mut self, envelope: Arc<Envelope>, now: Duration, out: &mut Vec<u8>) {
         self.core.last_received = now;
         if let ClientState::Transaction(sending @ SendState::Idle) = &mut self.state {
@@ -120,8 +125,8 @@ impl Client {
         }
     }
 
-    /// Tells the session that the message and its end of data are being sent, so a reply is due. A session that is over
-    /// does not wait for it.
+    /// Tells the session that the message and its end of data are being sent, so that it expects a
+    /// reply. Does nothing if no [message is wanted](Want::Message).
     pub fn message_sent(&mut self, now: Duration) {
         if let ClientState::Transaction(sending @ SendState::Message) = &mut self.state {
             self.core.last_received = now;
@@ -129,8 +134,9 @@ impl Client {
         }
     }
 
-    /// Announces a chunk of `bytes` bytes of the message, which the caller appends to `out` as they are. If no [chunk
-    /// is wanted](Want::Chunk) it writes nothing and returns `false`.
+    /// Announces a chunk of `bytes` bytes of the message. The caller must append the chunk's bytes
+    /// to `out` unchanged. If no [chunk is wanted](Want::Chunk), this writes nothing and returns
+    /// `false`.
     pub fn chunk(&mut self, bytes: u64, part: ChunkPosition, now: Duration, out: &mut Vec<u8>) -> bool {
         match &mut self.state {
             ClientState::Transaction(sending @ SendState::Chunks) if self.core.wants_chunk() => {
@@ -142,13 +148,15 @@ impl Client {
         }
     }
 
-    /// Tells the session that part of a message was sent. The peer is then receiving, and not silent.
+    /// Tells the session that part of a message was sent. The time-out for the reply starts again,
+    /// because the peer is busy receiving.
     pub fn progressed(&mut self, now: Duration) {
         self.core.last_received = now;
     }
 
-    /// Notes that TLS has begun. If [it was requested](Want::Tls) EHLO is sent again, for nothing that was said in the
-    /// clear counts (RFC 3207 §4.2). If TLS began before the greeting this is called before the first reply.
+    /// Records that TLS has begun. If the session [requested TLS](Want::Tls), it sends EHLO again,
+    /// because everything received in the clear must be discarded (RFC 3207 §4.2). If TLS begins
+    /// before the greeting, this must be called before the first reply.
     pub fn tls_started(&mut self, now: Duration, out: &mut Vec<u8>) {
         self.core.last_received = now;
         self.core.is_over_tls = true;
@@ -161,13 +169,14 @@ impl Client {
         };
     }
 
-    /// Sends QUIT, unless the session is over. Replies that are due before it no longer have an effect.
+    /// Sends QUIT, unless the session is over. Replies to earlier commands no longer have an
+    /// effect.
     pub fn quit(&mut self, now: Duration, out: &mut Vec<u8>) {
         self.core.last_received = now;
         self.state = self.take_state().quit(&mut self.core, out);
     }
 
-    /// The session's next request.
+    /// Returns the session's next request.
     pub fn wants(&self) -> Want {
         match &self.state {
             ClientState::Closed(_) => Want::Close,
@@ -179,48 +188,51 @@ impl Client {
         }
     }
 
-    /// Reports whether the next transaction may [begin](Client::begin) in the same write as the message just
-    /// [sent](Client::message_sent): RFC 2920 §3.1 lets MAIL follow the end of data. Behind a BDAT it may only if the
-    /// peer is known to have accepted the recipients: otherwise it could want RSET first (RFC 3030 §2). There the next
-    /// message itself is sent too, so that the results of at most two are unknown if the connection breaks; unless
-    /// [more](Options::burst) were requested.
+    /// Returns true if the next transaction may [begin](Client::begin) in the same write as the
+    /// message that was just [sent](Client::message_sent). RFC 2920 §3.1 lets MAIL follow the end
+    /// of data.
+    ///
+    /// After a BDAT, MAIL may follow only if the peer is known to have accepted the recipients,
+    /// because otherwise the peer may expect RSET first (RFC 3030 §2). With BDAT, the next message
+    /// itself is also sent early. At most two results are unknown if the connection breaks, unless
+    /// the options allow [more](Options::burst).
     pub fn may_begin_early(&self) -> bool {
         matches!(self.state, ClientState::Transaction(SendState::Idle)) && self.core.may_begin_early()
     }
 
-    /// Reports whether several messages may be [under way](Options::burst) at a time.
+    /// Returns true if several messages may be [under way](Options::burst) at a time.
     pub fn bursts(&self) -> bool {
         self.core.bursts()
     }
 
-    /// Reports whether another message may be added after that many bytes of output, or whether these must be written
-    /// first.
+    /// Returns true if another message may be added to `bytes` bytes of waiting output. Returns
+    /// false if that output must be written first.
     pub fn may_hold_back(&self, bytes: usize) -> bool {
         !self.core.bursts() || bytes < self.core.burst.bytes
     }
 
-    /// The extensions in the peer's latest reply to EHLO.
+    /// Returns the extensions in the server's latest reply to EHLO.
     pub fn extensions(&self) -> &Extensions {
         &self.core.extensions
     }
 
-    /// Why the session ended itself before it sent anything else.
+    /// Returns why the session sent QUIT before its first transaction, if it did.
     pub fn gave_up(&self) -> Option<GaveUp> {
         self.core.gave_up
     }
 
-    /// The mechanism by which the session logged in, or is trying to.
+    /// Returns the mechanism with which the session logged in, or is trying to log in.
     pub fn mechanism(&self) -> Option<Mechanism> {
         self.core.mechanism
     }
 
-    /// The command whose reply is awaited, if any.
+    /// Returns the command whose reply is awaited, if there is one.
     pub fn waits_for(&self) -> Option<Verb> {
         self.state.awaited(&self.core)
     }
 
-    /// Returns when the session times out, if a reply is awaited. `timeout` is the longest wait for each reply; the
-    /// options may shorten it for the greeting and QUIT.
+    /// Returns when the session times out, if a reply is awaited. `timeout` is the longest wait for
+    /// each reply. The options may shorten it for the greeting and QUIT.
     pub fn deadline(&self, timeout: Duration) -> Option<Duration> {
         let verb = self.waits_for()?;
         let shorter = match self.state {
@@ -242,9 +254,9 @@ mod tests {
 
     const NOW: Duration = Duration::ZERO;
 
-    /// Runs a dialogue. Lines `< reply` are input, and the client's output must match the `> ` lines after them. A
-    /// message is one `> (message)`, a message in chunks is `hello` and an empty chunk, and `> (tls)` is the start of
-    /// TLS.
+    /// Runs a dialogue. Lines that start with `< ` are replies, and the client's output must match
+    /// the lines that start with `> ` after them. `> (message)` stands for a message, and `> (tls)`
+    /// for the start of TLS. A message in chunks consists of `hello` and an empty chunk.
     fn dialogue(pipelining: PipelineMode, recipients: &[&str], messages: u32, script: &str) {
         play(Client::new("me".into(), pipelining, NOW), recipients, messages, script);
     }
@@ -279,16 +291,15 @@ mod tests {
         client
     }
 
-    /// A caller with messages.
     struct ScriptedCaller {
         left: u32,
         envelope: Arc<Envelope>,
-        /// The first chunk of the current message has been sent.
+        /// Set when the first chunk of the current message has been sent.
         is_half_way: bool,
     }
 
     impl ScriptedCaller {
-        /// Does what the session wants. Returns whether it may want more.
+        /// Does what the session wants. Returns true if the session may want more.
         fn act(&mut self, client: &mut Client, out: &mut Vec<u8>) -> bool {
             match client.wants() {
                 Want::Transaction if self.left > 0 => {
@@ -394,7 +405,7 @@ mod tests {
         let rows = [
             "< 503 bad sequence\n< 503 bad sequence\n< 503 bad sequence\n< 503 bad sequence\n> QUIT\n",
             "< 250 ok\n< 503 bad sequence\n< 250 ok\n< 354 go\n> (message)\n< 250 ok\n> QUIT\n",
-            // Here 503 follows from the earlier refusals.
+            // These 503 replies follow from earlier refusals, so the session continues.
             "< 550 no\n< 503 what\n< 503 what\n< 503 what\n> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> RCPT TO:<e@f>\n> DATA\n",
             "< 250 ok\n< 550 no\n< 550 no\n< 503 what\n> RSET\n< 250 ok\n> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> RCPT TO:<e@f>\n> DATA\n",
         ];
@@ -421,7 +432,8 @@ mod tests {
         );
     }
 
-    /// Begins messages in groups, sends them, and reads the replies. Returns the outcomes.
+    /// Begins messages in groups, sends them, and reads the replies. Returns the outcomes, the
+    /// number of certain results, and the violation.
     fn streamed(replies: &str) -> (Vec<Option<Outcome>>, u32, Option<Violation>) {
         let mut client = Client::new("me".into(), PipelineMode::Group, NOW);
         let envelope = Arc::new(Envelope::new("a@b", "", ["c@d"]).unwrap());
@@ -465,7 +477,8 @@ mod tests {
     #[test]
     fn a_result_is_certain_when_no_reply_can_be_missing() {
         for (rest, settled) in [
-            // Without status codes, nothing is certain until everything is answered.
+            // Without enhanced status codes, a result is certain only when every command is
+            // answered.
             ("250 ok\r\n250 ok\r\n250 ok\r\n", 0),
             ("250 ok\r\n250 ok\r\n250 ok\r\n354 go\r\n", 1),
             ("250 ok\r\n421 4.3.2 enough\r\n", 0),
@@ -589,8 +602,8 @@ mod tests {
     #[test]
     fn a_chunked_message_that_failed_is_reset() {
         let rows = [
-            // Refused are MAIL, every recipient, a chunk, or the last chunk; in the last row a positive reply makes no
-            // sense.
+            // The peer refuses MAIL, every recipient, a chunk, or the last chunk. In the last row,
+            // a positive reply follows a refused chunk, which makes no sense.
             "< 550 no\n< 503 no\n< 503 no\n< 503 no\n< 503 no\n> QUIT\n",
             "< 250 ok\n< 550 no\n< 550 no\n< 554 no\n< 554 no\n> RSET\n< 250 ok\n> QUIT\n",
             "< 250 ok\n< 250 ok\n< 250 ok\n< 452 no\n< 503 no\n> RSET\n< 250 ok\n> QUIT\n",

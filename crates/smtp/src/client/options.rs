@@ -1,71 +1,77 @@
-//! Options of a client session: what it requests, and how many commands it sends before their replies.
+//! Options of a client session: its requests, and the number of commands that it sends before their
+//! replies.
 use crate::sasl::Credentials;
 use crate::settings::Protocol;
 use crate::xclient::XclientRequest;
 use std::time::Duration;
 
-/// Number of commands that are sent before their replies.
+/// Number of commands that the client sends before it waits for their replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PipelineMode {
-    /// One command at a time.
+    /// The client sends one command at a time and waits for its reply.
     #[default]
     Off,
-    /// MAIL, RCPT and DATA together, if the peer offers PIPELINING (RFC 2920); or MAIL, RCPT and every BDAT. The next
-    /// message waits for the result of the one before it.
+    /// MAIL, RCPT and DATA together, or MAIL, RCPT and every BDAT, if the server offers PIPELINING
+    /// (RFC 2920). The next message waits for the result of the message before it.
     Transaction,
-    /// As `Transaction`, and the next message's commands may follow a message before its result is known.
+    /// Like `Transaction`, but the next message's commands may be sent before the result of a
+    /// message is known.
     Group,
 }
 
-/// Use of STARTTLS.
+/// Says whether the client uses STARTTLS (RFC 3207).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StartTls {
-    /// Not used. The session has no TLS, or TLS from the first byte on.
+    /// STARTTLS is not used. The session has no TLS, or has TLS from the first byte.
     #[default]
     Never,
-    /// Used if it is offered and granted.
+    /// STARTTLS is used if the server offers and grants it.
     IfOffered,
-    /// Required: without it nothing is sent.
+    /// STARTTLS is required. Without it, the client sends neither credentials nor mail.
     Required,
 }
 
-/// Ways to send a message.
+/// Command with which the client sends a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Chunking {
-    /// By DATA.
+    /// The client always sends messages with DATA.
     #[default]
     Never,
-    /// By BDAT if it is offered (RFC 3030).
+    /// BDAT if the server offers CHUNKING (RFC 3030), otherwise DATA.
     IfOffered,
 }
 
-/// Use of requests for notifications in envelopes (RFC 3461).
+/// Tells whether envelopes contain requests for delivery status notifications (RFC 3461).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Notifications {
-    /// Envelopes have none.
+    /// No envelope asks for notifications.
     #[default]
     Unasked,
-    /// Envelopes have some. Nothing is sent to a server that does not offer DSN.
+    /// Some envelopes have such requests. The client sends nothing to a server that does not offer
+    /// DSN.
     Asked,
 }
 
-/// Size of a burst: how many messages may be under way at a time, if messages go by BDAT and commands in groups.
+/// Number of messages that may be under way at a time, if messages are sent with BDAT and commands
+/// in groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BurstSize {
-    /// Number of messages under way; 0 means two: the current one and the one that [may begin
-    /// early](super::Client::may_begin_early). Beyond two, each message is behind a RSET, so that none depends on the
-    /// result of another (RFC 3030 §2). If the connection breaks, the result of that many is unknown.
+    /// Maximum number of messages under way. 0 means two messages: the current message, and the
+    /// next one, which [may begin early](super::Client::may_begin_early). With a higher number, a
+    /// RSET comes before each further message, so that no message depends on the result of another
+    /// (RFC 3030 §2). If the connection breaks, the results of this many messages are unknown.
     pub messages: u32,
-    /// If this much output is waiting, it is written at once instead of being held back for another message, so that
-    /// the peer can begin.
+    /// Bytes of output that may be held back for another message. When this many are waiting, they
+    /// are written at once, so that the peer can begin.
     pub bytes: usize,
 }
 
 impl BurstSize {
-    /// No bursts.
+    /// No bursts: only the next message may begin before the current message has its result.
     pub const NONE: Self = Self::of(0);
 
-    /// A burst of that many messages. Output is written as soon as it has 16 KiB, which a server usually reads at once.
+    /// A burst of that many messages. Output is written once it reaches 16 KiB, which a server
+    /// usually reads at once.
     pub const fn of(messages: u32) -> Self {
         Self { messages, bytes: 16 * 1024 }
     }
@@ -77,29 +83,31 @@ impl Default for BurstSize {
     }
 }
 
-/// Options of a session.
+/// Options of a client session, which stay the same during the session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Protocol to speak.
+    /// Protocol that the server speaks: SMTP or LMTP.
     pub protocol: Protocol,
     /// Number of commands that are sent before their replies.
     pub pipelining: PipelineMode,
-    /// Use of STARTTLS.
+    /// Says whether the session uses STARTTLS.
     pub tls: StartTls,
-    /// Credentials to log in with.
+    /// Credentials to log in with. Without them, the client does not use AUTH.
     pub credentials: Option<Credentials>,
-    /// Way to send a message.
+    /// Command with which messages are sent.
     pub chunking: Chunking,
-    /// Client to introduce with XCLIENT.
+    /// Client that the session introduces with XCLIENT.
     pub xclient: Option<XclientRequest>,
-    /// Use of the parameters of DSN in envelopes.
+    /// Use of DSN parameters in envelopes.
     pub notifications: Notifications,
-    /// Size of a burst of messages.
+    /// Number of messages under way, and the output to hold back for them.
     pub burst: BurstSize,
-    /// Longest wait for the answer to QUIT, if it is shorter than for other replies. Nothing depends on this reply.
+    /// Longest wait for the reply to QUIT, if shorter than for other replies. Nothing depends on
+    /// the reply to QUIT.
     pub quit_timeout: Option<Duration>,
-    /// Give up if the server calls itself by the client's name, in its greeting or its reply to EHLO.
+    /// If set, the session gives up if the server introduces itself with the client's name, in its
+    /// greeting or its reply to EHLO.
     pub refuses_own_name: bool,
-    /// Longest wait for the greeting, if it is shorter than for other replies.
+    /// Longest wait for the greeting, if shorter than for other replies.
     pub greeting_timeout: Option<Duration>,
 }

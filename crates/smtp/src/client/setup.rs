@@ -1,4 +1,4 @@
-//! Steps of a client session before its first transaction: the greeting, TLS, XCLIENT, AUTH.
+//! Steps of a client session before its first transaction: greeting, EHLO, TLS, XCLIENT and AUTH.
 use super::core::ClientCore;
 use super::event::GaveUp;
 use super::options::{Notifications, Options, StartTls};
@@ -13,8 +13,8 @@ use crate::settings::Protocol;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Handles the greeting. A peer that refuses service waits for QUIT (RFC 5321 §3.1), but after 421 it closes the
-/// connection itself (§3.8).
+/// Handles the greeting. A peer that refuses service waits for QUIT (RFC 5321 §3.1), but a peer
+/// that sends 421 closes the connection itself (§3.8).
 pub(super) fn greeted(
     setup: Option<Box<SessionSetup>>,
     reply: &ReceivedReply<'_>,
@@ -29,7 +29,8 @@ pub(super) fn greeted(
     }
 }
 
-/// Reports whether the peer introduces itself with the client's own name, in the greeting or in the reply to EHLO.
+/// Returns true if the peer introduces itself with the client's own name, in the greeting or in the
+/// reply to EHLO.
 fn is_own_name(setup: Option<&SessionSetup>, reply: &ReceivedReply<'_>, core: &ClientCore) -> bool {
     let name =
         |line: &'_ [u8]| line.split(|byte| *byte == b' ').next().map(Domain::new) == Some(Domain::new(&*core.name));
@@ -51,8 +52,8 @@ fn send_hello(verb: &[u8], core: &ClientCore, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Handles the reply to EHLO. After a permanent refusal the client falls back to HELO (RFC 5321 §3.2), unless EHLO was
-/// accepted before TLS or XCLIENT. LHLO has no fallback.
+/// Handles the reply to EHLO. After a permanent refusal the client falls back to HELO (RFC 5321
+/// §3.2), unless EHLO was accepted before TLS or XCLIENT. LHLO has no fallback.
 pub(super) fn hello_answered(
     form: HelloForm,
     setup: Option<Box<SessionSetup>>,
@@ -86,7 +87,7 @@ fn give_up(why: GaveUp, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState
     quit(out)
 }
 
-/// Returns the next step. Without options, the session is idle immediately.
+/// Continues the setup. A session without options is ready for its first transaction.
 fn next_step(setup: Option<Box<SessionSetup>>, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
     match setup {
         Some(setup) => setup.secure(core, out),
@@ -94,12 +95,12 @@ fn next_step(setup: Option<Box<SessionSetup>>, core: &mut ClientCore, out: &mut 
     }
 }
 
-/// Gives up because XCLIENT was refused.
 pub(super) fn xclient_refused(core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
     give_up(GaveUp::XclientRefused, core, out)
 }
 
-/// The steps are TLS, XCLIENT and AUTH, in this order. After the last one, the session is idle.
+/// Does TLS, XCLIENT and AUTH, in this order. Afterwards the session is ready for its first
+/// transaction.
 impl SessionSetup {
     pub(super) fn new(options: Arc<Options>, nonce: Option<Nonce>) -> Self {
         Self { options, nonce, has_asked_for_tls: false, xclient_lines: None }
@@ -126,7 +127,7 @@ impl SessionSetup {
         }
     }
 
-    /// Introduces the client with XCLIENT, if that is wanted.
+    /// Sends XCLIENT if the options ask for it and it has not been sent yet.
     fn introduce(mut self: Box<Self>, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
         let (Some(introduction), None) = (&self.options.xclient, &self.xclient_lines) else {
             return self.log_in(core, out);
@@ -139,7 +140,7 @@ impl SessionSetup {
         self.next_xclient(core, out)
     }
 
-    /// Sends the next line of XCLIENT, or EHLO again after the last.
+    /// Sends the next XCLIENT line. After the last line, sends EHLO again.
     pub(super) fn next_xclient(mut self: Box<Self>, core: &ClientCore, out: &mut Vec<u8>) -> ClientState {
         match self.xclient_lines.as_mut().and_then(VecDeque::pop_front) {
             Some(line) => {
@@ -150,7 +151,8 @@ impl SessionSetup {
         }
     }
 
-    /// Logs in, provided that the server supports what the envelopes need.
+    /// Sends AUTH if there are credentials. Gives up first if the envelopes need DSN and the server
+    /// does not offer it.
     fn log_in(&self, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
         if self.options.notifications == Notifications::Asked && !core.extensions.dsn {
             return give_up(GaveUp::NoDsn, core, out);
@@ -162,8 +164,8 @@ impl SessionSetup {
     }
 }
 
-/// Sends AUTH with the strongest mechanism that is allowed, offered and suits the credentials. The first response is
-/// part of the command unless the line would become too long (RFC 4954 §4).
+/// Sends AUTH with the strongest mechanism that is allowed, offered and suits the credentials. The
+/// first response is part of the command unless the line would become too long (RFC 4954 §4).
 fn authenticate(
     credentials: &Credentials,
     nonce: Option<&Nonce>,
@@ -193,7 +195,7 @@ fn authenticate(
     give_up(GaveUp::NoMechanism, core, out)
 }
 
-/// Takes the reply to AUTH, or to a response.
+/// Handles the reply to AUTH, or to a response of the exchange.
 pub(super) fn auth_answered(
     exchange: ClientExchange,
     reply: &ReceivedReply<'_>,
@@ -220,12 +222,12 @@ pub(super) fn auth_answered(
     }
 }
 
-/// Gives up after the reply to `*`, whatever the reply is.
+/// Gives up after the reply to `*`, whatever that reply is.
 pub(super) fn cancelled(why: ExchangeError, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
     give_up(GaveUp::Exchange(why), core, out)
 }
 
-/// Returns the encoded response to a challenge, and the state of the exchange after it.
+/// Returns the encoded response to a challenge, and the next state of the exchange.
 fn respond(exchange: ClientExchange, reply: &ReceivedReply<'_>) -> Result<(String, ClientExchange), ExchangeError> {
     let challenge = reply.lines().last().and_then(|text| sasl::decode(text.trim_ascii()));
     let (response, exchange) = exchange.respond(&challenge.ok_or(ExchangeError::Challenge)?)?;

@@ -1,4 +1,4 @@
-//! States of a client session. The files beside this one have their steps: `step`, and what it calls.
+//! States of a client session. The other files of this module have the steps from state to state.
 use super::event::Verb;
 use super::options::Options;
 use crate::envelope::Envelope;
@@ -7,8 +7,9 @@ use crate::sasl::client::{ClientExchange, ExchangeError};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// States of the session, by what it waits for. Each holds what it needs, so that no other state can have it; what is
-/// large is in a box, for a step moves the state. A session without options has no [`SessionSetup`].
+/// States of the session, named by what the session waits for. Each state holds only the data that
+/// it needs, so no other state can use the data. Large data is boxed, because each step moves the
+/// state. A session without options has no [`SessionSetup`].
 ///
 /// ```text
 /// ExpectGreeting ─▶ ExpectHello ─▶ ExpectStartTls ─220─▶ ExpectTls: the caller begins TLS ─▶ ExpectHello    what of it
@@ -23,13 +24,12 @@ use std::sync::Arc;
 /// ```
 #[derive(Debug)]
 pub(super) enum ClientState {
-    /// Waits for the reply to a command before the first transaction.
     SetUp(SetUpState),
-    /// Waits for the caller, or for the replies of transactions.
     Transaction(SendState),
-    /// Waits for the reply to QUIT, after the replies to [earlier commands](super::core::ClientCore::before_quit).
+    /// Waits for the reply to QUIT, after the replies to [earlier
+    /// commands](super::core::ClientCore::before_quit).
     ExpectQuit,
-    /// The session is over. Contains the command whose reply did not come.
+    /// The session is over. Holds the command whose reply did not arrive.
     Closed(Option<Verb>),
 }
 
@@ -37,43 +37,38 @@ pub(super) enum ClientState {
 #[derive(Debug)]
 #[expect(clippy::enum_variant_names, reason = "a state is named by what it waits for")]
 pub(super) enum SetUpState {
-    /// The greeting.
     ExpectGreeting(Option<Box<SessionSetup>>),
-    /// The reply to EHLO, LHLO or HELO.
     ExpectHello(HelloForm, Option<Box<SessionSetup>>),
-    /// The reply to STARTTLS.
     ExpectStartTls(Box<SessionSetup>),
-    /// TLS, which the caller begins.
+    /// Waits for the caller to begin TLS.
     ExpectTls(Box<SessionSetup>),
-    /// The reply to XCLIENT.
     ExpectXclient(Box<SessionSetup>),
-    /// The reply to AUTH, or to a response.
+    /// Waits for the reply to AUTH, or to a response of the exchange.
     ExpectAuth(Box<ClientExchange>),
-    /// The reply to `*`, which cancelled AUTH for this reason.
+    /// Waits for the reply to `*`, which cancelled AUTH for this reason.
     ExpectCancelled(ExchangeError),
 }
 
-/// Options of the steps, and which steps are done.
+/// Options of the setup, and its progress.
 #[derive(Debug)]
 pub(super) struct SessionSetup {
     pub(super) options: Arc<Options>,
     pub(super) nonce: Option<Nonce>,
     pub(super) has_asked_for_tls: bool,
-    /// Lines of XCLIENT that remain to be sent; `None` until they are known.
+    /// XCLIENT lines that remain to be sent. `None` until XCLIENT begins.
     pub(super) xclient_lines: Option<VecDeque<String>>,
 }
 
-/// Forms of the client's own greeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HelloForm {
-    /// EHLO, or LHLO: extensions are on.
+    /// EHLO or LHLO. The reply lists the extensions.
     Extended,
-    /// HELO, after EHLO was refused.
+    /// HELO, sent after EHLO was refused.
     Plain,
 }
 
-/// States of the sending side. The receiving side is the queue of replies that are [due](super::core::ClientCore::due): it may lag
-/// behind by several transactions.
+/// States of the sending side. The receiving side is the queue of replies that are
+/// [due](super::core::ClientCore::due), which may lag behind by several transactions.
 ///
 /// ```text
 ///  Idle ◀────────────────────────────────────── 2yz, 5yz to the message, in LMTP one for each recipient
@@ -86,17 +81,14 @@ pub(super) enum HelloForm {
 /// ```
 #[derive(Debug)]
 pub(super) enum SendState {
-    /// No transaction is being sent.
     Idle,
-    /// Waits for the reply to the last command.
     LockStep(Arc<Envelope>),
-    /// Waits for the replies to MAIL, RCPT and DATA.
     Group,
-    /// The message must be sent; 354 was read.
+    /// 354 was received, so the caller must send the message.
     Message,
-    /// The next chunk of the message must be sent.
+    /// The caller must send the next chunk of the message.
     Chunks,
-    /// Waits for the reply to a message that was sent empty because it had no recipients.
+    /// Waits for the reply to an empty message, sent because MAIL or every recipient was refused.
     EmptyMessage,
 }
 

@@ -1,4 +1,4 @@
-//! The step from one state of a client session to the next, which a reply causes.
+//! Steps from one state of a client session to the next. Each reply causes a step.
 use super::core::ClientCore;
 use super::event::{Event, Verb, Violation};
 use super::setup;
@@ -6,7 +6,7 @@ use super::state::{ClientState, SendState, SetUpState};
 use crate::reply::ReceivedReply;
 
 impl ClientState {
-    /// Handles a reply. Appends the commands that follow from it to `out`.
+    /// Handles a reply. Appends the next commands to `out`.
     pub(super) fn receive<'r>(
         &mut self,
         reply: ReceivedReply<'r>,
@@ -14,7 +14,8 @@ impl ClientState {
         out: &mut Vec<u8>,
     ) -> Result<Event<'r>, Violation> {
         let event = |to, ends, settled| Ok(Event { to, reply, ends, settled });
-        // Only replaces the inner state, because the outer one is large and most replies do not change it.
+        // Replaces only the inner state, because the outer state is large and most replies do not
+        // change it.
         match self {
             Self::Transaction(sending) => {
                 let state = std::mem::replace(sending, SendState::Idle);
@@ -28,7 +29,8 @@ impl ClientState {
                     return Err(Violation::Misplaced(reply.code()));
                 }
                 let step = state.step(due, &reply, core, out);
-                // The replaced value holds nothing. Dropping it would cost a check for each reply.
+                // The replaced value owns nothing, so it is forgotten. Dropping it would cost a
+                // check for each reply.
                 std::mem::forget(std::mem::replace(sending, step.next));
                 if core.is_out_of_step && (step.ends.is_some() || step.to == Verb::Reset) {
                     *self = self.end_out_of_step(core, out);
@@ -52,8 +54,8 @@ impl ClientState {
         }
     }
 
-    /// Ends a session in which the peer has lost track. QUIT is sent only if no other reply is due, so that the peer
-    /// cannot take it for a line of a message.
+    /// Ends a session in which the peer has lost track. Sends QUIT only if no other reply is due
+    /// and no message is being written, so that the peer cannot take QUIT for a line of a message.
     fn end_out_of_step(&self, core: &ClientCore, out: &mut Vec<u8>) -> Self {
         if matches!(self, Self::Transaction(SendState::Idle)) && core.due.is_empty() {
             return setup::quit(out);
@@ -101,7 +103,7 @@ impl SetUpState {
         }
     }
 
-    /// Returns the command whose reply is awaited; `None` while TLS is to begin.
+    /// Returns the command whose reply is awaited. `None` means that the caller must begin TLS.
     fn awaited(&self) -> Option<Verb> {
         match self {
             Self::ExpectGreeting(_) => Some(Verb::Greeting),

@@ -1,4 +1,5 @@
-//! Transactions of a client session: commands in lock step, in groups, and messages by DATA or BDAT.
+//! Transactions of a client session. Commands are sent in lock step or in groups, and messages with
+//! DATA or BDAT.
 use super::core::ClientCore;
 use super::event::{ChunkPosition, Outcome, Verb, Violation};
 use super::state::{DueReply, SendState};
@@ -9,18 +10,17 @@ use crate::settings::Protocol;
 use std::io::Write;
 use std::sync::Arc;
 
-/// The step that a reply causes.
 pub(super) struct ReplyStep {
     pub(super) next: SendState,
-    /// The command that the reply belongs to.
+    /// The command that the reply answers.
     pub(super) to: Verb,
-    /// Set if the transaction of that command is over.
+    /// Set if the reply ends the transaction of its command.
     pub(super) ends: Option<Outcome>,
-    /// How many transactions have certain results now.
+    /// Number of transactions whose results have become certain with this reply.
     pub(super) settled: u32,
 }
 
-/// The next state of the sending side, and the outcome of the transaction if this reply ended it.
+/// The next state of the sending side, and the outcome of the transaction if the reply ended it.
 type SendStep = (SendState, Option<Outcome>);
 
 impl SendState {
@@ -33,7 +33,7 @@ impl SendState {
     ) -> ReplyStep {
         let recipient = if due == DueReply::Message { core.accepted_recipients.pop_front() } else { None };
         let is_done = reply.code() / 100 == 2;
-        // LMTP: after 421 there is no reply for the remaining recipients.
+        // In LMTP, no replies for the remaining recipients follow a 421.
         let is_last = due != DueReply::Message || core.accepted_recipients.is_empty() || reply.code() == 421;
         let are_all_answered = core.due.is_empty() && is_last;
         core.is_out_of_step |= match due {
@@ -59,9 +59,10 @@ impl SendState {
         ReplyStep { next, to: recipient.map_or(due.verb(), Verb::Delivery), ends, settled }
     }
 
-    /// Handles a reply that no command asked for. While the message is being written, a refusal is the peer's final
-    /// reply to it (for example too big, or a time-out). The message can then be neither finished nor recalled. Between
-    /// messages, 421 ends the session (RFC 5321 §3.8), also after QUIT. In any case, the session is over.
+    /// Handles a reply that no command asked for. While the message is being written, a refusal is
+    /// the peer's final reply to the message, for example because the message is too big. The
+    /// message can then be neither finished nor recalled. Between messages, 421 ends the session
+    /// (RFC 5321 §3.8). The session is over in each case.
     pub(super) fn interrupted(self, reply: &ReceivedReply<'_>) -> Result<(Verb, Option<Outcome>), Violation> {
         match self {
             Self::Message | Self::Chunks if !reply.is_positive() => Ok((Verb::Message, Some(Outcome::Refused))),
@@ -101,14 +102,16 @@ impl SendState {
 
     fn chunk_answered(self, is_done: bool, core: &mut ClientCore) -> SendStep {
         if !is_done {
-            // The transaction is over, so the rest of the message has a single reply, also in LMTP.
+            // The peer has ended the transaction, so the rest of the message gets a single reply,
+            // even in LMTP.
             core.is_doomed = true;
             core.accepted_recipients.clear();
         }
         (self, None)
     }
 
-    /// Handles the reply to the message. A positive reply does not count if a chunk is missing.
+    /// Handles the reply to the message. A positive reply does not count if MAIL, every RCPT or a
+    /// chunk was refused.
     fn message_answered(self, is_done: bool, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
         if is_done && !core.is_doomed {
             core.mail_stands = false;
@@ -117,7 +120,7 @@ impl SendState {
         self.message_refused(core, out)
     }
 
-    /// LMTP: handles the reply to the message for one recipient.
+    /// In LMTP, handles the reply to the message for one recipient.
     fn delivery_answered(self, is_done: bool, is_end: bool, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
         core.is_delivered |= is_done && !core.is_doomed;
         if !core.accepted_recipients.is_empty() && !is_end {
@@ -132,8 +135,8 @@ impl SendState {
         self.message_refused(core, out)
     }
 
-    /// Ends the transaction of a refused message. A refused BDAT must be followed by RSET (RFC 3030 §2), unless the
-    /// next transaction is already under way.
+    /// Ends the transaction of a refused message. RSET must follow a refused BDAT (RFC 3030 §2),
+    /// unless the next transaction is already under way.
     fn message_refused(self, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
         match self {
             Self::Idle if core.due.is_empty() => core.refused(out),
@@ -149,7 +152,8 @@ impl SendState {
     }
 }
 
-/// Sends the next command in lock step: RCPT for recipient `number`, or after the last recipient DATA or a chunk.
+/// Sends the next command in lock step: RCPT for recipient `number`, or DATA or a chunk after the
+/// last recipient.
 fn ask(envelope: Arc<Envelope>, number: usize, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
     if number < envelope.recipients() {
         core.send(envelope.recipient(number), DueReply::Recipient(number as u32), out);
@@ -163,8 +167,9 @@ fn ask(envelope: Arc<Envelope>, number: usize, core: &mut ClientCore, out: &mut 
     (SendState::LockStep(envelope), None)
 }
 
-/// Handles the reply to DATA. A peer may answer 354 although it refused MAIL or accepted no recipient. It then gets an
-/// empty message (RFC 2920 §3.1). In LMTP there would be no recipient for which to reply to that message.
+/// Handles the reply to DATA. A peer may answer 354 although it refused MAIL or accepted no
+/// recipient. The client then sends an empty message (RFC 2920 §3.1). In LMTP, the client awaits no
+/// reply to the empty message, because the message has no recipients.
 fn data_answered(is_go_ahead: bool, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
     if !is_go_ahead {
         return core.refused(out);
@@ -184,15 +189,17 @@ fn data_answered(is_go_ahead: bool, core: &mut ClientCore, out: &mut Vec<u8>) ->
     }
 }
 
-/// Commands of transactions, and the replies that become due.
+/// Commands of transactions, and the replies that they make due.
 impl ClientCore {
-    /// Counts the transactions whose results are certain after this reply. If every command has been answered, all of
-    /// them are. Otherwise enhanced status codes help, because only replies to MAIL and RCPT have subject 1
-    /// (addressing):
+    /// Counts the transactions whose results are certain after this reply. If every command has
+    /// been answered, all results are certain. Otherwise enhanced status codes help, because only
+    /// replies to MAIL and RCPT have subject 1 (addressing):
     ///
-    /// - If only MAIL, RCPT and DATA follow a message, its reply cannot be one of theirs.
-    /// - If a reply that belongs to MAIL comes when MAIL's is due, the earlier results were in the right place, too.
-    ///   The same is true of 421, which a server sends to MAIL if it accepts only so many messages per session.
+    /// - If only MAIL, RCPT and DATA follow a message, the reply to the message cannot be one of
+    ///   theirs.
+    /// - If a reply that fits MAIL arrives when the reply to MAIL is due, no earlier reply was
+    ///   missing. The same is true of 421, which servers send to MAIL after a maximum number of
+    ///   messages.
     fn settle(&mut self, to: DueReply, reply: &ReceivedReply<'_>, are_all_answered: bool) -> u32 {
         let is_done = reply.code() / 100 == 2;
         let is_address = matches!(to, DueReply::Mail | DueReply::Recipient(_));
@@ -217,8 +224,9 @@ impl ClientCore {
         std::mem::take(&mut self.unsettled)
     }
 
-    /// Reports whether the command cannot have this reply. If a positive reply about an address may belong to a later
-    /// MAIL or RCPT, it does not accept a message. In LMTP, however, Cyrus sends such a reply for each recipient.
+    /// Returns true if the command cannot have this reply. In SMTP, a positive reply about an
+    /// address does not accept a message, because it may belong to a later MAIL or RCPT. In LMTP it
+    /// does, because Cyrus sends such a reply for each recipient.
     pub(super) fn is_misplaced(&self, to: DueReply, reply: &ReceivedReply<'_>) -> bool {
         match (reply.code(), to) {
             (354, DueReply::Data) => false,
@@ -230,7 +238,8 @@ impl ClientCore {
         }
     }
 
-    /// Reports whether the peer has accepted everything that this command depends on. If not, 503 is to be expected.
+    /// Returns true if the peer has accepted everything that this command depends on. Otherwise a
+    /// 503 is to be expected.
     fn is_due_for(&self, command: DueReply) -> bool {
         match command {
             DueReply::Mail | DueReply::Reset => true,
@@ -245,7 +254,6 @@ impl ClientCore {
         self.due.push_back(due);
     }
 
-    /// Begins a transaction.
     pub(super) fn begin(&mut self, envelope: Arc<Envelope>, out: &mut Vec<u8>) -> SendState {
         if self.under_way > 0 && self.bursts() {
             self.send(b"RSET\r\n", DueReply::Reset, out);
@@ -266,14 +274,13 @@ impl ClientCore {
         SendState::Group
     }
 
-    /// The caller has sent the message, so its reply is awaited.
+    /// Records that the caller has sent the message, so that its reply is awaited.
     pub(super) fn message_sent(&mut self) -> SendState {
         self.due.push_back(DueReply::Message);
         self.mail_stands = false;
         SendState::Idle
     }
 
-    /// Announces a chunk.
     pub(super) fn chunk(&mut self, bytes: u64, part: ChunkPosition, out: &mut Vec<u8>) -> SendState {
         match part {
             ChunkPosition::Middle => {
@@ -289,7 +296,7 @@ impl ClientCore {
         }
     }
 
-    /// Ends a refused transaction. RSET is needed if the peer still holds it.
+    /// Ends a refused transaction. Sends RSET if the peer has accepted MAIL.
     fn refused(&mut self, out: &mut Vec<u8>) -> SendStep {
         self.accepted_recipients.clear();
         if std::mem::take(&mut self.mail_stands) && !self.is_out_of_step {
@@ -298,7 +305,6 @@ impl ClientCore {
         (SendState::Idle, Some(Outcome::Refused))
     }
 
-    /// Returns the command whose reply comes next.
     pub(super) fn awaited(&self) -> Option<Verb> {
         let due = self.due.front()?;
         let recipient = if *due == DueReply::Message { self.accepted_recipients.front() } else { None };

@@ -1,40 +1,42 @@
-//! The client's side of an exchange: a challenge in, a response out.
+//! The client's side of an AUTH exchange, which answers each challenge with a response.
 use super::{Credentials, Mechanism, Nonce, cram_md5, encode, scram};
 
-/// Reasons why an exchange cannot continue.
+/// Reason why an exchange cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExchangeError {
-    /// Name or secret contain characters that this mechanism cannot carry, or the nonce is missing.
+    /// The name or the secret contains characters that this mechanism cannot carry, or the nonce is
+    /// missing.
     #[error("the mechanism cannot carry these credentials")]
     Credentials,
-    /// A challenge that does not belong to this mechanism.
+    /// The server sent a challenge that does not belong to this mechanism.
     #[error("the server's challenge does not belong to this mechanism")]
     Challenge,
-    /// The server has not proved that it has the secret.
+    /// The server did not prove that it knows the secret.
     #[error("the server does not know the secret")]
     ServerUnverified,
 }
 
-/// States of an exchange, by the expected challenge.
+/// States of an exchange, named by the expected challenge.
 #[derive(Clone, Debug)]
 enum State {
-    /// A server may ask for the first message with an empty challenge. Contains also the state that SCRAM needs after
-    /// it.
+    /// The client's first message has not been sent. The server may ask for it with an empty
+    /// challenge. Holds that message, and for SCRAM the state that follows.
     First(Vec<u8>, Option<scram::ClientFirst>),
-    /// LOGIN asks for the name, then for the password.
+    /// LOGIN: the server asks for the name, and then for the password.
     Name,
     Password,
-    /// CRAM-MD5's challenge.
+    /// CRAM-MD5: the server sends the only challenge.
     Challenge,
     ServerFirst(scram::ClientFirst),
     ServerFinal(scram::ClientFinal),
-    /// Only the server's verdict is left.
+    /// Only the server's final reply is missing.
     Verdict,
-    /// XOAUTH2: either the verdict, or the reason for a refusal, which gets an empty response.
+    /// XOAUTH2: the server sends its final reply, or a challenge with the reason for a refusal,
+    /// which needs an empty response.
     VerdictOrReason,
 }
 
-/// One exchange.
+/// Client's side of one AUTH exchange.
 #[derive(Clone, Debug)]
 pub struct ClientExchange {
     mechanism: Mechanism,
@@ -43,22 +45,23 @@ pub struct ClientExchange {
 }
 
 impl ClientExchange {
-    /// Creates an exchange by that mechanism; SCRAM-SHA-256 needs a nonce.
+    /// Creates an exchange with this mechanism. SCRAM-SHA-256 needs a nonce.
     ///
     /// # Errors
-    /// [`ExchangeError::Credentials`].
+    /// Returns [`ExchangeError::Credentials`] if the mechanism cannot carry the credentials.
     pub fn new(mechanism: Mechanism, credentials: &Credentials, nonce: Option<&Nonce>) -> Result<Self, ExchangeError> {
         let state =
             begin(mechanism, credentials, nonce.map(|nonce| encode(nonce))).ok_or(ExchangeError::Credentials)?;
         Ok(Self { mechanism, credentials: credentials.clone(), state })
     }
 
-    /// The mechanism.
+    /// Mechanism of the exchange.
     pub fn mechanism(&self) -> Mechanism {
         self.mechanism
     }
 
-    /// The first message, if the client sends it: with AUTH, or as the response to an empty challenge.
+    /// Returns the first message, if the client speaks first. It is sent with AUTH, or as the
+    /// response to an empty challenge.
     pub fn initial(&self) -> Option<&[u8]> {
         match &self.state {
             State::First(response, _) => Some(response),
@@ -66,7 +69,7 @@ impl ClientExchange {
         }
     }
 
-    /// Notes that the first message was sent with AUTH.
+    /// Records that the first message was sent with AUTH.
     #[must_use]
     pub fn initial_sent(self) -> Self {
         match self.state {
@@ -81,10 +84,11 @@ impl ClientExchange {
         }
     }
 
-    /// Answers a challenge, and returns the response with the exchange after it.
+    /// Answers a challenge. Returns the response, and the exchange in its next state.
     ///
     /// # Errors
-    /// [`ExchangeError`]; the exchange must be cancelled.
+    /// Returns an [`ExchangeError`] if there is no valid response. The caller must then cancel the
+    /// exchange.
     pub fn respond(self, challenge: &[u8]) -> Result<(Vec<u8>, Self), ExchangeError> {
         let Credentials { name, secret, .. } = &self.credentials;
         let (response, state) = match self.state {
@@ -104,10 +108,11 @@ impl ClientExchange {
         Ok((response, Self { state, ..self }))
     }
 
-    /// Checks the server's positive verdict.
+    /// Checks whether a positive reply from the server may be trusted.
     ///
     /// # Errors
-    /// [`ExchangeError::ServerUnverified`] if the server has not proved what it had to prove first.
+    /// Returns [`ExchangeError::ServerUnverified`] if the server has not proved that it knows the
+    /// secret, which SCRAM requires.
     pub fn accept(&self) -> Result<(), ExchangeError> {
         match self.state {
             State::First(_, Some(_)) | State::ServerFirst(_) | State::ServerFinal(_) => {

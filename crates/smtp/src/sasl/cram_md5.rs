@@ -1,4 +1,5 @@
-//! CRAM-MD5 (RFC 2195): a digest of the secret and a challenge that is never reused.
+//! CRAM-MD5 (RFC 2195): the client proves the secret with a digest of the secret and a fresh
+//! challenge.
 use hmac::{Hmac, KeyInit, Mac};
 use md5::Md5;
 
@@ -7,7 +8,7 @@ pub(super) fn challenge(nonce: &str, host: &str) -> String {
     format!("<{nonce}@{host}>")
 }
 
-/// Makes name and digest, as the client sends them.
+/// Returns the client's response: the name and the digest.
 pub(super) fn response(name: &str, secret: &str, challenge: &[u8]) -> String {
     format!("{name} {}", digest(secret, challenge))
 }
@@ -23,7 +24,7 @@ pub(super) fn digest(secret: &str, challenge: &[u8]) -> String {
     })
 }
 
-/// Splits name and digest; a name may contain blanks.
+/// Splits a response into name and digest. The name may contain spaces.
 pub(super) fn parse(response: &[u8]) -> Option<(&str, &[u8])> {
     let text = std::str::from_utf8(response).ok()?;
     let (name, digest) = text.rsplit_once(' ')?;

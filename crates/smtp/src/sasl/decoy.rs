@@ -1,41 +1,41 @@
-//! Invented secrets for users that do not exist, so that their logins look like any other.
+//! Invented secrets for users that do not exist, so that their logins look like real ones.
 use super::scram::{Keys, MIN_ITERATIONS};
 use super::{Nonce, encode};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// Makes salts for users, and secrets for those that do not exist: the same for the same name each time, and
-/// indistinguishable from real ones without the key.
+/// Makes salts for all users, and secrets for users that do not exist. The same name always gets
+/// the same salt and secret. Without the key, nobody can tell them from real ones.
 #[derive(Clone)]
 pub struct DecoySecrets {
     key: Nonce,
 }
 
 impl std::fmt::Debug for DecoySecrets {
-    /// Leaves the key out.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("MadeUp(…)")
     }
 }
 
 impl DecoySecrets {
-    /// Creates it with a key that only this server has, and keeps for as long as it keeps the salts of its real users.
+    /// Creates the generator. The key must be secret, and must not change as long as the salts of
+    /// real users are in use.
     pub fn new(key: Nonce) -> Self {
         Self { key }
     }
 
-    /// The salt of a user's keys, whether the user exists or not.
+    /// Returns the salt of a user's keys, whether or not the user exists.
     pub fn salt(&self, name: &str) -> Nonce {
         let mac = self.mac("salt", name);
         std::array::from_fn(|at| mac[at])
     }
 
-    /// A password that nobody has.
+    /// Returns a password that nobody has.
     pub fn password(&self, name: &str) -> String {
         encode(&self.mac("password", name)[..18])
     }
 
-    /// The keys of that password. They take as long to make as real ones.
+    /// Returns the keys of the user's invented password. They take as long to derive as real ones.
     pub fn keys(&self, name: &str) -> Keys {
         let keys = Keys::derive(&self.password(name), &self.salt(name), MIN_ITERATIONS);
         keys.expect("base64 may be a password, and there are enough iterations")

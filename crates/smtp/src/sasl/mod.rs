@@ -1,4 +1,5 @@
-//! The mechanisms of AUTH (RFC 4954) as state machines for both sides: challenge in, response out.
+//! Mechanisms of AUTH (RFC 4954) as state machines for both sides. The server sends challenges, and
+//! the client answers each with a response.
 //!
 //! | mechanism | first word | what crosses the wire | RFC |
 //! |---|---|---|---|
@@ -8,7 +9,7 @@
 //! | PLAIN | client | the secret | 4616 |
 //! | LOGIN | server | the secret | none; draft-murchison-sasl-login |
 //!
-//! Nothing here is random: nonces are arguments.
+//! This module has no source of randomness: callers pass nonces as arguments.
 pub mod client;
 mod cram_md5;
 mod decoy;
@@ -24,35 +25,36 @@ use std::str::FromStr;
 pub use decoy::DecoySecrets;
 pub use secret::Secret;
 
-/// Bytes of a nonce: 24 characters of base64.
+/// Size of a nonce in bytes. Its base64 form has 24 characters.
 pub const NONCE_BYTES: usize = 18;
 
-/// Random bytes, never used twice.
+/// Random bytes that must never be used twice.
 pub type Nonce = [u8; NONCE_BYTES];
 
-/// The longest line of an exchange, `<CRLF>` included (RFC 4954 §4).
+/// Maximum length of a line in an exchange, including `<CRLF>` (RFC 4954 §4).
 pub const MAX_EXCHANGE_LINE_BYTES: usize = 12288;
 
-/// A mechanism of authentication.
+/// Mechanism of AUTH (RFC 4954 §4), with which a client proves its identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mechanism {
-    /// SCRAM-SHA-256.
+    /// Challenge and response in which both sides prove that they know the password (RFC 5802, RFC
+    /// 7677).
     ScramSha256,
-    /// CRAM-MD5.
+    /// Digest of the password and a challenge (RFC 2195).
     CramMd5,
-    /// XOAUTH2.
+    /// OAuth 2.0 bearer token, as Google and Microsoft use it.
     Xoauth2,
-    /// PLAIN.
+    /// Name and password in a single message (RFC 4616).
     Plain,
-    /// LOGIN.
+    /// Name and password in separate messages. There is no RFC.
     Login,
 }
 
 impl Mechanism {
-    /// All of them, the strongest first.
+    /// All mechanisms, from the strongest to the weakest.
     pub const ALL: [Self; 5] = [Self::ScramSha256, Self::CramMd5, Self::Xoauth2, Self::Plain, Self::Login];
 
-    /// Its registered name.
+    /// Returns the registered name, in capitals.
     pub fn name(self) -> &'static str {
         match self {
             Self::ScramSha256 => "SCRAM-SHA-256",
@@ -63,15 +65,14 @@ impl Mechanism {
         }
     }
 
-    /// Names of all, as users may write them.
     const NAMES: &str = "plain, login, cram-md5, scram-sha-256, xoauth2";
 
-    /// Reads the name of a mechanism, in any case.
+    /// Parses the name of a mechanism. Letter case does not matter.
     pub fn parse(name: &[u8]) -> Option<Self> {
         Self::ALL.into_iter().find(|mechanism| name.eq_ignore_ascii_case(mechanism.name().as_bytes()))
     }
 
-    /// Reports whether a server needs a nonce for it.
+    /// Returns true if a server needs a nonce for this mechanism.
     pub fn needs_server_nonce(self) -> bool {
         matches!(self, Self::ScramSha256 | Self::CramMd5)
     }
@@ -85,57 +86,57 @@ impl FromStr for Mechanism {
     }
 }
 
-/// A name that no mechanism has.
+/// Error for a name that belongs to no mechanism.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not one of {names}", names = Mechanism::NAMES)]
 pub struct UnknownMechanism(String);
 
-/// A set of mechanisms.
+/// Set of AUTH mechanisms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mechanisms(u8);
 
 impl Mechanisms {
-    /// None: no AUTH.
+    /// The empty set, which means no AUTH.
     pub const NONE: Self = Self(0);
-    /// All of them.
+    /// The set of all mechanisms that this crate knows.
     pub const ALL: Self = Self(0b1_1111);
-    /// Those that take a name and a password.
+    /// The mechanisms that take a name and a password.
     pub const PASSWORD: Self = Self(0b1_1011);
 
-    /// Adds one mechanism.
+    /// Adds a mechanism to the set.
     #[must_use]
     pub const fn with(self, mechanism: Mechanism) -> Self {
         Self(self.0 | 1 << mechanism as u8)
     }
 
-    /// Removes one mechanism.
+    /// Removes a mechanism from the set.
     #[must_use]
     pub const fn without(self, mechanism: Mechanism) -> Self {
         Self(self.0 & !(1 << mechanism as u8))
     }
 
-    /// Returns those that are in both sets.
+    /// Returns the mechanisms that are in both sets.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// Reports whether the mechanism is in the set.
+    /// Returns true if the mechanism is in the set.
     pub const fn has(self, mechanism: Mechanism) -> bool {
         self.0 & (1 << mechanism as u8) != 0
     }
 
-    /// Reports whether the set is empty.
+    /// Returns true if the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Returns the strongest of them.
+    /// Returns the strongest mechanism of the set.
     pub fn strongest(self) -> Option<Mechanism> {
         Mechanism::ALL.into_iter().find(|mechanism| self.has(*mechanism))
     }
 
-    /// Reads the names that follow AUTH in a reply to EHLO; unknown ones are skipped.
+    /// Parses the names after AUTH in a reply to EHLO. Unknown names are skipped.
     pub(crate) fn parse(names: &[u8]) -> Self {
         let names = names.split(|octet| *octet == b' ').filter_map(Mechanism::parse);
         names.fold(Self::NONE, Self::with)
@@ -147,24 +148,24 @@ impl Mechanisms {
     }
 }
 
-/// Name and secret to log in with.
+/// Name and secret that a client logs in with.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// The name.
+    /// Name of the user that logs in.
     pub name: String,
-    /// The password, or for XOAUTH2 the token.
+    /// Password, or for XOAUTH2 the token.
     pub secret: String,
-    /// Allowed mechanisms; the strongest one that is offered is used.
+    /// Mechanisms that the client may use. It uses the strongest one that the server offers.
     pub mechanisms: Mechanisms,
 }
 
 impl Credentials {
-    /// Creates credentials of a name and its password, for any mechanism that takes a password.
+    /// Creates credentials from a name and a password, for all mechanisms that take a password.
     pub fn new(name: &str, password: &str) -> Self {
         Self { name: name.to_owned(), secret: password.to_owned(), mechanisms: Mechanisms::PASSWORD }
     }
 
-    /// Allows only those mechanisms.
+    /// Restricts the credentials to these mechanisms.
     #[must_use]
     pub fn by(self, mechanisms: Mechanisms) -> Self {
         Self { mechanisms, ..self }
@@ -172,13 +173,13 @@ impl Credentials {
 }
 
 impl fmt::Debug for Credentials {
-    /// Leaves the secret out, because debug output goes to logs.
+    /// Hides the secret, because debug output goes to logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Credentials({:?}, …, {:?})", self.name, self.mechanisms)
     }
 }
 
-/// Reports whether two secrets are equal, in a time that does not reveal where they differ.
+/// Compares two secrets in a time that does not reveal where they differ.
 pub(crate) fn same(one: &[u8], other: &[u8]) -> bool {
     subtle::ConstantTimeEq::ct_eq(one, other).into()
 }
@@ -187,13 +188,13 @@ pub(crate) fn encode(octets: &[u8]) -> String {
     STANDARD.encode(octets)
 }
 
-/// Decodes strictly: requires padding, and rejects spaces and left-over bits.
+/// Decodes base64 strictly: padding is required, and spaces and left-over bits are errors.
 pub(crate) fn decode(text: &[u8]) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok()
 }
 
-/// Prepares a name or password for comparison (RFC 4013), as SCRAM requires; `None` if it contains forbidden
-/// characters.
+/// Prepares a name or password for comparison, as SCRAM requires (SASLprep, RFC 4013). Returns
+/// `None` if it contains forbidden characters.
 fn prepared(text: &str) -> Option<std::borrow::Cow<'_, str>> {
     stringprep::saslprep(text).ok()
 }

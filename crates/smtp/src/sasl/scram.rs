@@ -1,4 +1,5 @@
-//! SCRAM-SHA-256 (RFC 5802, RFC 7677): both sides prove that they know the password, and neither shows it.
+//! SCRAM-SHA-256 (RFC 5802, RFC 7677). Both sides prove that they know the password without showing
+//! it.
 //!
 //! ```text
 //! client   n,,n=user,r=CLIENT                              client-first
@@ -6,47 +7,48 @@
 //! client   c=biws,r=CLIENTSERVER,p=proof                   client-final
 //! server   v=signature                                     server-final
 //! ```
-//! Each proof covers all messages before it, including the nonces of both sides.
+//! Each proof covers all earlier messages, including the nonces of both sides.
 use super::{decode, encode, prepared, same};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
 type Sha256Output = [u8; 32];
 
-/// The fewest iterations that are accepted (RFC 7677 §4): fewer would make guessing cheap for an eavesdropper.
+/// Minimum number of iterations (RFC 7677 §4). Fewer would make guessing cheap for an eavesdropper.
 pub const MIN_ITERATIONS: u32 = 4096;
-/// The most iterations that are accepted. Otherwise a server could keep a client computing forever.
+/// Maximum number of iterations. Without it, a server could keep a client computing forever.
 pub const MAX_ITERATIONS: u32 = 600_000;
 
-/// Keys that a server stores in place of a password.
+/// Keys that a server stores instead of a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
-    /// The salt.
+    /// Salt that the password was hashed with.
     pub salt: Vec<u8>,
     /// Number of times that the password was hashed.
     pub iterations: u32,
-    /// StoredKey.
+    /// StoredKey of RFC 5802 §3, which checks the client's proof.
     pub stored: Sha256Output,
-    /// ServerKey.
+    /// ServerKey of RFC 5802 §3, which makes the server's proof.
     pub server: Sha256Output,
 }
 
 impl Keys {
-    /// Derives the keys of a password; `None` if the password, the salt or the number of iterations is invalid.
+    /// Derives the keys of a password. Returns `None` if the password contains forbidden
+    /// characters, the salt is empty, or the number of iterations is out of range.
     pub fn derive(password: &str, salt: &[u8], iterations: u32) -> Option<Self> {
         let salted = salted(password, salt, iterations)?;
         let stored = hash(&mac(&salted, b"Client Key"));
         Some(Self { salt: salt.to_vec(), iterations, stored, server: mac(&salted, b"Server Key") })
     }
 
-    /// Reports whether they are the keys of that password.
+    /// Returns true if these are the keys of this password.
     pub fn belong_to(&self, password: &str) -> bool {
         let keys = Self::derive(password, &self.salt, self.iterations);
         keys.is_some_and(|keys| same(&keys.stored, &self.stored))
     }
 }
 
-/// Computes SaltedPassword: PBKDF2 with HMAC-SHA-256.
+/// Computes SaltedPassword of RFC 5802 §3: PBKDF2 with HMAC-SHA-256.
 fn salted(password: &str, salt: &[u8], iterations: u32) -> Option<Sha256Output> {
     if salt.is_empty() || !(MIN_ITERATIONS..=MAX_ITERATIONS).contains(&iterations) {
         return None;
@@ -69,7 +71,7 @@ fn xor(one: &Sha256Output, other: &Sha256Output) -> Sha256Output {
     std::array::from_fn(|at| one[at] ^ other[at])
 }
 
-/// Escapes commas and equals signs in a name, for `n=`.
+/// Escapes commas and equals signs in a name, as `n=` requires (RFC 5802 §5.1).
 fn escaped(name: &str) -> String {
     name.replace('=', "=3D").replace(',', "=2C")
 }
@@ -90,7 +92,7 @@ fn unescaped(name: &str) -> Option<String> {
     Some(text)
 }
 
-/// Returns the value of `part`, if it is the attribute of that name.
+/// Returns the attribute's value if `part` is the attribute `name`.
 fn value(part: Option<&str>, name: char) -> Option<&str> {
     part?.strip_prefix(name)?.strip_prefix('=')
 }
@@ -99,32 +101,33 @@ fn is_nonce(nonce: &str) -> bool {
     !nonce.is_empty() && nonce.bytes().all(|octet| octet.is_ascii_graphic() && octet != b',')
 }
 
-/// The client's side, after its first message.
+/// The client after its first message.
 #[derive(Clone, Debug)]
 pub(super) struct ClientFirst {
     bare: String,
     nonce_bytes: usize,
 }
 
-/// The client's side, after its proof.
+/// The client after its proof.
 #[derive(Clone, Debug)]
 pub(super) struct ClientFinal {
     signature: Sha256Output,
 }
 
 impl ClientFirst {
-    /// Creates the client's first message. `None` if the name contains forbidden characters.
+    /// Creates the client's first message. Returns `None` if the name or the nonce is empty or
+    /// contains forbidden characters.
     pub(super) fn new(name: &str, nonce: &str) -> Option<Self> {
         let name = prepared(name).filter(|name| !name.is_empty() && is_nonce(nonce))?;
         Some(Self { bare: format!("n={},r={nonce}", escaped(&name)), nonce_bytes: nonce.len() })
     }
 
-    /// Returns the message. It requests neither channel binding nor another identity.
+    /// Returns client-first. It requests neither channel binding nor another identity.
     pub(super) fn message(&self) -> String {
         format!("n,,{}", self.bare)
     }
 
-    /// Answers server-first with the proof; `None` if it is invalid.
+    /// Answers server-first with the client's proof. Returns `None` if server-first is invalid.
     pub(super) fn prove(self, password: &str, server_first: &[u8]) -> Option<(String, ClientFinal)> {
         let server_first = std::str::from_utf8(server_first).ok()?;
         let mut parts = server_first.split(',');
@@ -144,14 +147,15 @@ impl ClientFirst {
 }
 
 impl ClientFinal {
-    /// Reports whether server-final proves that the server knows the keys of the password.
+    /// Returns true if server-final proves that the server knows the keys of the password.
     pub(super) fn is_proved_by(&self, server_final: &[u8]) -> bool {
         let signature = server_final.strip_prefix(b"v=").and_then(decode);
         signature.is_some_and(|signature| same(&signature, &self.signature))
     }
 }
 
-/// Reports whether client-first is valid except that it asks to act as another user (RFC 5802 §5.1, `a=`).
+/// Returns true if client-first asks to act as another user (`a=`, RFC 5802 §5.1) and is otherwise
+/// valid.
 pub(super) fn acts_as_other(client_first: &[u8]) -> bool {
     let Some(text) = std::str::from_utf8(client_first).ok() else { return false };
     let mut parts = text.splitn(3, ',');
@@ -166,7 +170,7 @@ pub(super) fn acts_as_other(client_first: &[u8]) -> bool {
 #[derive(Clone, Debug)]
 pub(super) struct ClientFirstMessage {
     pub(super) name: String,
-    /// `n,,`, or another header before the bare first message.
+    /// Header before the bare first message, for example `n,,`.
     header: String,
     bare: String,
     nonce: String,
@@ -180,8 +184,8 @@ pub(super) struct ServerChallenge {
 }
 
 impl ClientFirstMessage {
-    /// Reads client-first. `None` if it is invalid, or requests channel binding or another identity, which are not
-    /// offered.
+    /// Parses client-first. Returns `None` if it is invalid, or if it requests channel binding or
+    /// another identity, which the server does not offer.
     pub(super) fn parse(client_first: &[u8], server_nonce: &str) -> Option<Self> {
         let text = std::str::from_utf8(client_first).ok()?;
         let (binding, rest) = text.split_once(',').filter(|(binding, _)| matches!(*binding, "n" | "y"))?;
@@ -206,7 +210,7 @@ impl ClientFirstMessage {
 }
 
 impl ServerChallenge {
-    /// Checks client-final. Returns server-final if the proof is right.
+    /// Checks client-final. If the proof is right, the result holds server-final.
     pub(super) fn verify(&self, client_final: &[u8]) -> ProofResult {
         self.parse(client_final).map_or(ProofResult::Malformed, |(without_proof, proof)| {
             let all = format!("{},{},{without_proof}", self.client_first.bare, self.server_first);
@@ -218,7 +222,7 @@ impl ServerChallenge {
         })
     }
 
-    /// Returns the part of client-final that the proof covers, and the proof itself.
+    /// Returns the part of client-final that the proof covers, and the proof.
     fn parse<'a>(&self, client_final: &'a [u8]) -> Option<(&'a str, Sha256Output)> {
         let text = std::str::from_utf8(client_final).ok()?;
         let (without_proof, proof) = text.rsplit_once(",p=")?;
@@ -232,14 +236,12 @@ impl ServerChallenge {
     }
 }
 
-/// Result of a proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ProofResult {
-    /// The proof is right. Contains server-final.
+    /// The proof is right. Holds server-final.
     Right(String),
-    /// It is wrong.
     Wrong,
-    /// The message has no proof.
+    /// The message is not a valid client-final, so there is no proof to check.
     Malformed,
 }
 
@@ -247,7 +249,7 @@ pub(super) enum ProofResult {
 mod tests {
     use super::*;
 
-    /// The exchange of RFC 7677 §3.
+    /// The example exchange of RFC 7677 §3.
     const CLIENT_FIRST: &str = "n,,n=user,r=rOprNGfwEbeRWgbNEkqO";
     const SERVER_FIRST: &str = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
     const CLIENT_FINAL: &str =

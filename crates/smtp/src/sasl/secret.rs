@@ -1,23 +1,23 @@
-//! Secrets of a server's users.
+//! Secrets of a server's users, in the forms in which a server may store them.
 use super::{same, scram};
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// A user's secret on the server, to check a proof with.
+/// Secret of a user, which a server checks proofs against.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Secret {
-    /// The password.
+    /// The password itself.
     Password(String),
-    /// The keys that SCRAM-SHA-256 needs in place of the password.
+    /// Keys of SCRAM-SHA-256, which the server stores instead of the password.
     Keys(scram::Keys),
-    /// No secret: any proof is accepted. SCRAM-SHA-256 cannot work with it, because the server also has to
-    /// prove that it knows the secret.
+    /// No secret: the server accepts any proof. SCRAM-SHA-256 cannot work without a secret, because
+    /// the server must also prove that it knows the secret.
     Any,
 }
 
 impl Secret {
-    /// Reports whether `shown` is this secret, for mechanisms that show it. This takes the same time whether the secret
-    /// is right, wrong, or of another length.
+    /// Returns true if `shown` is this secret. For a password, the comparison takes the same time
+    /// whether `shown` is right, wrong, or of another length.
     pub fn is(&self, shown: &[u8]) -> bool {
         match self {
             Self::Password(password) => same(&Sha256::digest(password), &Sha256::digest(shown)),

@@ -1,5 +1,5 @@
-//! The server's side of an exchange: a response in, a challenge out, and questions to the application that has the
-//! users.
+//! The server's side of an AUTH exchange. It answers each response with a challenge or a result,
+//! and asks the application, which knows the users.
 //!
 //! ```text
 //! PLAIN, XOAUTH2          ─▶ Check ─▶ the application's verdict
@@ -11,26 +11,29 @@ use super::scram::{self, ProofResult};
 use super::{Mechanism, Nonce, Secret, cram_md5, encode, same};
 use std::fmt;
 
-/// Result of a step. It holds what can follow, so that nothing else can.
+/// Result of a step. It holds the only objects that the exchange can continue with, so steps cannot
+/// be skipped.
 #[derive(Clone, Debug)]
 pub enum ExchangeStep {
-    /// A challenge to be sent; a response follows.
+    /// The server must send this challenge. A response follows.
     Challenge(Vec<u8>, AwaitedResponse),
-    /// A challenge to be sent; a proof follows, which is compared with the secret that was looked up.
+    /// The server must send this challenge. The client's proof follows, which is compared with the
+    /// secret that was looked up.
     ProofChallenge(Vec<u8>, AwaitedProof),
-    /// The application must decide whether the name and the secret belong together. That ends the exchange.
+    /// The application must decide whether the name and the secret belong together. This ends the
+    /// exchange.
     Check(ShownSecret),
-    /// The application must give the secret of a name.
+    /// The application must give the secret of this name.
     Lookup(SecretLookup),
-    /// The login is proved.
+    /// The client has proved its identity.
     Accepted,
-    /// The proof is wrong.
+    /// The client's proof is wrong, so the login must be refused.
     Refused,
-    /// The response does not belong to this mechanism.
+    /// The client's response does not belong to this mechanism.
     Malformed,
 }
 
-/// An exchange that has not begun.
+/// Server's side of an exchange that has not begun.
 #[derive(Clone, Debug)]
 pub struct ServerExchange {
     mechanism: Mechanism,
@@ -39,13 +42,14 @@ pub struct ServerExchange {
 }
 
 impl ServerExchange {
-    /// Creates an exchange by that mechanism; those that [need one](Mechanism::needs_server_nonce) use the nonce, and
-    /// CRAM-MD5 the server's name.
+    /// Creates an exchange with this mechanism. Only mechanisms that [need a
+    /// nonce](Mechanism::needs_server_nonce) use `nonce`, and only CRAM-MD5 uses `host`, the
+    /// server's name.
     pub fn new(mechanism: Mechanism, nonce: &Nonce, host: &str) -> Self {
         Self { mechanism, nonce: encode(nonce), host: host.to_owned() }
     }
 
-    /// Begins, with the response that came with AUTH, if there was one.
+    /// Begins the exchange. `initial` is the response that came with AUTH, if there was one.
     pub fn begin(self, initial: Option<&[u8]>) -> ExchangeStep {
         let first = match self.mechanism {
             Mechanism::Plain => AwaitedResponse(State::Plain),
@@ -64,7 +68,8 @@ impl ServerExchange {
     }
 }
 
-/// Begins CRAM-MD5. The server sends the first message, so AUTH must not contain a response (RFC 4954 §4).
+/// Begins CRAM-MD5. Here the server speaks first, so a response that came with AUTH is an error
+/// (RFC 4954 §4).
 fn begin_cram_md5(nonce: &str, host: &str, initial: Option<&[u8]>) -> ExchangeStep {
     if initial.is_some() {
         return ExchangeStep::Malformed;
@@ -73,31 +78,27 @@ fn begin_cram_md5(nonce: &str, host: &str, initial: Option<&[u8]>) -> ExchangeSt
     ExchangeStep::Challenge(challenge.clone().into_bytes(), AwaitedResponse(State::Digest { challenge }))
 }
 
-/// An exchange that waits for a response.
+/// An exchange that waits for the client's response.
 #[derive(Clone, Debug)]
 pub struct AwaitedResponse(State);
 
-/// States of an exchange, by the expected response.
+/// States of an exchange, named by the expected response.
 #[derive(Clone, Debug)]
 enum State {
-    /// The only message of PLAIN.
     Plain,
-    /// The only message of XOAUTH2.
     Xoauth2,
-    /// LOGIN's name.
     LoginName,
-    /// LOGIN's password.
     LoginPassword { name: String },
     /// CRAM-MD5: the digest of this challenge.
     Digest { challenge: String },
-    /// SCRAM-SHA-256: client-first.
+    /// SCRAM-SHA-256: the client's first message.
     ClientFirst { nonce: String },
     /// SCRAM-SHA-256: the empty response to the server's proof.
     Acknowledgement,
 }
 
 impl AwaitedResponse {
-    /// Takes the response.
+    /// Handles a response of the client, which is already decoded from base64.
     pub fn receive(self, response: &[u8]) -> ExchangeStep {
         let step = match self.0 {
             State::Plain => plain(response),
@@ -115,8 +116,8 @@ impl AwaitedResponse {
     }
 }
 
-/// Reads a response of PLAIN (RFC 4616 §2): the user to act as, the user's own name, and the password. Acting as
-/// another user is refused like a wrong password.
+/// Parses a response of PLAIN (RFC 4616 §2): the user to act as, the user's own name, and the
+/// password. A client that asks to act as another user is refused as if the password were wrong.
 fn plain(response: &[u8]) -> Option<ExchangeStep> {
     let mut parts = response.split(|octet| *octet == 0);
     let acts_as = parts.next()?;
@@ -132,7 +133,7 @@ fn plain(response: &[u8]) -> Option<ExchangeStep> {
     Some(ExchangeStep::Check(ShownSecret { mechanism: Mechanism::Plain, name, secret: password.to_vec() }))
 }
 
-/// Reads `user=NAME^Aauth=Bearer TOKEN^A^A`.
+/// Parses `user=NAME^Aauth=Bearer TOKEN^A^A`, where `^A` is the byte 1.
 fn xoauth2(response: &[u8]) -> Option<ExchangeStep> {
     let text = response.strip_suffix(b"\x01\x01")?;
     let mut parts = text.split(|octet| *octet == 1);
@@ -161,7 +162,7 @@ fn client_first(nonce: String, response: &[u8]) -> Option<ExchangeStep> {
     Some(ExchangeStep::Lookup(SecretLookup { name, proof: LookupProof::ScramSha256 { message, nonce } }))
 }
 
-/// A name and the secret that the client shows for it.
+/// Name and secret as the client showed them.
 #[derive(Clone)]
 pub struct ShownSecret {
     mechanism: Mechanism,
@@ -170,30 +171,30 @@ pub struct ShownSecret {
 }
 
 impl fmt::Debug for ShownSecret {
-    /// Leaves the secret out, because debug output goes to logs.
+    /// Hides the secret, because debug output goes to logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ShownSecret({}, {:?}, …)", self.mechanism.name(), self.name)
     }
 }
 
 impl ShownSecret {
-    /// The mechanism.
+    /// Mechanism of the login.
     pub fn mechanism(&self) -> Mechanism {
         self.mechanism
     }
 
-    /// The name that the client claims.
+    /// User name that the client claims.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The password or token that it shows.
+    /// Password or token that the client shows.
     pub fn secret(&self) -> &[u8] {
         &self.secret
     }
 }
 
-/// An exchange that waits for the secret of a name.
+/// An exchange that waits until the application has looked up a user's secret.
 #[derive(Clone)]
 pub struct SecretLookup {
     name: String,
@@ -202,9 +203,9 @@ pub struct SecretLookup {
 
 #[derive(Clone)]
 enum LookupProof {
-    /// The secret is compared with the digest of the challenge.
+    /// CRAM-MD5: the secret is checked against the client's digest of the challenge.
     CramMd5 { challenge: String, digest: Vec<u8> },
-    /// The secret and the nonce make the challenge to the client.
+    /// SCRAM-SHA-256: the server's challenge is made of the secret and the nonce.
     ScramSha256 { message: scram::ClientFirstMessage, nonce: String },
 }
 
@@ -215,7 +216,7 @@ impl fmt::Debug for SecretLookup {
 }
 
 impl SecretLookup {
-    /// The mechanism.
+    /// Mechanism of the login.
     pub fn mechanism(&self) -> Mechanism {
         match self.proof {
             LookupProof::CramMd5 { .. } => Mechanism::CramMd5,
@@ -223,12 +224,12 @@ impl SecretLookup {
         }
     }
 
-    /// The name that the client claims.
+    /// User name that the client claims.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Takes the secret; `None` if the name is unknown.
+    /// Continues with the secret from the application. `None` means that the user name is unknown.
     pub fn provide(self, secret: Option<&Secret>) -> ExchangeStep {
         match (self.proof, secret) {
             (LookupProof::CramMd5 { .. } | LookupProof::ScramSha256 { .. }, None) => ExchangeStep::Refused,
@@ -250,8 +251,8 @@ impl SecretLookup {
     }
 }
 
-/// Derives the keys from a secret. A password is salted with the nonce: it is not stored, so its salt does not have to
-/// be either.
+/// Returns the SCRAM keys of a secret. A password is salted with the nonce. Because the derived
+/// keys are not stored, the salt needs no storage either.
 fn keys(secret: &Secret, nonce: &str) -> Option<scram::Keys> {
     match secret {
         Secret::Password(password) => scram::Keys::derive(password, nonce.as_bytes(), scram::MIN_ITERATIONS),
@@ -260,7 +261,8 @@ fn keys(secret: &Secret, nonce: &str) -> Option<scram::Keys> {
     }
 }
 
-/// An exchange that waits for the client's proof, which the secret of its name is known for (SCRAM-SHA-256).
+/// An exchange that waits for the client's proof, after the user's secret was looked up. Only
+/// SCRAM-SHA-256 uses it.
 #[derive(Clone)]
 pub struct AwaitedProof {
     name: String,
@@ -268,24 +270,24 @@ pub struct AwaitedProof {
 }
 
 impl fmt::Debug for AwaitedProof {
-    /// Leaves the keys out, because debug output goes to logs.
+    /// Hides the keys, because debug output goes to logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "AwaitedProof({:?}, …)", self.name)
     }
 }
 
 impl AwaitedProof {
-    /// The mechanism.
+    /// Mechanism of the login, always SCRAM-SHA-256.
     pub fn mechanism(&self) -> Mechanism {
         Mechanism::ScramSha256
     }
 
-    /// The name that the client claims.
+    /// User name that the client claims.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Takes the proof.
+    /// Checks the client's proof, which is already decoded from base64.
     pub fn receive(self, response: &[u8]) -> ExchangeStep {
         match self.challenge.verify(response) {
             ProofResult::Right(proof) => {
@@ -315,7 +317,8 @@ mod tests {
         ServerExchange::new(mechanism, &NONCE, "test")
     }
 
-    /// Runs both sides until one of them ends. Returns whether server and client consider the login proved.
+    /// Runs both sides until one of them ends. Returns whether the server and the client consider
+    /// the login proved.
     fn joined(mechanism: Mechanism, credentials: &Credentials, secret: Option<&Secret>, early: bool) -> (bool, bool) {
         let mut client = client::ClientExchange::new(mechanism, credentials, Some(&[9; 18])).unwrap();
         let initial = client.initial().map(<[u8]>::to_vec).filter(|_| early);

@@ -1,4 +1,5 @@
-//! AUTH in a server session (RFC 4954): an exchange, its lines on the wire, and the questions to the application.
+//! AUTH in a server session (RFC 4954): the exchange, its lines on the wire, and the questions to the
+//! application.
 //!
 //! ```text
 //! AUTH ─▶ Answer(Nonce), where the mechanism needs one
@@ -20,11 +21,11 @@ use crate::sasl::server::{ExchangeStep, SecretLookup, ServerExchange, ShownSecre
 use crate::sasl::{self, Mechanism, Nonce, Secret};
 use std::time::Duration;
 
-/// Reason that XOAUTH2 sends to a client that it refuses.
+/// JSON error that the server sends in a 334 challenge when it refuses XOAUTH2.
 const XOAUTH2_REFUSAL: &[u8] = br#"{"status":"401","schemes":"bearer"}"#;
 
 impl AuthRequest {
-    /// Reads the response. A `=` stands for an empty one.
+    /// Decodes the initial response. `=` stands for an empty response (RFC 4954 §4).
     pub(super) fn new(mechanism: Mechanism, initial: Option<&[u8]>) -> Result<Self, ReplyReason> {
         let initial = match initial {
             None => None,
@@ -37,13 +38,15 @@ impl AuthRequest {
         Ok(Self { mechanism, initial })
     }
 
-    /// Begins the exchange. Mechanisms that need no nonce ignore it.
+    /// Starts the exchange. Mechanisms that need no nonce ignore `nonce`.
     pub(super) fn begin(self, nonce: &Nonce, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
         let exchange = ServerExchange::new(self.mechanism, nonce, &core.settings.name);
         advance(exchange.begin(self.initial.as_deref()), core, out)
     }
 
-    /// Handles an answer that is not a nonce: a refusal, or one that does not help.
+    /// Handles an answer to the question for a nonce that is not a nonce. A refusal is sent to the
+    /// client. A positive answer is useless without a nonce, so the login is refused as
+    /// unavailable.
     pub(super) fn answered(self, answer: Option<&Reply>, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
         match answer {
             Some(reply) if !reply.is_positive() => refused(reply, out),
@@ -52,7 +55,8 @@ impl AuthRequest {
     }
 }
 
-/// Begins an exchange, or first asks for the nonce that it needs.
+/// Starts the exchange. If the mechanism needs a nonce, the session first asks the application for
+/// one.
 pub(super) fn begin<'a>(request: AuthRequest, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
     if request.mechanism.needs_server_nonce() {
         return (State::Answer(OpenQuestion::Nonce(Box::new(request))), Some(Event::Nonce));
@@ -61,7 +65,6 @@ pub(super) fn begin<'a>(request: AuthRequest, core: &mut ServerCore, out: &mut V
 }
 
 impl AuthResponse {
-    /// Handles the line or its fault.
     pub(super) fn step<'a>(
         self,
         line: Result<&[u8], ReplyReason>,
@@ -82,7 +85,8 @@ impl AuthResponse {
     }
 }
 
-/// Decodes a line from the client.
+/// Decodes the client's line from base64. A line that is just `*` cancels the exchange (RFC 4954
+/// §4).
 fn decode(line: Result<&[u8], ReplyReason>) -> Result<Vec<u8>, ReplyReason> {
     match line? {
         b"*" => Err(ReplyReason::AuthCancelled),
@@ -113,7 +117,8 @@ impl LoginQuestion {
         }
     }
 
-    /// Handles the application's answer. `None` means yes, which does not answer the question for a secret.
+    /// Handles the application's answer. `None` means yes. A yes does not answer the question for a
+    /// secret, so the login is refused in that case.
     pub(super) fn answered(self, answer: Option<&Reply>, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
         match (self, answer) {
             (Self::Check(shown), Some(reply)) if !reply.is_positive() => check_refused(&shown, reply, out),
@@ -126,7 +131,8 @@ impl LoginQuestion {
     }
 }
 
-/// Handles the secret from the application; `None` means that the name is unknown.
+/// Continues the exchange with the secret from the application. `None` means that the user name is
+/// unknown.
 pub(super) fn provide_secret(
     lookup: SecretLookup,
     secret: Option<&Secret>,
@@ -166,7 +172,8 @@ fn granted(reply: &Reply, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
     State::AuthEnd(AuthEnd::Granted)
 }
 
-/// Refuses the name and secret that the client has shown.
+/// Refuses a login. XOAUTH2 first sends the client an error, and sends the refusal after the client
+/// has acknowledged the error with an empty response.
 fn check_refused(shown: &ShownSecret, reply: &Reply, out: &mut Vec<u8>) -> State {
     if shown.mechanism() != Mechanism::Xoauth2 {
         return refused(reply, out);
@@ -175,13 +182,14 @@ fn check_refused(shown: &ShownSecret, reply: &Reply, out: &mut Vec<u8>) -> State
     State::AuthResponse(AuthResponse::Acknowledgement(Box::new(reply.clone())))
 }
 
-/// Refuses with the application's reply.
+/// Refuses the login with the application's reply. Only a 5xx reply counts as a failed login.
 fn refused(reply: &Reply, out: &mut Vec<u8>) -> State {
     out.extend_from_slice(reply.wire());
     State::AuthEnd(AuthEnd::RefusedByApplication { has_failed: (500..600).contains(&reply.code()) })
 }
 
-/// Refuses with one of the session's own replies.
+/// Refuses the login with one of the session's own replies, or ends the session after too many
+/// errors.
 fn failed(reason: ReplyReason, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
     if !core.bears(reason) {
         return core.give_up_state(ReplyReason::TooManyCommands, out);
@@ -191,8 +199,9 @@ fn failed(reason: ReplyReason, core: &mut ServerCore, out: &mut Vec<u8>) -> Stat
 }
 
 impl AuthEnd {
-    /// Reports the result. A client that fails too often is disconnected. A refusal by the application counts as an
-    /// error, like a refusal by the session, which was counted when it was sent.
+    /// Reports the result. Ends the session if the client has made too many errors or failed
+    /// logins. A refusal by the session was counted as an error when it was sent, and a refusal by
+    /// the application is counted here.
     pub(super) fn step<'a>(self, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
         let is_borne = match self {
             Self::Granted => return (State::Command(CommandState::ExpectMail), Some(Event::Authenticated)),
@@ -200,7 +209,8 @@ impl AuthEnd {
                 core.failed_logins += u32::from(reason == ReplyReason::NotAuthenticated);
                 true
             }
-            // Other replies, such as 454, say nothing about the secret.
+            // Temporary replies such as 454 say nothing about the secret, so they are not failed
+            // logins.
             Self::RefusedByApplication { has_failed } => {
                 core.failed_logins += u32::from(has_failed);
                 core.bears(ReplyReason::NotAuthenticated)

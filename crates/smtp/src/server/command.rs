@@ -1,4 +1,5 @@
-//! A client's commands: their order (RFC 5321 §4.1.4), and what the server offers and requires.
+//! Checks the order of a client's commands (RFC 5321 §4.1.4), and whether the server offers and
+//! permits them.
 use super::auth;
 use super::core::ServerCore;
 use super::event::Event;
@@ -27,7 +28,6 @@ fn ask(question: OpenQuestion, event: Event<'_>) -> Transition<'_> {
 }
 
 impl CommandState {
-    /// Handles a line: a command, or the reason to refuse it.
     pub(super) fn step<'a>(
         self,
         command: &Result<Command<'a>, ReplyReason>,
@@ -44,7 +44,7 @@ impl CommandState {
         }
     }
 
-    /// Handles a command. Asks the application if the command is in order.
+    /// Handles a command. Most commands that are in order become questions to the application.
     fn command<'a>(
         self,
         command: &Command<'a>,
@@ -52,7 +52,8 @@ impl CommandState {
         core: &mut ServerCore,
         out: &mut Vec<u8>,
     ) -> Transition<'a> {
-        // If a chunk is not admitted, it is refused after its bytes.
+        // The bytes of a chunk must be read before the chunk is refused, so `chunk` makes this
+        // check later.
         if !matches!(command, Command::Chunk(_))
             && let Err(reason) = core.admits(command, &self)
         {
@@ -75,9 +76,8 @@ impl CommandState {
         }
     }
 
-    /// Refuses a command or a line, and keeps the state. Recipients beyond the limit are not errors: the sender sends
-    /// the message to them later (RFC 5321 §4.5.3.1.10), and closing the connection would lose it for the accepted
-    /// ones.
+    /// Refuses a command or an invalid line, and keeps the state. Refused recipients are counted,
+    /// because the reply to a DATA or BDAT that follows depends on their number.
     pub(super) fn refuse<'a>(
         mut self,
         reason: ReplyReason,
@@ -94,13 +94,12 @@ impl CommandState {
         core.refuse(State::Command(self), reason, out)
     }
 
-    /// Reports whether BDAT out of order is no error. If every RCPT was refused, the chunks that were already in the
-    /// pipeline are refused as well.
+    /// Returns true if a refused BDAT does not count as an error. A client that pipelines sends its
+    /// chunks before it knows that every RCPT was refused.
     pub(super) fn is_in_good_faith(&self) -> bool {
         matches!(self, Self::ExpectRecipient(TransactionState { refused: 1.., .. }))
     }
 
-    /// Returns the state after RSET was granted.
     pub(super) fn reset(&self) -> Self {
         match self {
             Self::ExpectHello => Self::ExpectHello,
@@ -156,7 +155,9 @@ impl CommandState {
         }
     }
 
-    /// Handles BDAT (RFC 3030). Even if it is refused, its bytes are read.
+    /// Handles BDAT (RFC 3030). The bytes of a refused chunk are still read, because the client
+    /// sends them without waiting for a reply. A chunk that makes the message far too large ends
+    /// the session.
     fn chunk<'a>(self, chunk: Chunk, now: Duration, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
         if !core.offers().chunking {
             return self.refuse(ReplyReason::NotImplemented, core, out);
@@ -186,7 +187,6 @@ impl CommandState {
         }
     }
 
-    /// Message bytes so far.
     fn message_bytes(&self) -> u64 {
         match self {
             Self::ExpectHello | Self::ExpectMail | Self::ExpectRecipient(_) => 0,
@@ -245,9 +245,10 @@ impl CommandState {
     }
 }
 
-/// Checks commands against the offer, the requirements and the limits.
+/// Checks of commands against the server's extensions, requirements and limits.
 impl ServerCore {
-    /// Checks what the server requires before this command (RFC 3207 §4, RFC 4954 §6).
+    /// Checks whether the command is allowed before TLS (RFC 3207 §4) and before AUTH (RFC 4954
+    /// §6).
     fn admits(&self, command: &Command<'_>, state: &CommandState) -> Result<(), ReplyReason> {
         let requires = &self.settings.requires;
         let is_free = matches!(command, Command::Hello(..) | Command::Noop | Command::Quit | Command::StartTls);
@@ -294,7 +295,8 @@ impl ServerCore {
         Ok(())
     }
 
-    /// Checks that there are recipients. LMTP answers 503 if none was accepted, for whatever reason (RFC 2033 §4.2).
+    /// Checks that at least one recipient was accepted. If none was, LMTP answers 503, even if
+    /// recipients were refused (RFC 2033 §4.2).
     fn has_recipients(&self, transaction: TransactionState) -> Result<(), ReplyReason> {
         match transaction {
             TransactionState { accepted: 1.., .. } => Ok(()),
@@ -305,7 +307,7 @@ impl ServerCore {
         }
     }
 
-    /// Checks the mechanism of AUTH, and the response that came with it.
+    /// Checks that the server offers the mechanism of AUTH, and decodes the initial response.
     fn accepts_login(&self, mechanism: Option<Mechanism>, initial: Option<&[u8]>) -> Result<AuthRequest, ReplyReason> {
         let here = self.offers().auth;
         let over_tls = self.settings.extensions_over_tls.auth;

@@ -1,4 +1,4 @@
-//! Facts, counts and clock of a server session, which outlive its states.
+//! Settings, counters and clock of a server session. They outlive the session's states.
 use super::event::Event;
 use super::state::{ChunkedMessage, DataMessage, MessagePace, State, Transition};
 use crate::command::{Chunk, Command, Hello};
@@ -9,25 +9,24 @@ use crate::settings::{Protocol, ServerSettings};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Settings, facts, counts and clock of a session.
 #[derive(Debug)]
 pub(super) struct ServerCore {
     pub(super) settings: Arc<ServerSettings>,
     pub(super) errors: u32,
-    /// Number of unknown commands before EHLO, over the whole session.
+    /// Counts unknown commands before EHLO, over the whole session.
     pub(super) unknown: u32,
     pub(super) idle_commands: u32,
     pub(super) failed_logins: u32,
     pub(super) junk_commands: u32,
-    /// MAIL was granted, and neither RSET nor the end of its message has followed.
+    /// Set when MAIL is granted. Cleared by RSET and at the end of the message.
     pub(super) has_open_mail: bool,
     pub(super) gave_up: Option<ReplyReason>,
     pub(super) last_received: Duration,
-    /// When the last message ended or the session began, plus the time that the application has taken since.
+    /// When the last message ended, or the session began. The time that the application takes to
+    /// answer is added, because it does not count against the client.
     pub(super) last_message: Duration,
-    /// Number of bytes dropped after STARTTLS.
+    /// Bytes that were dropped because they followed STARTTLS in the clear.
     pub(super) injected: u64,
-    /// The client sent QUIT.
     pub(super) has_quit: bool,
     pub(super) is_over_tls: bool,
     pub(super) is_authenticated: bool,
@@ -57,8 +56,8 @@ impl ServerCore {
         }
     }
 
-    /// Returns when the client will have been silent, its message under way, or the session without a message for too
-    /// long.
+    /// Returns when the session times out: when the client has been silent for too long, when its
+    /// message is too slow, or when it has sent no message for too long.
     pub(super) fn deadline(&self, message_pace: Option<&MessagePace>) -> Duration {
         let limits = &self.settings.limits;
         let idle = self.last_received + limits.idle_timeout;
@@ -68,13 +67,15 @@ impl ServerCore {
         }
     }
 
-    /// Records the time of an answer. The application's time does not count against the peer.
+    /// Adds the time that the application took to answer to the clocks, so that it does not count
+    /// against the client.
     pub(super) fn application_answered(&mut self, now: Duration) {
         self.last_message += now.saturating_sub(self.last_received);
         self.last_received = now;
     }
 
-    /// Forgets everything that was sent without encryption.
+    /// Forgets the login, because a session must forget everything that it learned before TLS (RFC
+    /// 3207 §4.2).
     pub(super) fn tls_started(&mut self, now: Duration) {
         self.is_over_tls = true;
         self.is_authenticated = false;
@@ -92,7 +93,7 @@ impl ServerCore {
         }
     }
 
-    /// Counts a command or an invalid line. Returns true if there have been too many.
+    /// Counts a command or an invalid line. Returns true if the client has sent too many.
     pub(super) fn is_too_much(&mut self, command: &Result<Command<'_>, ReplyReason>, now: Duration) -> bool {
         self.last_received = now;
         self.idle_commands += 1;
@@ -100,8 +101,9 @@ impl ServerCore {
         is_too_idle || command.as_ref().is_ok_and(|command| self.is_too_much_junk(command))
     }
 
-    /// Counts a command that has nothing to do with mail. Returns true if there have been too many. A RSET after a
-    /// failed message is necessary and does not count.
+    /// Counts a command that does not help to send mail, such as NOOP or VRFY. Returns true if
+    /// there were too many. RSET in an open transaction does not count, because clients need it
+    /// after a failed message.
     fn is_too_much_junk(&mut self, command: &Command<'_>) -> bool {
         let is_junk = match command {
             Command::Noop | Command::Verify(_) | Command::Help | Command::Hello(..) => true,
@@ -116,7 +118,7 @@ impl ServerCore {
         out.extend_from_slice(reason.reply().wire());
     }
 
-    /// The session answers the command itself.
+    /// Answers a command without asking the application.
     pub(super) fn answered<'a>(&self, next: State, reason: ReplyReason, out: &mut Vec<u8>) -> Transition<'a> {
         self.say(reason, out);
         (next, Some(Event::Answered))
@@ -134,8 +136,11 @@ impl ServerCore {
         self.answered(stays, reason, out)
     }
 
-    /// Counts an error. Returns whether the limits still permit it. RCPT or BDAT after a refused MAIL or BDAT is not an
-    /// error, because a pipelining client sends it in good faith (RFC 2920 §3.1, RFC 3030 §4.2).
+    /// Counts an error. Returns true if the limits still permit it. RCPT or BDAT after a refused
+    /// MAIL or BDAT is not an error, because a pipelining client sends it in good faith (RFC 2920
+    /// §3.1, RFC 3030 §4.2). A recipient beyond the limit is not an error either: the sender sends
+    /// the message to it later (RFC 5321 §4.5.3.1.10), and closing the connection would lose the
+    /// message for the accepted recipients.
     pub(super) fn bears(&mut self, reason: ReplyReason) -> bool {
         let is_error = !matches!(reason, ReplyReason::TooManyRecipients | ReplyReason::MailFirst);
         self.errors += u32::from(is_error);
@@ -143,19 +148,20 @@ impl ServerCore {
         self.errors <= limits.errors && self.unknown <= limits.unknown_before_hello
     }
 
-    /// Ends the session because of the client.
+    /// Ends the session because of something that the client did.
     pub(super) fn give_up<'a>(&mut self, reason: ReplyReason, out: &mut Vec<u8>) -> Transition<'a> {
         (self.give_up_state(reason, out), Some(Event::Answered))
     }
 
-    /// Ends the session because of the client, in a step that has its own event.
+    /// Ends the session like `give_up`, for a step that reports an event of its own.
     pub(super) fn give_up_state(&mut self, reason: ReplyReason, out: &mut Vec<u8>) -> State {
         self.gave_up = Some(reason);
         self.say(reason, out);
         State::Closed
     }
 
-    /// Number of replies to the end of a message (RFC 2033 §4.2).
+    /// Number of replies to the end of a message. LMTP sends a reply for each recipient (RFC 2033
+    /// §4.2).
     pub(super) fn replies_to_message(&self, recipients: u32) -> u32 {
         match self.settings.protocol {
             Protocol::Smtp => 1,
@@ -163,7 +169,8 @@ impl ServerCore {
         }
     }
 
-    /// Number of replies to a chunk that is refused with its message.
+    /// Number of replies to a chunk whose message is refused. Only the last chunk gets the replies
+    /// to the message.
     pub(super) fn replies_to_chunk(&self, chunk: Chunk, recipients: u32) -> u32 {
         if chunk.last { self.replies_to_message(recipients) } else { 1 }
     }

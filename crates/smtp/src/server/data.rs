@@ -1,4 +1,4 @@
-//! Reading messages by DATA and by BDAT (RFC 3030), and skipping refused chunks.
+//! Reads messages that come by DATA or BDAT (RFC 3030), and skips refused chunks.
 use super::core::ServerCore;
 use super::event::Event;
 use super::state::{
@@ -19,14 +19,14 @@ impl DataMessage {
         Self { reader, pace: MessagePace::begin(now, limits), recipients: transaction.accepted }
     }
 
-    /// Begins to read a message.
     pub(super) fn begin(transaction: TransactionState, now: Duration, core: &mut ServerCore) -> State {
         let message = Self::new(transaction, now, &core.settings.limits);
         State::Message(core.spare_data.fill(message))
     }
 
-    /// Reads a piece of the message. Bytes beyond the size limit are read and dropped, because the sender reads a reply
-    /// only at the end. At many times the limit the session ends, because the message may never end.
+    /// Reads a piece of the message. Bytes beyond the size limit are read and dropped, because the
+    /// sender reads a reply only at the end. At `Limits::oversize_factor` times the limit the
+    /// session ends, because the message may never end.
     pub(super) fn step<'a>(
         mut self: Box<Self>,
         input: &mut &'a [u8],
@@ -63,24 +63,20 @@ impl ChunkedMessage {
         Self { reader, pace: MessagePace::begin(now, limits), recipients: transaction.accepted }
     }
 
-    /// Begins to read a message and its first chunk.
     pub(super) fn begin(transaction: TransactionState, chunk: Chunk, now: Duration, core: &mut ServerCore) -> State {
         let message = Self::new(transaction, now, &core.settings.limits);
         core.spare_chunks.fill(message).continued(chunk)
     }
 
-    /// Bytes of the message so far.
     pub(super) fn bytes(&self) -> u64 {
         self.reader.bytes()
     }
 
-    /// Begins to read a chunk.
     pub(super) fn continued(mut self: Box<Self>, chunk: Chunk) -> State {
         self.reader.begin(chunk);
         State::Chunk(self)
     }
 
-    /// Reads a piece of the chunk.
     pub(super) fn step<'a>(
         mut self: Box<Self>,
         input: &mut &'a [u8],
@@ -101,7 +97,8 @@ impl ChunkedMessage {
                 next
             }
             ChunkPiece::End(Chunk { last: false, bytes }) => {
-                // Like a recipient, a chunk that is not empty is progress.
+                // A chunk that is not empty is progress, so its BDAT does not count as an idle
+                // command.
                 core.idle_commands -= u32::from(bytes > 0);
                 let next = State::Command(CommandState::ExpectChunk(self));
                 core.answered(next, ReplyReason::ChunkAccepted, out)
@@ -111,12 +108,11 @@ impl ChunkedMessage {
 }
 
 impl SkippedChunk {
-    /// Returns the state in which a chunk is skipped.
     pub(super) fn state(chunk: Chunk, pace: MessagePace, refusal: ChunkRefusal) -> State {
         State::Skip(Box::new(Self { left: chunk.bytes, pace, refusal }))
     }
 
-    /// Skips the bytes that have arrived. Refuses the chunk after its last byte.
+    /// Drops the bytes that have arrived. Refuses the chunk after its last byte.
     pub(super) fn step<'a>(
         mut self: Box<Self>,
         input: &mut &[u8],
@@ -149,15 +145,14 @@ impl SkippedChunk {
     }
 }
 
-/// What happens when the last byte of a message has been read, or when the message is given up.
+/// Ends messages, either after the last byte or because they are far too large.
 impl ServerCore {
-    /// The largest number of bytes of a message that are read.
+    /// Number of message bytes above which an oversized message ends the session.
     pub(super) fn most_bytes(&self) -> u64 {
         let limits = &self.settings.limits;
         limits.message_bytes.saturating_mul(limits.oversize_factor.max(1))
     }
 
-    /// Handles the end of a message.
     fn received<'a>(
         &mut self,
         bytes: u64,
@@ -173,27 +168,29 @@ impl ServerCore {
         }
     }
 
-    /// Refuses a message after its last byte has been read.
+    /// Refuses a message whose last byte has been read.
     fn discard<'a>(&mut self, reason: ReplyReason, times: u32, out: &mut Vec<u8>) -> Transition<'a> {
         self.has_brought_mail();
         (0..times).for_each(|_| self.say(reason, out));
         (State::Command(CommandState::ExpectMail), Some(Event::Discarded(reason)))
     }
 
-    /// Ends the session because of a message that is far too large.
+    /// Refuses a message that is far too large. Ends the session, because the rest of the message
+    /// is not read.
     pub(super) fn overwhelmed<'a>(&self, reason: ReplyReason, out: &mut Vec<u8>) -> Transition<'a> {
         self.say(reason, out);
         (State::Closed, Some(Event::Discarded(reason)))
     }
 
-    /// A message has got its last reply.
+    /// Records that a message has got its last reply. Errors are counted from 0 again.
     pub(super) fn settled(&mut self) -> State {
         self.has_brought_mail();
         self.errors = 0;
         State::Command(CommandState::ExpectMail)
     }
 
-    /// A message was received, whether accepted or not, so counting of commands without mail starts again.
+    /// Records that a message was received, whether it was accepted or refused. Commands without
+    /// mail are counted from 0 again.
     fn has_brought_mail(&mut self) {
         self.idle_commands = 0;
         self.junk_commands = 0;

@@ -1,67 +1,77 @@
-//! Events of a server session.
+//! Events of a server session, which the application handles or answers.
 use crate::command::{Hello, Mail, Recipient};
 use crate::login::Auth;
 use crate::reply_reason::ReplyReason;
 use crate::xclient::Xclient;
 
-/// Events of a session.
+/// Events of a session. After an event that [asks](Event::asks), the session waits for the
+/// application's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// Asks: EHLO, HELO or LHLO, with the client's own name.
+    /// Asks whether to accept EHLO, HELO or LHLO. The bytes are the client's name for itself.
     Hello(Hello, &'a [u8]),
-    /// Asks: MAIL.
+    /// Asks whether to accept the sender of MAIL.
     Mail(Mail<'a>),
-    /// Asks: RCPT.
+    /// Asks whether to accept the recipient of RCPT.
     Recipient(Recipient<'a>),
-    /// Asks: DATA, or the first BDAT: a message begins. The usual answer to DATA is 354; for a BDAT a positive answer
-    /// is not sent, and any other is sent after its bytes have been read.
+    /// Asks whether a message may begin, after DATA or the first BDAT. The usual answer to DATA is
+    /// 354. A positive answer to BDAT is not sent to the client. Any other answer to BDAT is sent
+    /// after the chunk's bytes have been read.
     Data,
-    /// Bytes of the message, unstuffed.
+    /// Bytes of the message, without dot-stuffing.
     Block(&'a [u8]),
-    /// Asks: the message is complete; a positive answer takes responsibility for it (RFC 5321 §6.1). In LMTP a reply is
-    /// repeated for each recipient; after [`Server::grant`](super::Server::grant) [`Event::Delivery`] follows.
+    /// The message is complete. Asks whether the application takes responsibility for it (RFC 5321
+    /// §6.1). In LMTP, [`Server::answer`](super::Server::answer) repeats the reply for each
+    /// recipient. After [`Server::grant`](super::Server::grant), an [`Event::Delivery`] asks for
+    /// the result of each recipient.
     Message {
-        /// Bytes of the message, unstuffed.
+        /// Size of the message in bytes, without dot-stuffing.
         bytes: u64,
     },
-    /// Asks, in LMTP: the result of the message for the recipient of that number, from 0, counted over the accepted
-    /// ones.
+    /// Asks for the result of the message for one recipient. Only LMTP asks this.
     Delivery {
-        /// The recipient's number.
+        /// The recipient's position among the accepted recipients, counted from 0.
         recipient: u32,
     },
-    /// The message ended and was refused; the transaction is over.
+    /// The session refused the message for this reason. The transaction is over.
     Discarded(ReplyReason),
-    /// Asks: RSET; if granted, the transaction, if there was one, is over. (A granted [`Event::Hello`] ends it too.)
+    /// Asks whether to accept RSET. If RSET is granted, an open transaction is over. A granted
+    /// [`Event::Hello`] ends the transaction as well.
     Reset,
-    /// Asks: NOOP.
+    /// Asks whether to accept NOOP, which has no effect.
     Noop,
-    /// Asks: QUIT; if granted, the session ends.
+    /// Asks whether to accept QUIT. If QUIT is granted, the session ends.
     Quit,
-    /// Asks: VRFY; the usual answer is 252.
+    /// Asks for the reply to VRFY. The bytes are the argument of VRFY. The usual reply is 252.
     Verify(&'a [u8]),
-    /// Asks: STARTTLS. If granted, the session [wants TLS](super::Server::wants_tls).
+    /// Asks whether to accept STARTTLS. If STARTTLS is granted, the session [wants
+    /// TLS](super::Server::wants_tls).
     StartTls,
-    /// Asks: AUTH by a mechanism that needs a nonce: [`Server::answer_nonce`](super::Server::answer_nonce). Any other answer refuses.
+    /// Asks for a nonce, which the mechanism of AUTH needs. The answer is
+    /// [`Server::answer_nonce`](super::Server::answer_nonce). Any other answer refuses the login.
     Nonce,
-    /// Asks: whether name and secret belong together, or for the secret; see [`Auth::proof`].
+    /// Asks whether the client's name and secret belong together, or asks for the secret.
+    /// [`Auth::proof`] tells which of the two.
     Auth(Auth<'a>),
-    /// Asks, if a secret was looked up before the client's proof came: whether the proof may be checked. Any refusal
-    /// ends the exchange, and does not reveal whether the proof was right.
+    /// Asks whether the client's proof may be checked. This event follows only if the secret was
+    /// looked up before the proof arrived. A refusal ends the exchange and does not reveal whether
+    /// the proof was right.
     Proof(Auth<'a>),
     /// AUTH succeeded: the client proved its identity.
     Authenticated,
-    /// AUTH failed.
+    /// AUTH failed, and the client has been told.
     NotAuthenticated,
-    /// Asks: XCLIENT, which names the real client. If granted, the session begins anew with
-    /// a greeting.
+    /// Asks whether to accept XCLIENT, which names the real client behind a proxy. If XCLIENT is
+    /// granted, the session starts again with a greeting.
     Xclient(Xclient<'a>),
-    /// The session took a step by itself, and answered if that was a command.
+    /// The session took a step without asking the application. If the step was a command, the
+    /// session has answered it.
     Answered,
 }
 
 impl Event<'_> {
-    /// Reports whether it waits for [`Server::grant`](super::Server::grant) or [`Server::answer`](super::Server::answer).
+    /// Returns true if the session waits for [`Server::grant`](super::Server::grant) or
+    /// [`Server::answer`](super::Server::answer) after this event.
     pub fn asks(&self) -> bool {
         !matches!(
             self,

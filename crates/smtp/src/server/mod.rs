@@ -1,11 +1,12 @@
-//! The server's side of a session: commands in, events out, answers back in.
+//! The server's side of a session. It reads commands, reports them as events, and takes the
+//! application's answers.
 //!
-//! `State` documents the state machine. A step consumes the state and returns the next, so an ended session cannot
-//! continue. Facts that outlive a state are in `ServerCore`.
+//! `State` documents the state machine. A step consumes the state and returns the next state, so that
+//! an ended session cannot continue. Facts that outlive a state are in `ServerCore`.
 //!
-//! An event that [asks](Event::asks) waits for [`Server::grant`] or [`Server::answer`]. Until then no further event
-//! comes, so that replies are sent in the order of their commands (RFC 2920 §3.2). The session answers all other
-//! commands by itself.
+//! An event that [asks](Event::asks) waits for [`Server::grant`] or [`Server::answer`]. Until then no
+//! further event comes, so that replies are sent in the order of their commands (RFC 2920 §3.2). The
+//! session answers all other commands by itself.
 mod auth;
 mod command;
 mod core;
@@ -37,21 +38,23 @@ pub struct Server {
 }
 
 impl Server {
-    /// Creates a session: it asks for the greeting, so the first call is [`Server::grant`] or [`Server::answer`].
+    /// Creates a session. The session first asks for the greeting, so the first call must be
+    /// [`Server::grant`] or [`Server::answer`].
     pub fn new(settings: Arc<ServerSettings>, now: Duration) -> Self {
         let state = State::Answer(OpenQuestion::Greeting);
         Self { lines: LineReader::default(), state, core: ServerCore::new(settings, now) }
     }
 
-    /// Takes one event off the front of `input`. Replies of the session itself go to `out`. `None` needs more bytes, or
-    /// an answer, or [TLS](Server::wants_tls), or is the end: see [`Server::is_closed`].
+    /// Takes one event off the front of `input`, and appends the session's own replies to `out`.
+    /// Returns `None` if the session needs more bytes, an answer or [TLS](Server::wants_tls), or if
+    /// it is [over](Server::is_closed).
     pub fn next_event<'s, 'i: 's>(
         &'s mut self,
         input: &mut &'i [u8],
         now: Duration,
         out: &mut Vec<u8>,
     ) -> Option<Event<'s>> {
-        // Most calls that have nothing to do end here, before the state is moved.
+        // Most calls that have nothing to do return here, which saves moving the state.
         if self.state.is_waiting(input) {
             self.lines.release();
             return None;
@@ -59,20 +62,24 @@ impl Server {
         let (state, event) = self.take_state().step(&mut self.lines, input, now, &mut self.core, out);
         self.state.put(state);
         if event.is_none() {
-            // A question about a login borrows the client's claims from the state.
+            // This event borrows the client's claims from the state, so it is made after the state
+            // is back in its place.
             return self.state.login_event();
         }
         event
     }
 
-    /// Takes the state out for a step. If there is no state, the session is closed.
+    /// Takes the state out for a step, and leaves `Closed` in its place.
     fn take_state(&mut self) -> State {
         std::mem::replace(&mut self.state, State::Closed)
     }
 
-    /// Answers the open question with this reply. A 421 ends the session. After any other refusal to greet the session waits
-    /// for QUIT and answers 503 to everything else (RFC 5321 §3.1), within its limits. There is no answer without a decision:
-    /// what the application does not implement it refuses, for example with [`ReplyReason::NotImplemented`].
+    /// Answers the open question with this reply. The application must answer every question: it
+    /// refuses commands that it does not implement, for example with
+    /// [`ReplyReason::NotImplemented`].
+    ///
+    /// A 421 ends the session. After any other refusal to greet, the session waits for QUIT and
+    /// answers 503 to everything else (RFC 5321 §3.1), within its limits.
     pub fn answer(&mut self, reply: &Reply, now: Duration, out: &mut Vec<u8>) {
         if self.awaits_answer() && reply.code() == 421 {
             self.hang_up(Some(reply), out);
@@ -81,14 +88,15 @@ impl Server {
         }
     }
 
-    /// Says yes to the open question, with the usual reply; also to [`Event::Auth`] with a shown secret and to
-    /// [`Event::Xclient`]. Where a [secret](Server::awaits_secret) or a [nonce](Event::Nonce) is awaited there is nothing to
-    /// say yes to, and the login is refused.
+    /// Says yes to the open question, with the usual reply. This also accepts a login with a shown
+    /// secret ([`Event::Auth`]) and [`Event::Xclient`]. If a [secret](Server::awaits_secret) or a
+    /// [nonce](Event::Nonce) is awaited, a yes does not answer the question, so the login is
+    /// refused.
     pub fn grant(&mut self, now: Duration, out: &mut Vec<u8>) {
         self.decide(None, now, out);
     }
 
-    /// Handles the application's decision: a reply other than 421, or yes with the usual reply.
+    /// Handles a reply other than 421. `None` means yes, with the usual reply.
     fn decide(&mut self, reply: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
         let next = match self.take_state() {
             State::Answer(question) => {
@@ -100,7 +108,7 @@ impl Server {
         self.state.put(next);
     }
 
-    /// Answers [`Event::Nonce`].
+    /// Answers [`Event::Nonce`]. Does nothing if no nonce is awaited.
     pub fn answer_nonce(&mut self, nonce: &Nonce, now: Duration, out: &mut Vec<u8>) {
         self.state = match self.take_state() {
             State::Answer(OpenQuestion::Nonce(request)) => {
@@ -111,7 +119,8 @@ impl Server {
         };
     }
 
-    /// Answers an [`Event::Auth`] that asks for the secret; `None` if the name is unknown.
+    /// Answers an [`Event::Auth`] that asks for the secret. `None` means that the user name is
+    /// unknown. Does nothing if no secret is awaited.
     pub fn answer_secret(&mut self, secret: Option<&Secret>, now: Duration, out: &mut Vec<u8>) {
         self.state = match self.take_state() {
             State::Answer(OpenQuestion::Login(LoginQuestion::Lookup(lookup))) => {
@@ -122,19 +131,20 @@ impl Server {
         };
     }
 
-    /// Reports whether it waits for [`Server::answer_secret`].
+    /// Returns true if the session waits for [`Server::answer_secret`].
     pub fn awaits_secret(&self) -> bool {
         matches!(self.state, State::Answer(OpenQuestion::Login(LoginQuestion::Lookup(_))))
     }
 
-    /// Reports whether STARTTLS was granted: send `out`, then begin TLS, then call [`Server::tls_started`]. Bytes in
-    /// the clear behind STARTTLS are dropped ([`Server::injected_bytes`]).
+    /// Returns true if STARTTLS was granted. The caller must send `out`, begin TLS, and then call
+    /// [`Server::tls_started`]. Bytes that the client sent in the clear after STARTTLS are dropped
+    /// and [counted](Server::injected_bytes).
     pub fn wants_tls(&self) -> bool {
         matches!(self.state, State::ExpectTls)
     }
 
-    /// Notes that TLS has begun: the session begins anew, without a greeting (RFC 3207 §4.2). If TLS began before the
-    /// greeting this is called before the greeting is answered.
+    /// Records that TLS has begun. The session starts again, without a greeting (RFC 3207 §4.2). If
+    /// TLS begins before the greeting, this must be called before the greeting is answered.
     pub fn tls_started(&mut self, now: Duration) {
         self.state = match self.take_state() {
             State::ExpectTls => {
@@ -150,23 +160,25 @@ impl Server {
         };
     }
 
-    /// Bytes in the clear behind STARTTLS that were dropped: no honest client sends any (CVE-2011-0411).
+    /// Number of bytes that the client sent in the clear after STARTTLS, and that were dropped. No
+    /// honest client sends any: they may have been injected (CVE-2011-0411).
     pub fn injected_bytes(&self) -> u64 {
         self.core.injected
     }
 
-    /// Reports whether the session is over TLS.
+    /// Returns true if the session runs over TLS.
     pub fn is_over_tls(&self) -> bool {
         self.core.is_over_tls
     }
 
-    /// Reports whether AUTH succeeded.
+    /// Returns true if the client is logged in.
     pub fn is_authenticated(&self) -> bool {
         self.core.is_authenticated
     }
 
-    /// Time at which [`Server::tick`] has work to do: none while an answer is awaited, for then the peer is not to
-    /// blame for the silence.
+    /// Time at which the caller must call [`Server::tick`]. Returns `None` after the end of the
+    /// session. Also returns `None` while an answer is awaited, because the client is not to blame
+    /// for that silence.
     pub fn deadline(&self) -> Option<Duration> {
         if self.is_closed() || self.awaits_answer() {
             return None;
@@ -174,7 +186,8 @@ impl Server {
         Some(self.core.deadline(self.state.message_pace()))
     }
 
-    /// Ends the session with 421 if it has been silent, or without a message, for too long, or its message is too slow.
+    /// Ends the session with 421 if the client has been silent for too long, has sent no message
+    /// for too long, or sends its message too slowly. Does nothing before [`Server::deadline`].
     pub fn tick(&mut self, now: Duration, out: &mut Vec<u8>) {
         if self.deadline().is_some_and(|deadline| now >= deadline) {
             let is_silent = now >= self.core.last_received + self.core.settings.limits.idle_timeout;
@@ -185,12 +198,12 @@ impl Server {
         }
     }
 
-    /// Ends the session with the verdict's reply. An open question stays without an answer.
+    /// Ends the session with the reply of this reason. An open question stays unanswered.
     pub fn close(&mut self, verdict: ReplyReason, out: &mut Vec<u8>) {
         self.hang_up(Some(verdict.reply()), out);
     }
 
-    /// Ends the session without a reply, or with one that is not 421. An open question stays without an answer.
+    /// Ends the session with this reply, or without a reply. An open question stays unanswered.
     pub fn hang_up(&mut self, final_reply: Option<&Reply>, out: &mut Vec<u8>) {
         if !self.is_closed() {
             out.extend_from_slice(final_reply.map_or(&[], Reply::wire));
@@ -198,23 +211,25 @@ impl Server {
         }
     }
 
-    /// Reports whether the session is over: nothing more is read; send `out`, then close the connection.
+    /// Returns true if the session is over and reads no more bytes. The caller must send `out` and
+    /// then close the connection.
     pub fn is_closed(&self) -> bool {
         matches!(self.state, State::Closed)
     }
 
-    /// The reason why the session gave the client up, if it did: another protocol, too many errors, commands without
-    /// mail. An endless message is reported by [`Event::Discarded`].
+    /// Returns why the session ended because of the client, for example too many errors, commands
+    /// without mail, or another protocol. An endless message is reported by [`Event::Discarded`]
+    /// instead.
     pub fn gave_up(&self) -> Option<ReplyReason> {
         self.core.gave_up
     }
 
-    /// Reports whether the client ended the session, with QUIT.
+    /// Returns true if the client ended the session with QUIT.
     pub fn has_quit(&self) -> bool {
         self.core.has_quit
     }
 
-    /// Reports whether the session waits for [`Server::grant`] or [`Server::answer`].
+    /// Returns true if the session waits for [`Server::grant`] or [`Server::answer`].
     pub fn awaits_answer(&self) -> bool {
         matches!(self.state, State::Answer(_))
     }
@@ -246,7 +261,8 @@ mod tests {
         server
     }
 
-    /// Returns the most memory that the session used while it received that many blocks.
+    /// Returns the largest number of heap bytes of the session's line reader while the session
+    /// received that many blocks.
     fn heap_bytes(server: &mut Server, block: &[u8], blocks: usize) -> usize {
         let mut most = 0;
         let mut out = Vec::new();

@@ -1,4 +1,5 @@
-//! Questions to the application: their usual replies, and the state after each answer.
+//! The questions of a session to the application, with the usual reply to each, and the state after
+//! each answer.
 use super::core::ServerCore;
 use super::event::Event;
 use super::state::{
@@ -12,7 +13,6 @@ use crate::settings::Protocol;
 use std::time::Duration;
 
 impl DeliveryState {
-    /// Asks for the next recipient's result.
     pub(super) fn ask<'a>(self) -> Transition<'a> {
         (State::Answer(OpenQuestion::Delivery(self)), Some(Event::Delivery { recipient: self.next }))
     }
@@ -115,7 +115,8 @@ fn recipient_answered(
 ) -> State {
     let reply = send(answer, say!("250 2.1.5 Ok"), out);
     if reply.is_positive() {
-        // Accepted recipients are progress. Their number per message is limited separately.
+        // An accepted recipient is progress, so its RCPT does not count as an idle command. The
+        // number of recipients of a message is limited separately.
         core.idle_commands -= 1;
         transaction.accepted += 1;
     } else {
@@ -140,8 +141,8 @@ fn data_answered(
     }
 }
 
-/// Begins the message, or skips its first chunk. A positive answer is not sent, because the reply comes at the end of
-/// the chunk.
+/// Begins the message, or skips its first chunk. A positive answer is not sent to the client,
+/// because the reply to BDAT comes at the end of the chunk.
 fn first_chunk_answered(
     transaction: TransactionState,
     chunk: Chunk,
@@ -150,7 +151,8 @@ fn first_chunk_answered(
     core: &mut ServerCore,
 ) -> State {
     match answer {
-        // Chunks that follow in the pipeline must not be accepted as the message (RFC 3030 §2).
+        // The transaction ends, so that chunks which follow in the pipeline are not accepted as the
+        // message (RFC 3030 §2).
         Some(reply) if !reply.is_positive() => {
             let times = core.replies_to_chunk(chunk, transaction.accepted);
             let pace = MessagePace::begin(now, &core.settings.limits);
@@ -160,7 +162,8 @@ fn first_chunk_answered(
     }
 }
 
-/// Sends the reply to the message. In LMTP the application answers for all recipients at once, or for each of them.
+/// Sends the reply to the message. In LMTP the application answers either for all recipients at once
+/// or for each of them.
 fn message_answered(recipients: u32, answer: Option<&Reply>, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
     match (core.settings.protocol, answer) {
         (Protocol::Smtp, answer) => {

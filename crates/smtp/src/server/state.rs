@@ -1,4 +1,4 @@
-//! States of a server session. The files beside this one have their steps: `step`, and what it calls.
+//! States of a server session. The other files of this module have the steps from state to state.
 use super::event::Event;
 use crate::chunk::{ChunkReader, ContentKind};
 use crate::command::{Chunk, Hello};
@@ -10,11 +10,12 @@ use crate::sasl::Mechanism;
 use crate::sasl::server::{AwaitedProof, AwaitedResponse, SecretLookup, ShownSecret};
 use std::time::Duration;
 
-/// The next state, and the event of the step. Without an event, the step needs more bytes.
+/// The next state, and the event of the step. A step without an event needs more bytes.
 pub(super) type Transition<'a> = (State, Option<Event<'a>>);
 
-/// States of the session, by what it waits for. Each holds what it needs, so that no other state can have it; what is
-/// large is in a box, for a step moves the state.
+/// States of the session, named by what the session waits for. Each state holds only the data that
+/// it needs, so no other state can use the data. Large data is boxed, because each step moves the
+/// state.
 ///
 /// ```text
 /// Answer(Greeting) ── refused ──▶ ExpectQuit: 503 to all else (RFC 5321 §3.1)
@@ -45,47 +46,38 @@ pub(super) type Transition<'a> = (State, Option<Event<'a>>);
 /// ```
 #[derive(Debug)]
 pub(super) enum State {
-    /// Waits for the application's answer.
     Answer(OpenQuestion),
-    /// Waits for a command.
     Command(CommandState),
-    /// Waits for QUIT after refusing to greet.
+    /// Waits for QUIT after the application refused to greet.
     ExpectQuit,
-    /// Reads the message after DATA.
     Message(Box<DataMessage>),
-    /// Reads the bytes of a chunk.
     Chunk(Box<ChunkedMessage>),
-    /// Reads the bytes of a refused chunk.
+    /// Reads and drops the bytes of a refused chunk.
     Skip(Box<SkippedChunk>),
-    /// Waits for nothing: the session asks for the next recipient's result.
+    /// Asks for the next recipient's result, without waiting for bytes.
     Delivery(DeliveryState),
-    /// Waits for a line of the client in an exchange of AUTH.
+    /// Waits for the client's next line during AUTH.
     AuthResponse(AuthResponse),
-    /// Waits for nothing: the session asks the application about the login.
+    /// Asks the application about the login, without waiting for bytes.
     AuthQuestion(LoginQuestion),
-    /// Waits for nothing: the session reports the result of the exchange.
+    /// Reports the result of AUTH, without waiting for bytes.
     AuthEnd(AuthEnd),
-    /// Waits for TLS.
     ExpectTls,
-    /// The session is over.
     Closed,
 }
 
-/// States in which the session waits for a command.
 #[derive(Debug)]
 #[expect(clippy::enum_variant_names, reason = "a state is named by what it waits for")]
 pub(super) enum CommandState {
-    /// A greeting comes first.
+    /// The client must greet with EHLO, HELO or LHLO first.
     ExpectHello,
-    /// No transaction is open.
     ExpectMail,
-    /// MAIL was granted.
     ExpectRecipient(TransactionState),
-    /// A chunk of the message, but not the last, has been read.
+    /// A chunk of the message has been read, but not the last chunk.
     ExpectChunk(Box<ChunkedMessage>),
 }
 
-/// A transaction before its message.
+/// A transaction whose message has not begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TransactionState {
     /// Recipients that were accepted.
@@ -116,12 +108,13 @@ pub(super) struct ChunkedMessage {
     pub(super) recipients: u32,
 }
 
-/// Time limits of a message under way.
+/// Enforces the minimum data rate and the time limit of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessagePace {
     since: Duration,
-    /// When the message will have been too slow. Each byte moves this on by its share of a second, but never beyond the
-    /// idle timeout from now, so a fast start does not make up for a slow end.
+    /// Time at which the message counts as too slow. Each byte moves this time forward by
+    /// 1/`min_data_rate` seconds, but never beyond the idle timeout from now, so a fast start does
+    /// not make up for a slow end.
     slow_at: Duration,
 }
 
@@ -144,7 +137,7 @@ impl MessagePace {
     }
 }
 
-/// The rest of a refused chunk. It must be read nevertheless (RFC 3030 §2).
+/// The rest of a refused chunk. Its bytes must be read before the reply is sent (RFC 3030 §2).
 #[derive(Debug)]
 pub(super) struct SkippedChunk {
     pub(super) left: u64,
@@ -152,20 +145,21 @@ pub(super) struct SkippedChunk {
     pub(super) refusal: ChunkRefusal,
 }
 
-/// Why a chunk is refused, and the reply after its bytes.
+/// Reason for refusing a chunk. It selects the reply that follows the chunk's bytes.
 #[derive(Debug)]
 pub(super) enum ChunkRefusal {
-    /// The command was out of order in this state.
+    /// The command was refused in this state, to which the session returns.
     Command(CommandState, ReplyReason),
     /// The client was refused at the greeting.
     TurnedAway,
-    /// The message was refused, with this number of replies.
+    /// The message was refused and gets this number of replies.
     Message(ReplyReason, u32),
-    /// The application refused with this reply, which is sent this number of times.
+    /// The application refused. Its reply is sent this number of times.
     Said(Reply, u32),
 }
 
-/// The open question. It holds the state to which a refusal returns.
+/// A question that the application has not answered yet. It holds the state to which the session
+/// returns after a refusal.
 #[derive(Debug)]
 pub(super) enum OpenQuestion {
     Greeting,
@@ -193,21 +187,22 @@ pub(super) struct DeliveryState {
     pub(super) recipients: u32,
 }
 
-/// AUTH before its exchange: the mechanism and the initial response.
+/// An AUTH command whose exchange has not begun.
 #[derive(Debug)]
 pub(super) struct AuthRequest {
     pub(super) mechanism: Mechanism,
     pub(super) initial: Option<Vec<u8>>,
 }
 
-/// The line that is expected from the client.
+/// The line that the session expects from the client during AUTH.
 #[derive(Debug)]
 pub(super) enum AuthResponse {
-    /// The next response.
     Exchange(Box<AwaitedResponse>),
-    /// The proof. It is checked only after the application has permitted that.
+    /// The client's proof. The session checks the proof only after the application has permitted
+    /// the check.
     Proof(Box<AwaitedProof>),
-    /// XOAUTH2: the empty response of a client that was sent the reason of its refusal. The reply comes after it.
+    /// In XOAUTH2, the empty response of a client that has been told why it is refused. The reply
+    /// is sent after this response.
     Acknowledgement(Box<Reply>),
 }
 
@@ -232,13 +227,12 @@ pub(super) struct PendingProof {
 /// Result of an exchange whose last reply has been sent.
 #[derive(Debug)]
 pub(super) enum AuthEnd {
-    /// The client is logged in.
     Granted,
-    /// The session refused, for this reason.
+    /// The session refused for this reason.
     Refused(ReplyReason),
     /// The application refused.
     RefusedByApplication {
-        /// Set if the reply is final: the secret was wrong.
+        /// Set if the reply is 5xx, which means that the secret was wrong.
         has_failed: bool,
     },
 }

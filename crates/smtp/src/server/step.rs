@@ -11,25 +11,24 @@ use crate::sasl::MAX_EXCHANGE_LINE_BYTES;
 use std::time::Duration;
 
 impl State {
-    /// Puts the state after a step back in its place. That place is empty; dropping its content would cost a check for
-    /// each step.
+    /// Puts the next state in its place. `take_state` left `Closed` there, which needs no drop.
+    /// Forgetting it saves a check in each step.
     pub(super) fn put(&mut self, next: Self) {
         std::mem::forget(std::mem::replace(self, next));
     }
 
-    /// Reports whether no step is possible without an answer or without more bytes.
+    /// Returns true if no step is possible without an answer or more bytes.
     pub(super) fn is_waiting(&self, input: &[u8]) -> bool {
         match self {
             Self::Answer(_) | Self::Closed => true,
             Self::Command(_) | Self::ExpectQuit | Self::Message(_) | Self::AuthResponse(_) | Self::ExpectTls => {
                 input.is_empty()
             }
-            // Ending an empty chunk is a step without bytes.
+            // These states can step without bytes, for example at the end of an empty chunk.
             Self::Chunk(_) | Self::Skip(_) | Self::Delivery(_) | Self::AuthQuestion(_) | Self::AuthEnd(_) => false,
         }
     }
 
-    /// Takes the next step that needs no answer.
     pub(super) fn step<'s, 'i: 's>(
         self,
         lines: &'s mut LineReader,
@@ -77,7 +76,6 @@ impl State {
         }
     }
 
-    /// The pace of the message that is being read.
     pub(super) fn message_pace(&self) -> Option<&MessagePace> {
         match self {
             Self::Message(message) => Some(&message.pace),
@@ -88,13 +86,14 @@ impl State {
     }
 }
 
-/// Reports whether the client speaks another protocol. The first byte must suffice, because a ClientHello may have no
-/// line end.
+/// Returns true if the client speaks another protocol. The first byte must suffice, because a TLS
+/// ClientHello may contain no line end.
 fn is_other_protocol(lines: &LineReader, input: &[u8]) -> bool {
     lines.is_at_start() && input.first().is_some_and(|&first| foreign::begins_otherwise(first))
 }
 
-/// Reads the next command, or the reason to refuse the line. `None` means that more bytes are needed.
+/// Reads the next command line. The inner error is the reason to refuse the line. `None` means that
+/// more bytes are needed.
 fn read_command<'s, 'i: 's>(
     lines: &'s mut LineReader,
     input: &mut &'i [u8],
@@ -111,20 +110,20 @@ fn read_command<'s, 'i: 's>(
 /// Parses a command. The error is the reason to refuse the line.
 fn parse(line: &[u8]) -> Result<Command<'_>, ReplyReason> {
     let mut command = Command::parse(line);
-    // Changed in place, because a command is large.
+    // Changed in place, because moving a command is expensive: the type is large.
     if let Err(reason) = &mut command {
         *reason = fault(line, *reason);
     }
     command
 }
 
-/// Returns the reason to refuse an invalid line. If it belongs to another protocol, this ends the session, whatever
-/// else is wrong.
+/// Returns the reason to refuse an invalid line. A line of another protocol ends the session,
+/// whatever else is wrong with it.
 fn fault(line: &[u8], reason: ReplyReason) -> ReplyReason {
     if foreign::is_foreign(line) { ReplyReason::OtherProtocol } else { reason }
 }
 
-/// Reads the next line of an exchange of AUTH. `None` means that more bytes are needed.
+/// Reads the client's next line during AUTH. `None` means that more bytes are needed.
 fn read_response<'s, 'i: 's>(lines: &'s mut LineReader, input: &mut &'i [u8]) -> Option<Result<&'s [u8], ReplyReason>> {
     match lines.next(input, MAX_EXCHANGE_LINE_BYTES) {
         ReadLine::Partial => None,

@@ -1,4 +1,5 @@
-//! A client that was refused at the greeting: 503 to everything but QUIT (RFC 5321 §3.1), within the session's limits.
+//! Handles a client that was refused at the greeting. Everything but QUIT gets 503 (RFC 5321 §3.1),
+//! within the session's limits.
 use super::core::ServerCore;
 use super::event::Event;
 use super::state::{ChunkRefusal, MessagePace, OpenQuestion, SkippedChunk, State, Transition};
@@ -25,7 +26,6 @@ pub(super) fn step<'a>(
     }
 }
 
-/// Refuses whatever the client sent.
 pub(super) fn refuse<'a>(core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
     core.refuse(State::ExpectQuit, ReplyReason::NoService, out)
 }

@@ -1,6 +1,7 @@
-//! A client session with a server that accepts and rejects at will, whose replies are dropped or changed on the way.
-//! Whatever happens, the session must not report a message as delivered that the server did not accept, and must not
-//! report one as rejected without a permanent reply to one of its own commands. Fuzz targets include this file by path.
+//! A client session with a server that accepts and rejects at random, and whose replies may be
+//! dropped or changed on the way. The session must not report a message as delivered that the
+//! server did not accept. It must not report a message as rejected without a permanent reply to one
+//! of its own commands. Fuzz targets include this file by path.
 use mailrun_smtp::checks::SplitMix64;
 use mailrun_smtp::client::{BurstSize, ChunkPosition, Chunking, Client, Options, Outcome, PipelineMode, Verb, Want};
 use mailrun_smtp::envelope::Envelope;
@@ -11,11 +12,11 @@ use std::time::Duration;
 
 const NOW: Duration = Duration::ZERO;
 const MESSAGES: u32 = 12;
-/// Replies that replace others. None of them accepts a message, sender or recipient, because the adversary must not add
-/// a 250.
+/// Codes that replace other replies. None of them accepts a message, sender or recipient, because
+/// the adversary must not add a 250.
 const FORGED: [u16; 8] = [354, 421, 450, 500, 503, 530, 550, 554];
-/// If the replies of a burst have enhanced status codes, a result is certain after the reply to the next MAIL. Four
-/// faults together could imitate that reply, so at most three are allowed.
+/// Maximum number of faults in a burst. If the replies have enhanced status codes, a result is
+/// certain after the reply to the next MAIL, and four faults together could imitate that reply.
 const MAX_BURST_FAULTS: u32 = 3;
 
 struct Choices<'a>(&'a [u8]);
@@ -28,14 +29,14 @@ impl Choices<'_> {
     }
 }
 
-/// The server, and the connection back from it.
+/// The server, and the connection from the server to the client.
 struct AdversarialServer<'a> {
     choices: Choices<'a>,
     has_chunking: bool,
     is_labelled: bool,
     faults: u32,
     input: Vec<u8>,
-    /// Replies on the way to the client.
+    /// Replies on their way to the client.
     wire: Vec<u8>,
     is_closed: bool,
     has_mail: bool,
@@ -43,12 +44,12 @@ struct AdversarialServer<'a> {
     message: u32,
     recipients: u32,
     taken: BTreeSet<u32>,
-    /// Messages that got a permanent reply to one of their commands on the wire.
+    /// Messages for which a permanent reply to one of their commands was sent.
     rejected: BTreeSet<u32>,
 }
 
 impl AdversarialServer<'_> {
-    /// Reads all complete commands.
+    /// Handles all complete commands.
     fn receive(&mut self, bytes: &mut Vec<u8>) {
         self.input.append(bytes);
         while let Some(end) = self.input.windows(2).position(|pair| pair == b"\r\n") {
@@ -91,7 +92,7 @@ impl AdversarialServer<'_> {
                     self.answer("221 2.0.0 Bye", true);
                     self.is_closed = true;
                 }
-                // The server did not ask for this message.
+                // An unknown command, or a message that the server did not ask for.
                 _ => _ = self.answer("", false),
             }
         }
@@ -105,8 +106,8 @@ impl AdversarialServer<'_> {
         (self.has_mail, self.recipients) = (false, 0);
     }
 
-    /// Sends that reply, or one that refuses the command. Either may be changed or dropped on the way. Returns whether
-    /// the server accepted the command.
+    /// Sends the usual reply, or a refusal. Either may be changed or dropped on the way. Returns
+    /// whether the server accepted the command.
     fn answer(&mut self, usual: &str, is_possible: bool) -> bool {
         let refusal = match self.choices.next() {
             _ if !is_possible => Some(503),
@@ -142,7 +143,6 @@ impl AdversarialServer<'_> {
     }
 }
 
-/// A message under way.
 #[derive(Debug, Default)]
 struct OpenMessage {
     number: u32,
@@ -150,11 +150,11 @@ struct OpenMessage {
     is_rejected: bool,
 }
 
-/// The caller of the session. It always has another message.
+/// Caller of the session, which always has another message.
 struct EagerCaller {
     client: Client,
     begun: u32,
-    /// Messages without a certain result, the oldest first.
+    /// Messages without a certain result, from the oldest on.
     open: VecDeque<OpenMessage>,
     delivered: BTreeSet<u32>,
     rejected: BTreeSet<u32>,
@@ -186,7 +186,7 @@ impl EagerCaller {
         }
     }
 
-    /// Does what the session wants, as long as this needs no reply.
+    /// Does what the session wants until it needs a reply.
     fn act(&mut self, out: &mut Vec<u8>) {
         while self.step(out) && self.client.bursts() && self.client.wants() == Want::Chunk {}
     }
@@ -222,7 +222,8 @@ impl EagerCaller {
     }
 }
 
-/// Plays a session. The first byte chooses how messages are sent, and each other byte the fate of a reply.
+/// Plays a session. The first byte selects how messages are sent, and each further byte the fate of
+/// a reply.
 pub(crate) fn check(bytes: &[u8]) {
     let mut choices = Choices(bytes);
     let mode = choices.next();

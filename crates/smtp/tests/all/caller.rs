@@ -1,5 +1,5 @@
-//! A client session whose caller does whatever the session wants, with a server that may send anything. A fuzz target
-//! includes this file by path.
+//! A client session whose caller does whatever the session wants, with a server that may send
+//! anything. A fuzz target includes this file by path.
 use mailrun_smtp::checks::SplitMix64;
 use mailrun_smtp::client::{ChunkPosition, Client, Options, Violation, Want};
 use mailrun_smtp::envelope::Envelope;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const NOW: Duration = Duration::from_secs(1);
 
-/// Plays a caller that does what the session wants after each reply.
+/// Runs a session whose caller does what the session wants after each reply.
 fn run(blocks: &[&[u8]], options: &Arc<Options>) -> (Vec<String>, Vec<u8>, Option<Violation>) {
     let mut client = Client::with_options("me".into(), options.clone(), Some([7; 18]), NOW);
     let envelope = Arc::new(Envelope::new("a@b", "", ["c@d", "e@f"]).expect("good addresses"));
@@ -22,7 +22,8 @@ fn run(blocks: &[&[u8]], options: &Arc<Options>) -> (Vec<String>, Vec<u8>, Optio
                     told.push(format!("{:?} {} {} {:?}", event.to, event.reply.code(), event.reply.text(), event.ends));
                 }
                 Ok(None) => break,
-                // How many octets were injected at once depends on the cut.
+                // The number of injected bytes depends on how the replies are cut, so it is not
+                // compared.
                 Err(Violation::Injected(_)) => return (told, out, Some(Violation::Injected(0))),
                 Err(violation) => return (told, out, Some(violation)),
             }
@@ -38,7 +39,8 @@ fn act(client: &mut Client, envelope: &Arc<Envelope>, replies: usize, out: &mut 
     match client.wants() {
         Want::Transaction if replies % 16 == 15 => client.quit(NOW, out),
         Want::Transaction => client.begin(envelope.clone(), NOW, out),
-        // Sometimes the peer's next reply comes before the message has been sent.
+        // Sometimes the caller is slow, and the peer's next reply arrives before the message is
+        // sent.
         Want::Message if replies % 5 == 4 => {}
         Want::Message => {
             client.message_sent(NOW);
@@ -46,7 +48,7 @@ fn act(client: &mut Client, envelope: &Arc<Envelope>, replies: usize, out: &mut 
                 client.begin(envelope.clone(), NOW, out);
             }
         }
-        // Sometimes the next reply comes before TLS has begun.
+        // Sometimes the next reply arrives before TLS begins.
         Want::Tls if replies % 5 == 4 => {}
         Want::Tls => client.tls_started(NOW, out),
         Want::Chunk => {
@@ -59,7 +61,8 @@ fn act(client: &mut Client, envelope: &Arc<Envelope>, replies: usize, out: &mut 
     }
 }
 
-/// However the replies are cut, the session must report and send the same, and must always know what it waits for.
+/// The session must report and send the same however the replies are cut, and must always know
+/// which reply it waits for.
 pub(crate) fn check(bytes: &[u8], options: &Arc<Options>, seed: u64) {
     let whole = run(&[bytes], options);
     assert_eq!(run(&bytes.chunks(1).collect::<Vec<_>>(), options), whole);

@@ -1,5 +1,5 @@
-//! Tests of time and the application: when a session gives up, and how it waits for answers. Times are only numbers
-//! here.
+//! Tests of time-outs, and of waiting for the application's answers. Times are only numbers here,
+//! so no test waits.
 use mailrun_smtp::client::{Client, PipelineMode};
 use mailrun_smtp::envelope::Envelope;
 use mailrun_smtp::limits::Limits;
@@ -28,7 +28,7 @@ fn server() -> (Server, Vec<u8>) {
     (server, out)
 }
 
-/// Feeds bytes and answers every question with yes.
+/// Feeds the bytes and answers each question with yes.
 fn feed(server: &mut Server, bytes: &[u8], now: Duration, out: &mut Vec<u8>) {
     let mut input = bytes;
     while let Some(event) = server.next_event(&mut input, now, out) {
@@ -191,11 +191,11 @@ fn an_answer_to_no_question_is_not_said() {
     assert!(out.is_empty());
 }
 
-/// All questions in order, each with the bytes that cause it.
+/// All questions in their order, each with the bytes that cause it.
 const QUESTIONS: [&[u8]; 6] =
     [b"", b"EHLO a\r\n", b"MAIL FROM:<a@b>\r\n", b"RCPT TO:<c@d>\r\n", b"DATA\r\n", b"x\r\n.\r\n"];
 
-/// Creates a session that waits for the answer to that question.
+/// Creates a session that waits for the answer to this question.
 fn server_asking(question: usize, out: &mut Vec<u8>) -> Server {
     let mut server = silent_server();
     for bytes in &QUESTIONS[1..=question] {
@@ -314,7 +314,8 @@ fn a_session_that_brings_no_message_ends_however_busy_it_is() {
     feed(&mut server, b"EHLO a\r\n", at(1), &mut out);
     let mut last_message = at(0);
     for second in (10..2000).step_by(10) {
-        // A transaction that is begun and abandoned is not a message. A refused one is, because it was read.
+        // An abandoned transaction does not count as a message. A refused message does, because the
+        // session read it.
         let block: &[u8] = match second {
             500 => b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\nx\r\n.\r\n",
             1000 => b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\nx\ny\r\n.\r\n",
@@ -347,7 +348,8 @@ fn a_message_that_has_begun_has_a_time_of_its_own() {
     assert_eq!(server.deadline(), Some(at(880) + IDLE), "and from its end the time begins anew");
 }
 
-/// Feeds a message, one piece per step of time, until the message or the session ends. Returns the time of that.
+/// Feeds a message in pieces, with a pause after each piece, until the message or the session ends.
+/// The error is the time at which the session ended.
 fn feed_slowly(head: &[u8], piece: &[u8], step: Duration, rate: u64, seconds: u64) -> Result<(), Duration> {
     let limits = Limits { idle_timeout: at(60), message_timeout: MESSAGE, min_data_rate: rate, ..Limits::default() };
     let mut server = Server::new(Arc::new(ServerSettings::new("test", limits)), at(0));
@@ -378,12 +380,12 @@ fn a_message_that_comes_too_slowly_ends_the_session() {
         assert_eq!(feed_slowly(head, b"x", at(1) * 4 / 5, 500, 900), Err(Duration::from_millis(60_800)));
         assert_eq!(feed_slowly(head, &[b'x'; 499], second, 500, 900), Ok(()), "a minute is lost in 500");
         assert_eq!(feed_slowly(head, &[b'x'; 250], second, 500, 900), Err(at(119)), "half of it");
-        // The client pauses for less than the idle timeout, then catches up.
+        // The client pauses for less than the idle timeout, and then catches up.
         assert_eq!(feed_slowly(head, &[b'x'; 25_500], at(50), 500, 900), Ok(()));
         assert_eq!(feed_slowly(head, b"x", second, 0, 900), Ok(()), "no minimum");
         assert_eq!(feed_slowly(head, b"x", second, 0, 2000), Err(MESSAGE), "the whole time has a limit nevertheless");
     }
-    // Many chunks, each of them answered. Only their content counts as progress.
+    // Many chunks, each of which gets a reply. Only their content counts as progress.
     assert_eq!(feed_slowly(to_rcpt, b"BDAT 1\r\nx", second, 500, 900), Err(at(62)));
     assert_eq!(feed_slowly(to_rcpt, b"BDAT 0\r\n", second, 500, 900), Err(at(61)));
 }

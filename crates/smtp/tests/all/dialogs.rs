@@ -1,4 +1,4 @@
-//! Plays every dialog file against the server core, with its bytes cut in all ways.
+//! Plays each dialog file against the server core, with the bytes cut in many ways.
 use crate::dialog::{self, Dialog, Step, Whose};
 use crate::host::{RecordedEvent, RecordingServer};
 use mailrun_smtp::limits::Limits;
@@ -35,7 +35,7 @@ fn host(dialog: &Dialog) -> RecordingServer {
     RecordingServer::greeting(greeting.as_ref(), &Arc::new(ServerSettings::with_offer("test", limits, offer)), refuse)
 }
 
-/// Dialogs that can be sent without a pause. TLS begins between two of them.
+/// Returns the dialogs that can be sent without a pause, which excludes those with TLS.
 fn dialogs_in_one() -> Vec<Dialog> {
     dialogs().into_iter().filter(|dialog| !dialog.steps.contains(&Step::Tls)).collect()
 }
@@ -69,7 +69,7 @@ fn finish(dialog: &Dialog, host: RecordingServer) {
     }
 }
 
-/// Sends a line or a group, then waits for its replies. No reply may come earlier or later.
+/// Sends a line or a group, and waits for its replies. No reply may come earlier or later.
 fn play_in_lock_step(dialog: &Dialog, block_bytes: usize) {
     let mut host = host(dialog);
     for (at, step) in dialog.steps.iter().enumerate() {
@@ -90,7 +90,7 @@ fn play_in_lock_step(dialog: &Dialog, block_bytes: usize) {
     finish(dialog, host);
 }
 
-/// Sends everything that the client will ever send, in these blocks. The replies must come in order.
+/// Sends all input of the client in these blocks without waiting. The replies must come in order.
 fn play_pipelined<'a>(dialog: &Dialog, blocks: impl IntoIterator<Item = &'a [u8]>) {
     let mut host = host(dialog);
     blocks.into_iter().for_each(|block| host.receive(block, NOW));
@@ -127,7 +127,7 @@ fn dialogs_hold_pipelined_in_one_block() {
 fn dialogs_hold_pipelined_and_cut_in_two_anywhere() {
     for dialog in dialogs_in_one() {
         let said = dialog.said();
-        // Long dialogs repeat themselves, so a few hundred places are enough.
+        // Long dialogs repeat themselves, so it is enough to cut them in a few hundred places.
         for at in (0..said.len()).step_by(1 + said.len() / 400) {
             play_pipelined(&dialog, [&said[..at], &said[at..]]);
         }

@@ -1,4 +1,5 @@
-//! Tests of extensions that dialog files cannot express: answers of the application, time, dropped bytes.
+//! Tests of extensions that dialog files cannot express: the application's answers, time-outs,
+//! dropped bytes.
 use mailrun_smtp::limits::Limits;
 use mailrun_smtp::login::Proof;
 use mailrun_smtp::reply::Reply;
@@ -30,7 +31,8 @@ fn smtp() -> Server {
     server(Protocol::Smtp, Limits::default())
 }
 
-/// Sends the bytes and returns the replies. Questions get the given answers as long as there are any, then yes.
+/// Sends the bytes and returns the replies. Questions get the given answers in order, and yes after
+/// the last one.
 fn say(server: &mut Server, bytes: &[u8], answers: &[Option<&Reply>]) -> String {
     let mut input = bytes;
     let mut out = Vec::new();
@@ -46,7 +48,7 @@ fn say(server: &mut Server, bytes: &[u8], answers: &[Option<&Reply>]) -> String 
     String::from_utf8(out).unwrap()
 }
 
-/// Returns the events that the bytes cause. All questions are answered with yes.
+/// Returns the events that the bytes cause. Each question is answered with yes.
 fn events(server: &mut Server, bytes: &[u8]) -> Vec<String> {
     let mut input = bytes;
     let mut out = Vec::new();
@@ -222,7 +224,7 @@ fn a_yes_is_no_answer_to_the_question_for_a_secret() {
     }
 }
 
-/// All new questions, each with the bytes that cause it.
+/// Questions of the extensions, each with the bytes that cause it.
 const QUESTIONS: [&[u8]; 8] = [
     b"STARTTLS\r\n",
     b"AUTH CRAM-MD5\r\n",
@@ -234,7 +236,7 @@ const QUESTIONS: [&[u8]; 8] = [
     b"AUTH LOGIN YQ==\r\nYg==\r\n",
 ];
 
-/// Number of questions that come before that one.
+/// Number of questions that come before this one.
 fn before(question: usize) -> usize {
     match question {
         5 => 2,
@@ -261,7 +263,8 @@ fn a_refusal_leaves_the_session_fit_for_the_next_transaction() {
     for (number, bytes) in QUESTIONS.iter().enumerate() {
         let mut server = smtp();
         let answers = [vec![None; before(number)], vec![Some(&no)]].concat();
-        // XOAUTH2 gets the reason and must send an empty response.
+        // XOAUTH2 sends the reason first, and the client must acknowledge it with an empty
+        // response.
         let rest: &[u8] = if number == 3 {
             b"\r\n"
         } else if number == 5 {

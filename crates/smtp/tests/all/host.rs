@@ -1,4 +1,5 @@
-//! A server session with an application that records all events. Fuzz targets include this file by path.
+//! A server session with an application that records all events. Fuzz targets include this file by
+//! path.
 #![allow(dead_code)] // each place that includes it uses a part
 
 use mailrun_smtp::checks::SplitMix64;
@@ -13,8 +14,9 @@ use mailrun_smtp::server::{Event, Server, ServerSettings};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-/// A recorded [`Event`] that owns its text. Blocks are joined, because they are cut as the bytes arrived. Blocks of a
-/// refused message are dropped, because the session may pass on only some of them.
+/// A recorded [`Event`] that owns its text. Blocks are joined, because they depend on how the bytes
+/// arrived. Blocks of a refused message are dropped, because the session may pass on only some of
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RecordedEvent {
     Hello(Hello, Vec<u8>),
@@ -29,7 +31,7 @@ pub(crate) enum RecordedEvent {
     },
     Data,
     Message(Vec<u8>),
-    /// LMTP: the message for this recipient.
+    /// In LMTP, the message for this recipient.
     Delivery(Vec<u8>),
     Discarded(ReplyReason),
     Reset,
@@ -42,7 +44,7 @@ pub(crate) enum RecordedEvent {
     Xclient(String),
 }
 
-/// Passwords of the application's users: those of RFC 2195 and RFC 7677.
+/// Passwords of the application's users, from the examples of RFC 2195 and RFC 7677.
 fn password(name: &str) -> Option<&'static str> {
     match name {
         "tim" => Some("tanstaaftanstaaf"),
@@ -51,14 +53,13 @@ fn password(name: &str) -> Option<&'static str> {
     }
 }
 
-/// A server session with its application.
 pub(crate) struct RecordingServer {
     pub(crate) server: Server,
     pub(crate) events: Vec<RecordedEvent>,
     pub(crate) out: Vec<u8>,
     pub(crate) refuse: fn(&RecordedEvent) -> Option<Reply>,
     message: Vec<u8>,
-    /// Recipients of the transaction that were accepted.
+    /// Accepted recipients of the current transaction.
     accepted: Vec<Vec<u8>>,
 }
 
@@ -68,7 +69,7 @@ impl RecordingServer {
         Self::greeting(None, identity, refuse)
     }
 
-    /// Creates a session that has sent `instead` in place of its greeting, if it is given.
+    /// Creates a session that has sent `instead`, if given, in place of its greeting.
     pub(crate) fn greeting(
         instead: Option<&Reply>,
         identity: &Arc<ServerSettings>,
@@ -87,7 +88,7 @@ impl RecordingServer {
         Self::new(&Arc::new(ServerSettings::new("test", limits)), |_| None)
     }
 
-    /// Handles a block until it or the session ends.
+    /// Handles a block until the block or the session ends.
     pub(crate) fn receive(&mut self, block: &[u8], now: Duration) {
         let mut input = block;
         while let Some(event) = self.server.next_event(&mut input, now, &mut self.out) {
@@ -115,7 +116,7 @@ impl RecordingServer {
         assert!(input.is_empty() || is_over, "a block is read to its end");
     }
 
-    /// Records an accepted recipient.
+    /// Records the recipients of the current transaction.
     fn keep(&mut self, heard: Option<&RecordedEvent>, yes: bool) {
         match heard {
             Some(RecordedEvent::Mail { .. }) => self.accepted.clear(),
@@ -125,8 +126,9 @@ impl RecordingServer {
     }
 }
 
-/// Sessions that get the same bytes in different blocks must report and send the same, and must come to rest. They send
-/// `greeting` in place of their own. The application refuses recipients that begin with "no".
+/// Checks that sessions which get the same bytes in different blocks report and send the same, and
+/// come to rest. They send `greeting` instead of their own. The application refuses recipients that
+/// begin with "no".
 pub(crate) fn check(greeting: Option<&Reply>, identity: &Arc<ServerSettings>, bytes: &[u8], seed: u64) {
     let now = Duration::from_secs(1);
     let mut whole = RecordingServer::greeting(greeting, identity, refuse);
@@ -159,7 +161,8 @@ fn secret_of(heard: &RecordedEvent) -> Option<Secret> {
     }
 }
 
-/// The keys of `user`, computed once because this takes time. They are salted like a session's.
+/// SCRAM keys of `user`, derived only once because this is slow. They have the salt that a session
+/// would use.
 static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     Keys::derive("pencil", b"ZWlnaHRlZW4gb2N0ZXRzIG9r", 4096).expect("a password, a salt, enough iterations")
 });

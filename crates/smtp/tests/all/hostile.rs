@@ -1,5 +1,5 @@
-//! Properties for any input. However the bytes are cut, the session must report and reply the same, must come to an
-//! end, and must not panic.
+//! Properties for any input. A session must not panic and must come to an end, and its events and
+//! replies must not depend on how the bytes are cut.
 use crate::host::{self, RecordingServer};
 use crate::{adversary, caller};
 use mailrun_smtp::client::{BurstSize, Chunking, Notifications, Options, PipelineMode, StartTls};
@@ -66,7 +66,7 @@ fn conversation() -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(piece, 0..30).prop_map(|pieces| pieces.concat())
 }
 
-/// A message, mostly complete, that may contain anything but its own end.
+/// A message, usually complete, that may contain anything but its own end.
 fn message() -> impl Strategy<Value = Vec<u8>> {
     (proptest::collection::vec(text(), 0..8), any::<bool>()).prop_map(|(text, ends)| {
         let end: &[u8] = if ends { b"\r\n.\r\n" } else { b"" };
@@ -112,7 +112,7 @@ fn offers() -> impl Strategy<Value = Offer> {
         let chosen = Mechanism::ALL.into_iter().filter(|mechanism| auth & (1 << *mechanism as u8) != 0);
         offer.extensions.auth = chosen.fold(Mechanisms::NONE, Mechanisms::with);
         offer.extensions.xclient = if xclient { Attributes::ALL } else { Attributes::NONE };
-        // If the server requires something that no client can give, other events are rare.
+        // Requirements that no client can meet are rare, because they prevent most events.
         let rarely = needs_tls && needs_auth;
         offer.requires = Requires { tls: rarely && auth_tls, auth: rarely, tls_for_auth: auth_tls && starttls };
         offer
@@ -143,9 +143,9 @@ proptest! {
         let limits = Limits { errors: u32::MAX, unknown_before_hello: u32::MAX, ..Limits::default() };
         let mut host = RecordingServer::with_limits(limits);
         let greeting = host.out.len();
-        // Without DATA, BDAT and QUIT, all input consists of command lines.
+        // All input must consist of command lines, so lines with BDAT and QUIT are left out.
         let is_line = |line: &&String| {
-            // Lines of other protocols end the session; foreign.rs tests them.
+            // Lines of other protocols end the session. `foreign.rs` tests them.
             let word = line.split(' ').next().unwrap_or_default();
             let is_smtp = line.is_empty() || line.starts_with(|first: char| first.is_alphabetic() || " .".contains(first));
             let ends = ["QUIT", "BDAT"].iter().any(|verb| line.to_ascii_uppercase().starts_with(verb));

@@ -1,26 +1,27 @@
-//! One direction of a connection in virtual time: blocks are cut anywhere and arrive late, in order.
+//! One direction of a connection in virtual time. Blocks are cut anywhere and arrive late, but in
+//! order.
 use mailrun_smtp::checks::SplitMix64;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Bytes on their way.
 pub(crate) struct SimulatedLink {
     blocks: VecDeque<(Duration, Vec<u8>)>,
     rng: SplitMix64,
     latest: Duration,
-    /// How many bytes the link carries before it breaks.
+    /// Number of bytes that the link still carries before it breaks.
     left: u64,
     pub(crate) carried: u64,
 }
 
 impl SimulatedLink {
-    /// Creates a link whose cuts and delays follow from `seed`, and which breaks after `breaks_after` bytes.
+    /// Creates a link whose cuts and delays follow from `seed`. The link breaks after `breaks_after`
+    /// bytes.
     pub(crate) fn new(seed: u64, breaks_after: u64) -> Self {
         let blocks = VecDeque::new();
         Self { blocks, rng: SplitMix64(seed), latest: Duration::ZERO, left: breaks_after, carried: 0 }
     }
 
-    /// Sends all of `bytes`.
+    /// Sends all of `bytes`, or as many as the link carries before it breaks.
     pub(crate) fn send(&mut self, bytes: &mut Vec<u8>, now: Duration) {
         let carried = (bytes.len() as u64).min(self.left);
         self.left -= carried;
@@ -40,7 +41,7 @@ impl SimulatedLink {
         self.blocks.front().map(|(at, _)| *at)
     }
 
-    /// Returns the block that has arrived by then.
+    /// Returns the next block that has arrived by this time.
     pub(crate) fn arrived(&mut self, now: Duration) -> Option<Vec<u8>> {
         if self.due()? > now {
             return None;

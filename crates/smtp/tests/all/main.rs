@@ -1,4 +1,5 @@
-//! Tests of the session cores from outside: dialogs, the two cores joined by a link, and properties of any input.
+//! Tests of the session cores from outside: dialogs, client and server joined by a link, and
+//! properties of any input.
 #![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
 
 mod adversary;

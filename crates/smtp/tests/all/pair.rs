@@ -1,5 +1,5 @@
-//! Client and server connected by a link in virtual time. Whatever the link and the application do, each message and
-//! each reply arrives once, or the session ends and both sides notice.
+//! Client and server connected by a link in virtual time. Whatever the link and the application do,
+//! each message and reply must arrive once, or the session must end and both sides must notice.
 use crate::link::SimulatedLink;
 use mailrun_smtp::checks::SplitMix64;
 use mailrun_smtp::client::{
@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Ways in which the sender sends ahead of replies.
+/// Says how far the sender sends ahead of the replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendMode {
     /// One command at a time.
@@ -37,13 +37,13 @@ impl SendMode {
     }
 }
 
-/// Features that both sides agree on beyond the basics.
+/// Features beyond the basics that both sides agree on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Features {
     protocol: Protocol,
-    /// Bytes of a chunk, if messages go by BDAT.
+    /// Size of a chunk in bytes, if messages are sent with BDAT.
     chunk_bytes: Option<usize>,
-    /// How many messages are under way at a time.
+    /// Number of messages under way at a time.
     burst: u32,
     tls: bool,
     mechanism: Option<Mechanism>,
@@ -82,21 +82,21 @@ impl Features {
     }
 }
 
-/// A single byte from the client, which stands for the TLS handshake.
+/// A single byte from the client, which stands for the whole TLS handshake.
 const HANDSHAKE: u8 = 0x16;
 
-/// Behaviours of the application behind the server.
+/// Behaviour of the application behind the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AppBehavior {
-    /// Yes, at once.
+    /// Accepts everything at once.
     Accepting,
-    /// Sometimes refuses, sometimes answers late.
+    /// Sometimes refuses, and sometimes answers late.
     Flaky,
-    /// Like `Flaky`, and sometimes answers 421.
+    /// Like `Flaky`, but sometimes answers 421.
     Closing,
 }
 
-/// One message as the sender sees it.
+/// A message as the sender sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct SentMessage {
     mail: Vec<u16>,
@@ -186,7 +186,8 @@ impl TestSender {
     }
 }
 
-/// Records a reply. Replies come in the order of their commands, so each belongs to the oldest open message.
+/// Records a reply. Replies arrive in the order of their commands, so each belongs to the oldest
+/// open message.
 fn note(event: &client::Event<'_>, open: &mut VecDeque<usize>, sent: &mut [SentMessage]) {
     let code = event.reply.code();
     let oldest = open.front().copied();
@@ -204,7 +205,7 @@ fn note(event: &client::Event<'_>, open: &mut VecDeque<usize>, sent: &mut [SentM
     }
 }
 
-/// One message as the application behind the server sees it.
+/// A message as the application behind the server sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct AcceptedMessage {
     sender: Vec<u8>,
@@ -212,19 +213,19 @@ struct AcceptedMessage {
     content: Vec<u8>,
 }
 
-/// An answer that takes time.
+/// An answer that the application gives later.
 struct DelayedAnswer {
     at: Duration,
     answer: Option<Reply>,
     asked: QuestionKind,
 }
 
-/// Questions whose answers matter here.
+/// Questions whose answers the tests compare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum QuestionKind {
     Recipient(Vec<u8>),
     Message,
-    /// LMTP: the message, for this recipient.
+    /// In LMTP, the result of the message for this recipient.
     Delivery(usize),
     Other,
 }
@@ -237,7 +238,7 @@ struct TestReceiver {
     later: Option<DelayedAnswer>,
     protocol: Protocol,
     current: AcceptedMessage,
-    /// LMTP: the current message has been added to `taken` for an earlier recipient.
+    /// In LMTP, set if the current message has been added to `taken` for an earlier recipient.
     is_delivered: bool,
     taken: Vec<AcceptedMessage>,
     out: Vec<u8>,
@@ -263,7 +264,7 @@ impl TestReceiver {
             let asks = event.asks();
             let asked = take(&mut self.current, &event);
             let is_open = match event {
-                // RSET, NOOP and QUIT are always granted. `clocks` tests what a refusal does.
+                // RSET, NOOP and QUIT are always granted here. `clocks` tests refusals.
                 Event::Reset | Event::Noop | Event::Quit | Event::Proof(_) => {
                     self.server.grant(now, &mut self.out);
                     false
@@ -289,7 +290,7 @@ impl TestReceiver {
         self.pending_input = input.to_vec();
     }
 
-    /// Answers, or postpones the answer and returns false.
+    /// Answers the question, or postpones the answer and returns false.
     fn decide(&mut self, asked: QuestionKind, now: Duration) -> bool {
         let answer = self.verdict();
         if self.behavior != AppBehavior::Accepting && self.rng.once_in(6) {
@@ -341,7 +342,7 @@ impl TestReceiver {
     }
 }
 
-/// Records the content of an event, and returns its question.
+/// Records the content of an event, and returns the kind of its question.
 fn take(current: &mut AcceptedMessage, event: &Event<'_>) -> QuestionKind {
     match event {
         Event::Mail(mail) => {
@@ -357,7 +358,6 @@ fn take(current: &mut AcceptedMessage, event: &Event<'_>) -> QuestionKind {
     QuestionKind::Other
 }
 
-/// Plan of a run.
 #[derive(Clone, Debug)]
 struct PairPlan {
     seed: u64,
@@ -381,7 +381,7 @@ impl PairPlan {
         Self { seed, mode, features, behavior: temper, messages, errors, up_breaks: breaks, down_breaks: breaks }
     }
 
-    /// Text with dots in the places that matter, different for each message.
+    /// Text that has dots in critical places, and differs from message to message.
     fn content(number: usize, dice: &mut SplitMix64) -> Vec<u8> {
         let mut content = format!("Subject: {number}\r\n\r\n").into_bytes();
         for _ in 0..dice.below(8) {
@@ -447,10 +447,10 @@ impl SessionPair {
         Self { sender, receiver, up, down, now: Duration::ZERO }
     }
 
-    /// Runs until nothing is under way any more.
+    /// Runs the pair until nothing is under way.
     fn run(plan: &PairPlan) -> Self {
         let mut pair = Self::new(plan);
-        // Greeting is also an answer.
+        // The greeting is also an answer of the application.
         let put_off = !pair.receiver.decide(QuestionKind::Other, Duration::ZERO);
         assert_eq!(put_off, pair.receiver.later.is_some());
         while let Some(now) = pair.turn() {
@@ -459,7 +459,8 @@ impl SessionPair {
         pair
     }
 
-    /// Delivers all output, then lets the next thing happen. Returns its time.
+    /// Sends all output, and lets the next thing happen. Returns the time of that, or `None` if
+    /// nothing is left.
     fn turn(&mut self) -> Option<Duration> {
         self.up.send(&mut self.sender.out, self.now);
         self.down.send(&mut self.receiver.out, self.now);
@@ -484,7 +485,8 @@ impl SessionPair {
         self.sender.client.wants() == Want::Close && self.receiver.server.is_closed()
     }
 
-    /// Messages that were reported to the sender as accepted, in the form in which the receiver must have them.
+    /// Messages that the sender believes accepted, in the form in which the receiver must have
+    /// them.
     fn accepted(&self) -> Vec<AcceptedMessage> {
         let accepted = self.sender.sent.iter().enumerate().filter(|(_, sent)| sent.outcomes == [Outcome::Accepted]);
         let is_lmtp = self.receiver.protocol == Protocol::Lmtp;
@@ -619,9 +621,9 @@ proptest! {
     }
 }
 
-/// Checks a run whose link breaks. The receiver must have every message for which the client got 250. Besides these it
-/// may have the message whose reply was under way; with BDAT also the next one if it may be sent before that reply, or
-/// as many as a burst has.
+/// Checks a run whose link breaks. The receiver must have each message for which the client got
+/// 250. The receiver may also have the message whose reply was under way. With BDAT, it may also
+/// have the next message, or as many messages as a burst has.
 fn check_broken(plan: &PairPlan) {
     let is_ahead = plan.features.chunk_bytes.is_some() && matches!(plan.mode, SendMode::Stream | SendMode::Eager);
     let in_doubt = if is_ahead { plan.features.burst.max(2) as usize } else { 1 };

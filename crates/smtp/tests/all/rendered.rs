@@ -1,4 +1,4 @@
-//! Rendered commands, replies and EHLO must be read back unchanged.
+//! Rendered commands, replies and EHLO keywords must parse to the same values.
 use mailrun_smtp::command::{Command, Mail};
 use mailrun_smtp::envelope::Envelope;
 use mailrun_smtp::extensions::Extensions;
@@ -6,7 +6,8 @@ use mailrun_smtp::reply::{Reply, ReplyReader};
 use mailrun_smtp::{Path, address, checks};
 use proptest::prelude::*;
 
-/// Mailboxes of the grammar of RFC 5321 §4.1.2: short and long, also UTF-8, and sometimes nonsense.
+/// Mailboxes by the grammar of RFC 5321 §4.1.2: short and long ones, some with UTF-8, and some
+/// invalid.
 fn mailbox() -> impl Strategy<Value = String> {
     let atom = "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~é-]{1,12}(\\.[a-z0-9ü]{1,9}){0,7}";
     let quoted = "\"([ !#-\\[\\]-~é]|\\\\[ -~]){0,62}\"";
@@ -87,7 +88,7 @@ fn the_longest_mailbox_makes_a_command_a_server_takes() {
     assert_eq!(Envelope::new(&format!("{sender}d"), "", ["b@c"]), Err(address::PathError::TooLong));
 }
 
-/// Longest path without its brackets.
+/// Maximum length of a path without its brackets.
 fn address_limit() -> usize {
     mailrun_smtp::limits::MAX_PATH_BYTES - 2
 }

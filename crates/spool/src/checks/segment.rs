@@ -1,9 +1,10 @@
-//! Opens any bytes as a segment file of a spool. The spool must open or refuse it without a panic, and the same bytes
-//! must always give the same result.
+//! Opens any bytes as a segment file of a spool. The spool must open or refuse them without a
+//! panic, and must always give the same result.
 use crate::recovery;
 
 pub fn check(data: &[u8]) {
-    // First as they are, then with corrected checksums to reach the code behind the checks.
+    // Try the bytes as they are, and then with corrected checksums to reach the code behind the
+    // checks.
     for octets in [data.to_vec(), recovery::with_checksums(data)] {
         let first = recovery::try_octets(&octets);
         let again = recovery::try_octets(&octets);

@@ -1,10 +1,10 @@
-//! Crashes: whatever was asked of a spool and wherever its disk stopped, everything that was answered is there when it
-//! is opened again.
+//! Tests crashes at any operation. Every message for which the spool gave a receipt must be there
+//! after the restart.
 use crate::model::{SpoolModel, SpoolOperation, open, small, steps};
 use mailrun_spool::faulty::FaultyDisk;
 use proptest::prelude::*;
 
-/// Runs all steps, or until the disk stops. Returns the disk as the crash leaves it.
+/// Runs the steps until the disk stops. Returns the disk as the crash leaves it.
 fn run(model: &mut SpoolModel, disk: &FaultyDisk, steps: &[SpoolOperation], power_loss: Option<u64>) -> FaultyDisk {
     let Ok((spool, backlog)) = open(disk, small()) else {
         disk.freeze();
@@ -51,7 +51,7 @@ trait IndexFromRaw {
 }
 
 impl IndexFromRaw for prop::sample::Index {
-    /// proptest has no constructor for this; an index is a fraction of the range of usize.
+    /// proptest has no constructor for an index, so one is generated.
     fn from_raw_for_test(at: usize) -> Self {
         use proptest::strategy::ValueTree;
         use proptest::test_runner::TestRunner;

@@ -1,5 +1,5 @@
-//! Damage while the spool is closed: to a bit, a sector, a header, or a file. No sound record may be lost, and every
-//! loss must be reported.
+//! Tests damage to a bit, a sector, a header or a file while the spool is closed. No intact record
+//! may be lost, and each loss must be reported.
 use crate::model::{assert_genuine, draft, open, small};
 use mailrun_spool::faulty::FaultyDisk;
 use mailrun_spool::{Cost, DamageKind, Id, NewMessage, Options};
@@ -10,14 +10,14 @@ use std::sync::OnceLock;
 
 struct Base {
     files: BTreeMap<String, Vec<u8>>,
-    /// The messages that are not done, with their drafts.
+    /// Messages that are not done, as they were stored.
     waiting: BTreeMap<Id, NewMessage>,
     next_id: u64,
     /// Content of the file `newest`.
     newest: Vec<u8>,
 }
 
-/// Makes several segments with messages in batches of one and of many, notes, done messages and moved messages.
+/// Makes several segments with messages, notes and done messages, in small and large batches.
 fn base() -> &'static Base {
     static BASE: OnceLock<Base> = OnceLock::new();
     BASE.get_or_init(|| make(false))
@@ -28,7 +28,7 @@ fn base_with_moves() -> &'static Base {
     BASE.get_or_init(|| make(true))
 }
 
-/// A spool of one segment with four messages, one of them done, and a note.
+/// Makes a spool of one segment with four messages and a note. One of the messages is done.
 fn small_base() -> Base {
     let disk = FaultyDisk::new();
     let (spool, _) = open(&disk, small()).unwrap();
@@ -92,7 +92,7 @@ impl Base {
         Self { files, waiting, next_id: last.0 + 1, newest: disk.octets("newest").unwrap() }
     }
 
-    /// Returns the disk after `change` has been applied to one of its files.
+    /// Returns the disk after `change` was applied to one of its files.
     fn disk(&self, file: &str, change: impl FnOnce(&mut Vec<u8>)) -> FaultyDisk {
         let disk = FaultyDisk::new();
         for (name, octets) in self.files.iter().filter(|(name, _)| *name != file) {
@@ -111,7 +111,7 @@ impl Base {
         let reaches = |draft: &NewMessage| {
             let found = memchr_all(octets, &draft.envelope);
             found.into_iter().any(|at| {
-                // In the record of a moved message, notes may come between envelope and body.
+                // Notes may come between envelope and body in the record of a moved message.
                 let end = at + draft.envelope.len() + 4096 + draft.body.len();
                 at - 40 < range.end && range.start < end
             })
@@ -119,8 +119,8 @@ impl Base {
         self.waiting.iter().filter(|(_, draft)| reaches(draft)).map(|(id, _)| *id).collect()
     }
 
-    /// Opens a damaged disk. All untouched messages must be there, and missing messages must be named or covered by the
-    /// number of unnamed ones.
+    /// Opens a damaged disk. All untouched messages must be there. A missing message must be named,
+    /// or covered by the number of unnamed ones.
     fn check(&self, disk: &FaultyDisk, touched: &[Id], has_moves: bool, what: &str) {
         let (spool, backlog) = open(disk, small()).unwrap();
         let left: BTreeMap<Id, _> = backlog.map(|left| left.unwrap()).map(|left| (left.id, left)).collect();
@@ -132,7 +132,8 @@ impl Base {
                 Some(left) if !left.is_body_damaged => assert_genuine(&spool, left),
                 _ => {
                     assert!(touched.contains(id), "{what}: {id} is sound and lost; {damage:?}");
-                    // A moved message is out of order, and no message follows the last one.
+                    // A lost message cannot be named if it was moved out of order, or if no message
+                    // follows it.
                     let has_no_place = has_moves || id.0 + 1 == self.next_id;
                     assert!(named(id) || has_no_place && is_untold, "{what}: {id} is lost in silence; {damage:?}");
                 }
@@ -145,7 +146,8 @@ impl Base {
         let next = spool.store(draft(1, 1)).wait().unwrap().id();
         assert!(next.0 >= self.next_id, "{what}: {next} was given before");
         spool.close();
-        // The second time, the quarantined damage must not count as new, and nothing more may be lost.
+        // At the second start, quarantined damage must not count as new, and nothing more may be
+        // lost.
         let (again, backlog) = open(&disk.after_kill(), small()).unwrap();
         assert!(again.damage().iter().all(|damage| damage.is_known || !damage.is_alarming()), "{:?}", again.damage());
         assert_eq!(backlog.len(), left.len() + 1, "{what}");
@@ -153,7 +155,7 @@ impl Base {
 }
 
 impl Base {
-    /// Opens a disk of which a part cannot be read. All messages elsewhere must be there.
+    /// Opens a disk a part of which cannot be read. All messages outside that part must be there.
     fn assert_sound_are_left(&self, disk: &FaultyDisk, touched: &[Id]) {
         let (spool, backlog) = open(disk, small()).unwrap();
         let left = backlog.map(|left| left.unwrap()).filter(|left| !left.is_body_damaged);
@@ -165,7 +167,7 @@ impl Base {
 }
 
 fn memchr_all(octets: &[u8], wanted: &[u8]) -> Vec<usize> {
-    // The envelope ends where no digit follows.
+    // An envelope ends where no further digit follows.
     octets.windows(wanted.len()).enumerate().filter(|(_, window)| window == &wanted).map(|(at, _)| at).collect()
 }
 
@@ -238,7 +240,7 @@ proptest! {
         let disk = base.disk(&name, |octets| match filling {
             0 => octets[at..end].fill(0),
             1 => octets[at..end].fill(0xFF),
-            // Torn: half of each sector is taken from another.
+            // Tear the sectors: half of each is overwritten with other bytes.
             _ => (at..end).step_by(512).for_each(|sector| octets.copy_within(256..512, sector + 256)),
         });
         let touched = base.touched(&name, &(at..end));
@@ -253,7 +255,7 @@ proptest! {
         let base = if moves { base_with_moves() } else { base() };
         let (name, at) = place(base, file, at, 0);
         let disk = base.disk(&name, |_| ());
-        // A disk reports errors for whole blocks.
+        // A disk reports read errors for whole blocks.
         let at = at / 4096 * 4096;
         disk.fail_reads(&name, at..at + 4096);
         let touched = base.touched(&name, &(at..at + 4096));

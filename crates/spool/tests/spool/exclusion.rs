@@ -20,7 +20,7 @@ fn store(spool: &Spool, bytes: usize) -> Result<(), Error> {
     spool.store(draft(1, bytes)).wait().map(drop)
 }
 
-/// Takes the first segment. Waits until another one is ready and no file is being created.
+/// Takes the first segment, and waits until another segment is ready and no file is being created.
 fn settle(spool: &Spool) {
     store(spool, 10).unwrap();
     wait_until(|| spool.stats().disk_bytes >= 2 * small().segment_bytes);
@@ -69,7 +69,7 @@ fn a_deleted_lock_file_lets_nobody_in() {
     open_at(&moved).unwrap();
 }
 
-/// Older versions lock only the file. So do other hosts on a network file system.
+/// Older versions lock only the file, and so do other hosts on a network file system.
 #[test]
 fn a_process_that_locks_only_the_file_is_excluded_as_well() {
     let place = tempfile::tempdir().unwrap();
@@ -121,8 +121,8 @@ fn a_spool_whose_directory_was_deleted_accepts_nothing() {
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
 }
 
-/// Asserts that a spool refuses mail, with the right reason, after a file with the name of its next segment has
-/// appeared.
+/// Asserts that a spool refuses mail with the right reason after another process has created a file
+/// with the name of the next segment.
 fn assert_foreign(outcome: Result<(), Error>, name: &str) {
     let Err(error @ Error::Poisoned(_)) = outcome else { panic!("{outcome:?}") };
     let text = error.to_string();
@@ -149,8 +149,8 @@ fn a_segment_that_is_made_ahead_overwrites_no_file() {
     let (spool, _) = open(&disk, small()).unwrap();
     settle(&spool);
     disk.put("segment-00000002", b"of another relay");
-    // The spool first takes the spare segment, and cannot make another. Once it has noticed that, it accepts no
-    // message.
+    // The spool first takes the free segment, and then cannot make another. Once it has noticed
+    // that, it accepts no message.
     let outcome = (0..10_000).map(|_| store(&spool, 20_000)).find(Result::is_err).unwrap();
     assert_foreign(outcome, "segment-00000002");
     assert!(spool.stats().segments <= 2, "{:?}", spool.stats());

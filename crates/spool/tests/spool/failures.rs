@@ -1,5 +1,6 @@
-//! A disk on which a single operation fails with any error and everything works afterwards. Whatever was answered must
-//! be there, and once the log is in doubt, nothing more may be answered.
+//! Tests a single operation that fails with any error, after which all operations succeed. Each
+//! message with a receipt must be there, and the spool must accept nothing more once the content of
+//! the log is unknown.
 use crate::crash::long_sequence;
 use crate::model::{SpoolModel, SpoolOperation, draft, open, small};
 use mailrun_spool::faulty::{FailedOperation, FaultyDisk};
@@ -7,7 +8,7 @@ use mailrun_spool::{Durability, Error, Id, Options, Spool};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Errors that a write or a sync may return. A failed write is also short.
+/// Errors that a write or a sync may return. A failed write is also partly done.
 const ERRNOS: [Errno; 6] = [Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::FBIG, Errno::MFILE];
 
 fn run(steps: &[SpoolOperation], operation: u64, errno: Errno, durability: Durability) -> Option<FailedOperation> {
@@ -20,7 +21,8 @@ fn run(steps: &[SpoolOperation], operation: u64, errno: Errno, durability: Durab
         model.compare(&spool, backlog, 0);
         let is_whole = steps.iter().all(|step| model.step(&spool, step));
         if disk.failed() == Some(FailedOperation::Log) {
-            // The operation may have failed after the last answer. Then the next message must fail.
+            // The operation may have failed after the last receipt. Then the next message must
+            // fail.
             let again = spool.store(draft(0, 10)).wait();
             assert!(!is_whole || matches!(again, Err(Error::Poisoned(_))), "{errno} at {operation}: {again:?}");
             assert!(matches!(spool.failure(), Some(Error::Poisoned(_))), "{errno} at {operation}");
@@ -74,7 +76,8 @@ fn a_disk_without_room_for_a_segment_is_full_and_goes_on() {
     assert!(store(1).is_ok());
 }
 
-/// With `durability = "write"`, moving a message must not lose it once the kernel has written it to the disk.
+/// With `durability = "write"`, moving a message must not lose a message that the kernel has
+/// already written to the disk.
 #[test]
 fn what_is_on_the_disk_is_not_lost_by_being_moved() {
     let options = Options { durability: Durability::Write, max_bytes: 24 * (64 << 10), ..small() };
@@ -90,7 +93,7 @@ fn what_is_on_the_disk_is_not_lost_by_being_moved() {
         ids.iter().filter(|id| !waiting.contains(id)).for_each(|id| spool.done(*id));
         let mut round = 0;
         while spool.stats().moved < waiting.len() as u64 / 2 {
-            // Either outcome makes room.
+            // Both outcomes of the store make the spool compact its log.
             _ = spool.store(draft(round, 100)).wait();
             round += 1;
             assert!(round < 10_000, "{:?}", spool.stats());
@@ -107,7 +110,8 @@ fn what_is_on_the_disk_is_not_lost_by_being_moved() {
     }
 }
 
-/// Reads that fail once are retried while messages are stored, moved, read at a restart and fetched.
+/// Reads that fail once are retried, whether messages are moved, recovered at a restart, or
+/// fetched.
 #[test]
 fn reads_that_fail_once_lose_nothing() {
     for of in 2..7 {
@@ -139,7 +143,7 @@ fn reads_that_fail_once_lose_nothing() {
     }
 }
 
-/// An unreadable end must be reported, and not taken for the torn end of a crash.
+/// An end that cannot be read must be reported. It must not be taken for the torn end of a crash.
 #[test]
 fn an_end_that_cannot_be_read_is_damage() {
     let disk = FaultyDisk::new();
@@ -157,8 +161,8 @@ fn an_end_that_cannot_be_read_is_damage() {
     assert!(backlog.len() == 3 || !spool.damage().is_empty(), "{} of 3, and nothing is said", backlog.len());
 }
 
-/// Stores messages and marks four of five as done, until `moved` messages were moved or a store fails. Returns the
-/// messages that are not done.
+/// Stores messages and marks four of five as done, until `moved` messages were moved or a store
+/// fails. Returns the messages that are not done.
 fn until_moved(spool: &Spool, moved: u64) -> BTreeSet<Id> {
     let mut waiting = BTreeSet::new();
     for number in 0..10_000 {
@@ -176,8 +180,8 @@ fn until_moved(spool: &Spool, moved: u64) -> BTreeSet<Id> {
     waiting
 }
 
-/// After a failed sync, the page cache has data that the media lacks, and the next sync succeeds. The process ends,
-/// another opens the spool from the page cache, and then the power is cut.
+/// After a failed sync, the page cache has data that the media lacks, and the next sync succeeds.
+/// The process ends, another process opens the spool from the page cache, and then the power fails.
 #[test]
 fn what_the_page_cache_alone_has_is_not_built_upon() {
     let mut met = 0;
@@ -190,7 +194,7 @@ fn what_the_page_cache_alone_has_is_not_built_upon() {
         drop(spool);
         let disk = disk.after_kill();
         let (spool, _) = open(&disk, small()).unwrap();
-        // This makes the spool give up older segments.
+        // This makes the spool free older segments.
         let more = until_moved(&spool, 10);
         disk.freeze();
         drop(spool);

@@ -1,4 +1,4 @@
-//! Tests of the spool's promises from outside, on any kind of disk.
+//! Tests of the spool's promises from outside, with different kinds of disks.
 #![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
 mod crash;
 mod damage;

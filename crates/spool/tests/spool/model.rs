@@ -1,4 +1,5 @@
-//! A naive model of the messages that a spool must hold according to its answers, and the comparison after a crash.
+//! A naive model of the messages that a spool must hold according to its receipts, and the
+//! comparison after a crash.
 use mailrun_spool::faulty::FaultyDisk;
 use mailrun_spool::{Backlog, Error, Id, NewMessage, Options, Receipt, RecoveredMessage, Spool, Stored};
 use proptest::prelude::*;
@@ -12,9 +13,9 @@ pub(crate) enum SpoolOperation {
     Store { messages: usize, bytes: usize },
     /// Adds a note to one of the messages that are not done.
     Note(prop::sample::Index),
-    /// Marks one of them as done.
+    /// Marks one of the messages as done.
     Done(prop::sample::Index),
-    /// Marks all but one of them as done.
+    /// Marks all messages but one as done.
     DoneButOne,
 }
 
@@ -29,7 +30,7 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<SpoolOperation>> {
     prop::collection::vec(step, 1..most)
 }
 
-/// Waits until the condition holds. Deferred records take about a second.
+/// Waits until the condition holds. Deferred records are written after about a second.
 #[track_caller]
 pub(crate) fn wait_until(mut holds: impl FnMut() -> bool) {
     let limit = Instant::now() + Duration::from_secs(60);
@@ -39,11 +40,10 @@ pub(crate) fn wait_until(mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// What is known about a message.
 #[derive(Clone, Debug, Default)]
 struct KnownMessage {
     notes: Vec<Vec<u8>>,
-    /// Number of notes that are certain, because a message was stored after them.
+    /// Number of notes that must survive, because a message was stored after them.
     sure_notes: usize,
     is_done: bool,
     is_surely_done: bool,
@@ -52,7 +52,7 @@ struct KnownMessage {
 #[derive(Clone, Default)]
 pub(crate) struct SpoolModel {
     known: BTreeMap<Id, KnownMessage>,
-    /// The highest number that was ever answered, also by messages that are done.
+    /// Highest number of any message that was stored, including messages that are done.
     highest: u64,
     drafts: u64,
 }
@@ -65,7 +65,7 @@ pub(crate) fn open(disk: &FaultyDisk, options: Options) -> Result<(Spool, Backlo
     Spool::open(Arc::new(disk.clone()), options)
 }
 
-/// Makes a draft whose correct content follows from its own number.
+/// Makes a message whose content follows from its number, so that it can be checked later.
 pub(crate) fn draft(number: u64, bytes: usize) -> NewMessage {
     let envelope = format!("draft {number} of {bytes}").into_bytes();
     NewMessage { received_ns: number, envelope, body: body(number, bytes) }
@@ -78,7 +78,7 @@ fn body(number: u64, bytes: usize) -> Arc<[u8]> {
     body.into()
 }
 
-/// Asserts that a message is a complete draft, whether it was answered or not.
+/// Asserts that a message is complete and unchanged, whether or not it got a receipt.
 pub(crate) fn assert_genuine(spool: &Spool, left: &RecoveredMessage) {
     let envelope = String::from_utf8(left.envelope.clone()).unwrap();
     let words: Vec<&str> = envelope.split(' ').collect();
@@ -98,7 +98,7 @@ impl SpoolModel {
         self.known.iter().filter(|(_, known)| !known.is_done).map(|(id, _)| *id)
     }
 
-    /// Runs the step. Returns whether the spool still answers.
+    /// Runs the step. Returns whether the spool still accepts messages.
     pub(crate) fn step(&mut self, spool: &Spool, step: &SpoolOperation) -> bool {
         match step {
             SpoolOperation::Store { messages, bytes } => return self.store(spool, *messages, *bytes),
@@ -142,7 +142,7 @@ impl SpoolModel {
         true
     }
 
-    /// Records that everything handed over before a stored message has been synced with it.
+    /// Records that all notes and marks before a stored message were synced with it.
     fn stored(&mut self, id: Id, before: &BTreeMap<Id, KnownMessage>) {
         assert!(id.0 > self.highest, "{id} is not new");
         self.highest = id.0;
@@ -154,7 +154,8 @@ impl SpoolModel {
         }
     }
 
-    /// Compares the content of a spool with the required content, and takes the result as known from now on.
+    /// Compares the content of a spool with the model, and takes that content as the model's from
+    /// now on.
     pub(crate) fn compare(&mut self, spool: &Spool, backlog: Backlog, unwritten: u64) {
         let left: BTreeMap<Id, RecoveredMessage> =
             backlog.map(|left| left.unwrap()).map(|left| (left.id, left)).collect();
@@ -165,7 +166,8 @@ impl SpoolModel {
         for (id, left) in &left {
             assert_genuine(spool, left);
             if let Some(known) = self.known.get(id) {
-                // A note may be missing between others if a full spool did not write it or it was not synced.
+                // A note may be missing between others, because it was not synced or a full spool
+                // did not write it.
                 let mut in_order = known.notes.iter();
                 let are_known = left.notes.iter().all(|note| in_order.any(|known| known == note));
                 assert!(are_known, "{id}: {:?} of {:?}", left.notes, known.notes);

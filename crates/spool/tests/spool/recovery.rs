@@ -5,7 +5,8 @@ use mailrun_spool::{
 };
 use std::sync::Arc;
 
-/// A disk with three batches of one small message each in one segment, after the spool was closed.
+/// Returns a disk with one segment of three batches, each with one small message, after the spool
+/// was closed.
 fn three_batches() -> (FaultyDisk, String) {
     let disk = FaultyDisk::new();
     store_three(&disk).close();
@@ -13,7 +14,7 @@ fn three_batches() -> (FaultyDisk, String) {
     (disk, name)
 }
 
-/// Like `three_batches`, but the process was killed.
+/// Like `three_batches`, but the process was killed instead of closing the spool.
 fn three_batches_killed() -> (FaultyDisk, String) {
     let disk = FaultyDisk::new();
     let spool = store_three(&disk);
@@ -39,7 +40,7 @@ fn an_id_is_written_into_the_body() {
     for (options, is_kept) in [(options, true), (memory, false)] {
         let (spool, _) = open(&disk, options.clone()).unwrap();
         let mut bodies = Vec::new();
-        // The checksum of the longest message is combined from two.
+        // For the longest bodies, the checksum is combined from two.
         for bytes in [8, 16, 17, 300, 5_000, 70_000, 200_000] {
             for at in [0, 1, 150] {
                 let mut draft = draft(1, bytes);
@@ -63,14 +64,15 @@ fn an_id_is_written_into_the_body() {
     }
 }
 
-/// The first segment that is in use.
+/// Returns the name of the first segment.
 fn segment_of(disk: &FaultyDisk) -> String {
     disk.names().into_iter().find(|name| name.starts_with("segment-")).unwrap()
 }
 
 const BATCHES_AT: usize = 8192;
 const BLOCK: usize = 4096;
-/// Length of a batch with one message of 300 bytes: heads, envelope and body, without the padding of the block.
+/// Length of a batch with one message of 300 bytes: header, envelope and body, without the padding
+/// of the block.
 const BATCH: usize = UNPADDED.next_multiple_of(8);
 const UNPADDED: usize = 32 + 40 + "draft 1 of 300".len() + 300;
 
@@ -115,7 +117,8 @@ fn a_torn_tail_is_cut_wherever_it_is_torn() {
     }
 }
 
-/// The bytes were written by a script that follows `docs/spool-format.md`, not by this code. Fuzzing starts from them.
+/// The bytes were written by a script that follows `docs/spool-format.md`, and not by this code.
+/// Fuzzing starts from them.
 #[test]
 fn what_the_format_says_is_what_is_read() {
     let seed = |name: &str| {
@@ -147,7 +150,7 @@ fn after_a_cut_the_log_goes_on_and_the_torn_rest_never_counts() {
     assert_eq!(spool.stats().cut_bytes, BATCH as u64);
     spool.store(draft(4, 300)).wait().unwrap();
     spool.close();
-    // Recovery flips the byte back. The message was never answered by this spool.
+    // Flip a byte that recovery has cut off. The spool never gave a receipt for its message.
     let mut octets = disk.octets(&name).unwrap();
     octets[BATCHES_AT + 2 * BLOCK + 100] ^= 1;
     disk.put(&name, &octets);
@@ -163,7 +166,7 @@ fn a_bad_middle_is_refused_with_file_and_offset() {
         let mut bad = octets.clone();
         bad[batch + at] ^= 0x10;
         let disk = with_octets(&name, &bad);
-        // Damage to a batch's header or to padding costs no message.
+        // Damage to a batch's header or to the padding costs no message.
         if !(32..UNPADDED).contains(&at) {
             assert_eq!(open(&disk, refusing()).unwrap().1.len(), 3, "{at}");
             continue;
@@ -216,7 +219,8 @@ fn a_segment_that_is_missing_is_noticed() {
     assert_eq!(numbers_left(&less).unwrap(), [1, 3]);
 }
 
-/// A spool with one message in each of three segments, without its newest segment; and that segment's name.
+/// Returns a spool with one message in each of three segments, without its newest segment, and the
+/// name of that segment.
 fn without_newest(is_closed: bool) -> (FaultyDisk, String) {
     let disk = FaultyDisk::new();
     for number in 1..=3 {
@@ -233,7 +237,7 @@ fn without_newest(is_closed: bool) -> (FaultyDisk, String) {
 }
 
 fn without_last(disk: FaultyDisk) -> (FaultyDisk, String) {
-    // The generation is in the newer header.
+    // The newer header has the generation.
     let use_number = |name: &String| {
         let octets = disk.octets(name).unwrap();
         let at = [0, BLOCK].into_iter().max_by_key(|at| octets[at + 16]).unwrap();
@@ -257,15 +261,15 @@ fn a_newest_segment_that_is_missing_is_noticed_once() {
         let (spool, backlog) = open(&disk, small()).unwrap();
         assert_eq!((spool.damage().len(), spool.stats().lost_messages, backlog.len()), (1, 1, 2));
         spool.close();
-        // Nothing more can be done about the loss, so the spool accepts mail as usual, with numbers that were not given
-        // yet.
+        // Nothing more can be done about the loss, so the spool accepts mail as usual. It gives
+        // only numbers that were not given before.
         let (spool, backlog) = open(&disk, refusing()).unwrap();
         assert_eq!((spool.damage().len(), backlog.len()), (0, 2));
         assert!(spool.store(draft(4, 300)).wait().unwrap().id().0 > 3);
         spool.close();
         let (spool, backlog) = open(&disk, refusing()).unwrap();
         assert_eq!((spool.damage().len(), backlog.len()), (0, 3));
-        // The next loss is reported again.
+        // The next loss must be reported again.
         spool.close();
         let (disk, _) = without_last(disk);
         assert_eq!(refused(&disk)[0].kind, DamageKind::MissingNewest);
@@ -297,7 +301,7 @@ fn the_record_of_the_newest_segment_costs_no_sync_a_message() {
     let disk = FaultyDisk::new();
     let (spool, _) = open(&disk, small()).unwrap();
     spool.store(draft(1, 300)).wait().unwrap();
-    // Making the next segment also syncs, but delays nobody.
+    // Wait for the next segment, because making it also syncs, but delays no message.
     while spool.stats().disk_bytes < 2 * (64 << 10) {
         std::thread::yield_now();
     }
@@ -376,7 +380,8 @@ fn numbers_are_never_used_again() {
     for round in 0..6 {
         let (spool, backlog) = open(&disk, small()).unwrap();
         assert!(backlog.is_empty());
-        // An oversized segment is removed as a file, but its numbers must not be forgotten.
+        // The file of an oversized segment is removed, but the numbers of its messages must not be
+        // given again.
         let bytes = if round % 2 == 0 { 200_000 } else { 100 };
         let id = spool.store(draft(1, bytes)).wait().unwrap().id();
         assert!(id.0 > last, "{id}");
@@ -437,7 +442,7 @@ fn inspection_finds_what_opening_finds_and_changes_nothing() {
     assert_eq!(left, [(ids[0], false), (ids[1], true)]);
     assert_eq!(files_in(&place.path().join("quarantine")).len(), 2);
     spool.close();
-    // Quarantined damage is not reported twice.
+    // Quarantined damage must not be reported twice.
     let inspection = mailrun_spool::inspect(place.path()).unwrap();
     assert!(inspection.damage.iter().all(|one| one.is_known), "{:?}", inspection.damage);
     drop(inspection);

@@ -1,4 +1,5 @@
-//! Tests of a full spool: it says so, recovers by itself and reuses segments, and no message blocks the others.
+//! Tests of a full spool. It reports that it is full, recovers by itself and reuses segments, and
+//! no message blocks the others.
 use crate::model::{assert_genuine, draft, open, small, wait_until};
 use mailrun_spool::faulty::FaultyDisk;
 use mailrun_spool::{Disk, DiskFile, Durability, Error, Id, Options, Receipt, Spool};
@@ -61,10 +62,11 @@ fn a_full_spool_whose_messages_are_spread_recovers_too() {
     }
 }
 
-/// Marks all but the first message as done in a spool that is full of messages and notes. There must be room again.
+/// Fills a spool with messages and notes, and marks all but the first message as done. There must
+/// be room again.
 fn assert_recovers_but_for_one(spool: &Spool) {
     let mut ids = fill(spool, 10_000);
-    // Writes more notes than their reserve can hold, and then uses up all remaining room.
+    // Write more notes than their reserve can hold, and then use up all remaining room.
     let note = vec![b'n'; 3000];
     (0..100).for_each(|_| spool.note(ids[1], &note));
     wait_until(|| spool.stats().unwritten > 0);
@@ -101,7 +103,7 @@ fn what_brings_others_to_their_end_is_stored_in_a_full_spool() {
         let notice = || spool.store_from_reserve(draft(7, 4000)).wait();
         assert!((0..10).all(|_| notice().is_ok()));
         assert!(matches!(store(&spool, 8, 1000), Err(Error::Full)), "it is none the less full");
-        // The reserve is limited, too.
+        // The reserve has a limit as well.
         assert!((0..100).any(|_| matches!(notice(), Err(Error::Full))));
         ids.iter().for_each(|id| spool.done(*id));
         wait_until(|| store(&spool, 9, 1000).is_ok());
@@ -115,7 +117,8 @@ fn a_full_disk_is_a_full_spool() {
     let (spool, _) = open(&disk, small()).unwrap();
     let ids = fill(&spool, 10_000);
     assert!(!ids.is_empty());
-    // The disk has room for five segments. Stores use three, because the last two are reserved.
+    // The disk has room for five segments. New messages use three, because the last two are
+    // reserved.
     let usage = spool.stats();
     assert!(usage.segments == 3 && usage.disk_bytes <= 5 * (64 << 10), "{usage:?}");
     disk.limit_capacity(None);
@@ -198,7 +201,7 @@ fn one_message_that_waits_holds_up_no_segment_and_keeps_its_notes() {
     assert_eq!(found.notes, tries);
 }
 
-/// The scan for messages to move ends at the damage. The index finds the messages behind it.
+/// The scan for messages to move ends at the damage, but the index knows the messages behind it.
 #[test]
 fn damage_before_a_message_that_waits_holds_up_no_segment() {
     let disk = FaultyDisk::new();
@@ -362,7 +365,7 @@ fn notes_are_durable_when_that_is_asked_for() {
     spool.note(ids[0], b"held");
     spool.done(ids[1]);
     spool.sync_notes(mark).wait().unwrap();
-    // This includes messages that were already written but not yet synced.
+    // The request covers notes that were written but not yet synced.
     spool.note(ids[2], b"held too");
     let commits = spool.stats().commits;
     wait_until(|| spool.stats().commits > commits);
