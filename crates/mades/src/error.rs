@@ -23,11 +23,7 @@ pub enum Error {
     #[error("cannot reach {address}: {why}")]
     Unreachable { address: String, why: String },
     #[error("{address}: {what} took longer than {} s; check that an AMQP 1.0 broker is running there", .after.as_secs_f64())]
-    TimedOut {
-        address: String,
-        what: &'static str,
-        after: Duration,
-    },
+    TimedOut { address: String, what: &'static str, after: Duration },
     #[error("{address} rejected the login of {who}; check user and password")]
     WrongCredentials { address: String, who: String },
     /// The broker requires a login, and the client has none.

@@ -88,11 +88,17 @@ enum State {
     Plain,
     Xoauth2,
     LoginName,
-    LoginPassword { name: String },
+    LoginPassword {
+        name: String,
+    },
     /// CRAM-MD5: the digest of this challenge.
-    Digest { challenge: String },
+    Digest {
+        challenge: String,
+    },
     /// SCRAM-SHA-256: the client's first message.
-    ClientFirst { nonce: String },
+    ClientFirst {
+        nonce: String,
+    },
     /// SCRAM-SHA-256: the empty response to the server's proof.
     Acknowledgement,
 }
