@@ -133,10 +133,10 @@ impl RelayContext {
     /// that no message is left.
     pub(super) fn take_backlog(
         &self,
-        most: usize,
+        limit: usize,
     ) -> Vec<Result<mailrun_spool::RecoveredMessage, mailrun_spool::Error>> {
         let mut backlog = lock(&self.backlog);
-        let share: Vec<_> = backlog.iter_mut().flatten().take(most).collect();
+        let share: Vec<_> = backlog.iter_mut().flatten().take(limit).collect();
         if share.is_empty() {
             *backlog = None;
         }

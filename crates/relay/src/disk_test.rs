@@ -133,11 +133,11 @@ fn largest_batch(message_bytes: u64) -> u64 {
 /// Returns the size of the test file in bytes. It takes at most half of the free space, and fails
 /// if that has no room for one batch.
 fn segment_bytes(available: u64, largest_batch: u64) -> Result<u64> {
-    let least = MIN_SEGMENT_BYTES.max((largest_batch + (16 << 10)).next_multiple_of(1 << 20));
-    let wanted = SEGMENT_BYTES.max(least);
+    let min_bytes = MIN_SEGMENT_BYTES.max((largest_batch + (16 << 10)).next_multiple_of(1 << 20));
+    let wanted = SEGMENT_BYTES.max(min_bytes);
     let room = (available / 2) >> 20 << 20;
-    if room < least {
-        bail!("{} are free, and it needs {}", memory(available), memory(2 * least));
+    if room < min_bytes {
+        bail!("{} are free, and it needs {}", memory(available), memory(2 * min_bytes));
     }
     Ok(wanted.min(room))
 }
@@ -231,20 +231,20 @@ fn reachable(rows: &[DiskTestRow], message_bytes: u64) -> Option<ReachableRate> 
 }
 
 fn warnings(file_system: &str, durable: bool, rows: &[DiskTestRow]) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut problems = Vec::new();
     if !durable {
-        found.push(format!(
+        problems.push(format!(
             "{file_system} is in memory: a sync there does nothing and proves nothing. Name a directory on a disk."
         ));
     }
     if durable && rows.iter().any(|row| row.group == 1 && row.p50_ms < FAST_SYNC_MS) {
-        found.push(
+        problems.push(
             "A sync takes less than 20 µs: a cache answers before the disk does. Check that it survives a power failure: \
              the disk's, the controller's, the hypervisor's."
                 .to_owned(),
         );
     }
-    found
+    problems
 }
 
 /// Explains why a directory cannot be tested and what the user can do.

@@ -92,8 +92,8 @@ mod tests {
         let mut inherited = sockets(&["127.0.0.1:0", "127.0.0.1:0"]);
         let [first, second] = [0, 1].map(|place| inherited.0[place].0.clone());
         assert!(inherited.take(&second).is_some() && inherited.take(&second).is_none());
-        let why = inherited.refuse_unused().unwrap_err().to_string();
-        assert!(why.contains(&first.to_string()) && why.contains("listen"), "{why}");
+        let error = inherited.refuse_unused().unwrap_err().to_string();
+        assert!(error.contains(&first.to_string()) && error.contains("listen"), "{error}");
         assert!(inherited.take(&first).is_some());
         inherited.refuse_unused().unwrap();
         assert!(inherited.take(&Endpoint::Unix("/run/x".into())).is_none());

@@ -212,7 +212,7 @@ fn build_context(config: Config, log: &LogWriter) -> Result<RelayContext> {
     };
     let cannot = |error: &dyn std::fmt::Display| anyhow!("cannot open the spool {}: {error}", kept.directory.display());
     let disk = RealDisk::new(&kept.directory).map_err(|error| cannot(&reason(&error)))?;
-    if let Some(warning) = spool_directory::check(&kept.directory).map_err(|why| cannot(&why))? {
+    if let Some(warning) = spool_directory::check(&kept.directory).map_err(|reason| cannot(&reason))? {
         tracing::warn!(target: LOG_TARGET, "{warning}");
     }
     let opened =

@@ -63,7 +63,7 @@ pub fn can_create(directory: &Path) -> Result<(), String> {
     if directory.symlink_metadata().is_ok() {
         return check_existing(&directory);
     }
-    let cannot = |why: &str| Err(format!("{shown} cannot be created: {why}"));
+    let cannot = |reason: &str| Err(format!("{shown} cannot be created: {reason}"));
     let named = |place: &'_ Path| if place.as_os_str().is_empty() { PathBuf::from(".") } else { place.to_owned() };
     let above = directory.ancestors().skip(1).map(named).find(|place| place.symlink_metadata().is_ok());
     let Some(above) = above else { return cannot("there is no directory above it") };
@@ -101,7 +101,7 @@ fn open(directory: &Path) -> io::Result<OwnedFd> {
 }
 
 fn is_link(path: &Path) -> bool {
-    path.symlink_metadata().is_ok_and(|found| found.is_symlink())
+    path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink())
 }
 
 fn mode_of(status: &Stat) -> u32 {
@@ -161,14 +161,14 @@ mod tests {
         assert_eq!(can_create(Path::new("spool-that-is-not-there")), Ok(()));
         let file = place.path().join("file");
         fs::write(&file, "").unwrap();
-        for (path, why) in [
+        for (path, reason) in [
             (file.clone(), "Not a directory"),
             (file.join("spool"), "is not a directory"),
             ("/proc/nope".into(), "cannot create a directory in /proc"),
             ("/sys/kernel/nope".into(), "cannot create a directory in /sys/kernel"),
         ] {
-            let said = can_create(&path).unwrap_err();
-            assert!(said.contains(why), "{}: {said}", path.display());
+            let error = can_create(&path).unwrap_err();
+            assert!(error.contains(reason), "{}: {error}", path.display());
         }
     }
 

@@ -179,15 +179,15 @@ impl<'a> SectionReader<'a> {
         let key_pem = self.secret(&key_at, &key);
         let certificate = match Certificate::from_pem(&chain_pem?, &key_pem?) {
             Ok(certificate) => certificate,
-            Err(why) => {
-                let is_key = matches!(why, TlsSetupError::NoKey);
+            Err(error) => {
+                let is_key = matches!(error, TlsSetupError::NoKey);
                 let (span, path) = if is_key { (&key_at, &key) } else { (&chain_at, &chain) };
-                self.errors.add(span, format!("{}: {why}", path.display()));
+                self.errors.add(span, format!("{}: {error}", path.display()));
                 return None;
             }
         };
         let setup = ServerTls::new(certificate, None, resumption)
-            .map_err(|why| format!("{} and {} cannot be used: {why}", chain.display(), key.display()));
+            .map_err(|error| format!("{} and {} cannot be used: {error}", chain.display(), key.display()));
         let files = TlsFiles { certificate: chain, key, client_roots: None, resumption };
         self.errors.ok_or_add(&chain_at, setup).map(|setup| ListenerTls { setup, files })
     }
@@ -206,7 +206,7 @@ impl<'a> SectionReader<'a> {
             self.errors.add(&section.span, what);
         }
         let users = self.secret_text(&span, &path).and_then(|text| {
-            self.errors.ok_or_add(&span, Users::parse(&text, &path).map_err(|why| format!("{why:#}")))
+            self.errors.ok_or_add(&span, Users::parse(&text, &path).map_err(|error| format!("{error:#}")))
         });
         config.users = users.map(Arc::new);
         let limits = &mut config.login_limits;
@@ -241,13 +241,13 @@ impl<'a> SectionReader<'a> {
             enough => Ok(enough as u32),
         };
         limits.message_bytes = section.value("max_message_size", "\"64M\"", message).unwrap_or(limits.message_bytes);
-        let most = limits.message_bytes;
+        let limit = limits.message_bytes;
         let incoming = |text: &str| match bytes(text)? {
-            few if few < most => Err(format!("{text:?} is less than limits.max_message_size; use at least {most}")),
+            few if few < limit => Err(format!("{text:?} is less than limits.max_message_size; use at least {limit}")),
             enough => Ok(enough),
         };
         let incoming = section.value("max_incoming_size", "\"128M\"", incoming);
-        limits.incoming_bytes = incoming.unwrap_or(limits.incoming_bytes.max(most));
+        limits.incoming_bytes = incoming.unwrap_or(limits.incoming_bytes.max(limit));
         limits.recipients = section.value("max_recipients", "1000", recipients).unwrap_or(limits.recipients);
         let sessions = section.value("max_sessions", "10000", |text| Ok(count(text, 1_000_000)? as usize));
         limits.sessions = sessions.unwrap_or(limits.sessions);

@@ -141,9 +141,9 @@ impl<'a> RouteReader<'a, '_> {
         const TARGET_KEYS: [&str; 5] = ["smtp", "mx", "lmtp", "maildir", "discard"];
         const SMTP_KEYS: [&str; 8] =
             ["tls", "cacert", "insecure", "tls_name", "user", "password", "password_file", "auth_mechanism"];
-        let given: Vec<&str> = TARGET_KEYS.into_iter().filter(|key| section.key(key).is_some()).collect();
-        let [end] = given[..] else {
-            let (span, what) = match given.last().and_then(|last| section.key(last)) {
+        let keys: Vec<&str> = TARGET_KEYS.into_iter().filter(|key| section.key(key).is_some()).collect();
+        let [end] = keys[..] else {
+            let (span, what) = match keys.last().and_then(|last| section.key(last)) {
                 Some(span) => {
                     (span, "a route has only one destination; keep one of smtp, mx, lmtp, maildir and discard")
                 }
@@ -242,7 +242,7 @@ impl<'a> RouteReader<'a, '_> {
         let pem = self.reader.file(span, path)?;
         let authority = Arc::new(CaFile { path: path.to_owned(), pem });
         let security = NextHopTls { ca_file: Some(Arc::clone(&authority)), ..security.clone() };
-        let usable = security.client("localhost").map_err(|why| format!("{}: {why}", path.display()));
+        let usable = security.client("localhost").map_err(|error| format!("{}: {error}", path.display()));
         self.errors().ok_or_add(span, usable).map(|_| authority)
     }
 
@@ -376,13 +376,13 @@ fn mailbox_names(text: &str) -> HashSet<Box<str>> {
 
 /// Parses `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`.
 fn host(text: &str, default_port: u16, reach: DeliveryScope, own: &OwnAddresses) -> Result<TargetHost, String> {
-    let wrong = || format!("{text:?} is not a valid host; use something like mail.example.com:25 or [::1]:25");
-    let (name, port) = Endpoint::split_port(text).ok_or_else(wrong)?;
+    let error = || format!("{text:?} is not a valid host; use something like mail.example.com:25 or [::1]:25");
+    let (name, port) = Endpoint::split_port(text).ok_or_else(error)?;
     let may_be_name = !text.starts_with('[') && is_domain(name);
     if name.parse::<IpAddr>().is_err() && !may_be_name {
-        return Err(wrong());
+        return Err(error());
     }
-    let port = port.map_or(Ok(default_port), self::port).map_err(|_| wrong())?;
+    let port = port.map_or(Ok(default_port), self::port).map_err(|_| error())?;
     name.parse().map_or(Ok(()), |address| check_scope(address, reach))?;
     let name = Domain::new(name);
     if own.contains_host(&name, port) {
@@ -407,7 +407,7 @@ fn lmtp_server(text: &str, reach: DeliveryScope, own: &OwnAddresses) -> Result<E
         true => Endpoint::resolve(text),
         false => Endpoint::resolve(&host(text, LMTP_PORT, DeliveryScope::Anywhere, own)?.to_string()),
     };
-    let endpoint = endpoint.map_err(|why| why.to_string())?;
+    let endpoint = endpoint.map_err(|error| error.to_string())?;
     endpoint.ip().map_or(Ok(()), |address| check_scope(address, reach))?;
     if own.contains(&endpoint) { Err(own_address(text)) } else { Ok(endpoint) }
 }

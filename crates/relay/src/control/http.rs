@@ -48,7 +48,7 @@ pub(crate) fn serve(address: SocketAddr, relay: &Arc<RunningRelay>) -> Result<So
 }
 
 async fn get_metrics(State(relay): State<Arc<RunningRelay>>, http: Arc<HttpCounters>, began: Duration) -> Response {
-    let asked = tokio::task::spawn_blocking(move || {
+    let reply = tokio::task::spawn_blocking(move || {
         let stats = collect_queue_stats(&relay)?;
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let displaced =
@@ -80,7 +80,7 @@ async fn get_metrics(State(relay): State<Arc<RunningRelay>>, http: Arc<HttpCount
             uptime_s: clock::now().saturating_sub(began).as_secs_f64(),
         }))
     });
-    match asked.await {
+    match reply.await {
         Ok(Ok(text)) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response(),
         Ok(Err(silent)) => (StatusCode::SERVICE_UNAVAILABLE, format!("{silent}\n")).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),

@@ -258,11 +258,11 @@ fn show<W: Write>(relay: &RunningRelay, writer: &mut ReplyWriter<W>, id: QueueId
         let listed = worker.queue.borrow().show(MessageId(id.0), clock::now());
         listed.iter().map(|entry| (row(worker, entry), entry.recipients.to_vec())).collect()
     };
-    let mut found = Vec::new();
+    let mut statistics = Vec::new();
     for rows in relay.workers.call_all(entries) {
-        found.extend(rows?);
+        statistics.extend(rows?);
     }
-    if found.is_empty() {
+    if statistics.is_empty() {
         return Err(ControlError::Rejected(format!("no message {id} in the queue")));
     }
     // The message may have been delivered meanwhile. The reply then shows its last known state.
@@ -271,7 +271,7 @@ fn show<W: Write>(relay: &RunningRelay, writer: &mut ReplyWriter<W>, id: QueueId
     if let (Some(draft), Some(envelope)) = (&draft, &envelope) {
         writer.send(&ControlReply::Message(message(id, draft, envelope)))?;
     }
-    for (mut row, numbers) in found {
+    for (mut row, numbers) in statistics {
         let recipients = envelope.as_ref().map_or(&[][..], |envelope| &envelope.recipients);
         let known = numbers.iter().filter_map(|number| recipients.get(usize::from(*number)));
         row.to = known.map(|recipient| String::from_utf8_lossy(&recipient.address).into_owned()).collect();

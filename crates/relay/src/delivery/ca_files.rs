@@ -44,8 +44,8 @@ impl CaFiles {
     pub(crate) fn check(&self) {
         let known: Vec<_> = self.lock().iter().map(|(path, content)| (path.clone(), content.stamp)).collect();
         for (path, stamp) in known {
-            let found = FileStamp::of(&path);
-            if stamp == Some(found) {
+            let current = FileStamp::of(&path);
+            if stamp == Some(current) {
                 continue;
             }
             let read = mailrun_net::check_regular(&path).and_then(|()| config::read(&path));
@@ -53,7 +53,7 @@ impl CaFiles {
                 tracing::warn!(target: LOG_TARGET, "cannot read {}: {}; the certificates read before stay in use", path.display(), reason(error));
             }
             if let Some(content) = self.lock().get_mut(&path) {
-                content.stamp = Some(found);
+                content.stamp = Some(current);
                 if let Some(pem) = read.ok().filter(|pem| **pem != *content.pem) {
                     content.pem = pem.into();
                 }

@@ -113,9 +113,9 @@ impl Aliases {
                 match target {
                     UnresolvedTarget::Alias(next, other) => open.push((*next, other.as_ref().unwrap_or(domain))),
                     target => {
-                        let found = target.resolve(domain);
-                        if seen.insert(found.clone()) {
-                            meant.push(found);
+                        let address = target.resolve(domain);
+                        if seen.insert(address.clone()) {
+                            meant.push(address);
                         }
                     }
                 }
@@ -257,7 +257,7 @@ impl<'a> AliasParser<'a> {
                 break;
             }
             match self.resolve_targets(number, entry, surroundings) {
-                Ok(found) => targets.push(found),
+                Ok(target) => targets.push(target),
                 Err(mistake) => mistakes.push(mistake),
             }
         }
@@ -301,11 +301,11 @@ impl<'a> AliasParser<'a> {
             return Ok(UnresolvedTarget::Remote(word.text.into()));
         }
         let name = normalize_local_part(local_part);
-        let found = match &domain {
+        let alias = match &domain {
             Some(domain) => find(&self.keys, &name, domain),
             None => self.keys.get(name.as_ref()).copied(),
         };
-        match found.filter(|number| *number != own) {
+        match alias.filter(|number| *number != own) {
             Some(number) => Ok(UnresolvedTarget::Alias(number, domain)),
             None if (around.is_user)(&name) => Ok(UnresolvedTarget::Mailbox(local_part.into(), domain)),
             None => Err(word.error(format!("{} is neither an alias nor a mailbox of this relay", word.text))),
@@ -328,13 +328,13 @@ fn find_unquoted(line: &str, wanted: char) -> impl Iterator<Item = usize> {
     let mut escaped = false;
     let mut bracketed = false;
     line.char_indices().filter_map(move |(at, character)| {
-        let found = character == wanted && !quoted && !bracketed;
+        let matches = character == wanted && !quoted && !bracketed;
         if !quoted {
             bracketed = (bracketed || character == '[') && character != ']';
         }
         quoted ^= character == '"' && !escaped;
         escaped = quoted && character == '\\' && !escaped;
-        found.then_some(at)
+        matches.then_some(at)
     })
 }
 
@@ -541,15 +541,15 @@ mod tests {
             ("x: a\na: b@b.example\nb: a@a.example", "2:1: aliases form a loop: a → b → a"),
         ];
         for (text, expected) in rows {
-            let said = parse(text).expect_err(text)[0].to_string();
-            assert!(said.starts_with(expected), "{text:?}: {said}");
+            let mistake = parse(text).expect_err(text)[0].to_string();
+            assert!(mistake.starts_with(expected), "{text:?}: {mistake}");
         }
     }
 
     #[test]
     fn several_mistakes_are_told_at_once_but_not_a_thousand() {
-        let said = parse("a: eve\nb\nc: |x\n").unwrap_err();
-        let lines: Vec<_> = said.iter().map(|mistake| mistake.line).collect();
+        let mistakes = parse("a: eve\nb\nc: |x\n").unwrap_err();
+        let lines: Vec<_> = mistakes.iter().map(|mistake| mistake.line).collect();
         assert_eq!(lines, [2, 1, 3]);
         let many: String = (0..1000).map(|number| format!("a{number}: nonsense\n")).collect();
         assert_eq!(parse(&many).unwrap_err().len(), MAX_ERRORS);
@@ -566,13 +566,13 @@ mod tests {
     #[test]
     fn what_grows_or_goes_too_deep_is_refused_without_going_there() {
         let doubling: String = (0..60).map(|n| format!("a{n}: a{}@a.example, a{0}@b.example\n", n + 1)).collect();
-        let said = parse(&(doubling + "a60: ann\n")).unwrap_err();
-        assert!(said[0].message.contains("more than 1000 recipients"), "{said:?}");
+        let mistakes = parse(&(doubling + "a60: ann\n")).unwrap_err();
+        assert!(mistakes[0].message.contains("more than 1000 recipients"), "{mistakes:?}");
         let chain: String = (0..20_000).map(|n| format!("a{n}: a{}\n", n + 1)).collect();
-        let said = parse(&(chain.clone() + "a20000: ann\n")).unwrap_err();
-        assert!(said[0].message.contains("a chain of more than 50 aliases"), "{said:?}");
-        let said = parse(&(chain + "a20000: a0\n")).unwrap_err();
-        assert!(said[0].message.contains("form a loop"), "{said:?}");
+        let mistakes = parse(&(chain.clone() + "a20000: ann\n")).unwrap_err();
+        assert!(mistakes[0].message.contains("a chain of more than 50 aliases"), "{mistakes:?}");
+        let mistakes = parse(&(chain + "a20000: a0\n")).unwrap_err();
+        assert!(mistakes[0].message.contains("form a loop"), "{mistakes:?}");
         let wide = (0..1001).map(|n| format!("u{n}@else.example")).collect::<Vec<_>>().join(", ");
         assert!(parse(&format!("a: {wide}\n")).unwrap_err()[0].message.contains("more than 1000 targets"));
     }
