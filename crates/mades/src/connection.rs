@@ -99,7 +99,7 @@ impl Connection {
         let limit = self.broker.close_timeout();
         match tokio::time::timeout(limit, self.client.ended()).await {
             Ok(_) if self.client.is_close_answered() => Ok(()),
-            Ok(why) => Err(why),
+            Ok(error) => Err(error),
             Err(_) => Err(Error::TimedOut {
                 address: self.broker.url.address(),
                 what: "closing the connection",

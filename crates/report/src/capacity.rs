@@ -100,7 +100,7 @@ impl CapacityRun {
     pub(crate) fn plan_line(&self) -> Option<String> {
         let planning = self.planning;
         let plan = match self.plan()? {
-            Err(why) => return Some(format!("No plan: {why}")),
+            Err(reason) => return Some(format!("No plan: {reason}")),
             Ok(plan) => plan,
         };
         let stable = format_value(plan.stable_per_s, "/s");
@@ -124,12 +124,12 @@ impl CapacityRun {
             right("throughput"),
             ("finding", Align::Left),
         ]);
-        for (goal, found) in self.goals.iter().zip(&self.result.goals) {
+        for (goal, goal_result) in self.goals.iter().zip(&self.result.goals) {
             let bound =
                 |per_s: Option<f64>| per_s.map_or(Cell::from("–"), |per_s| Cell::Number(per_s, rate(per_s) + "/s"));
-            let bounds = [found.lower_per_s, found.upper_per_s, found.throughput_per_s].map(bound);
+            let bounds = [goal_result.lower_per_s, goal_result.upper_per_s, goal_result.throughput_per_s].map(bound);
             let name = [Cell::from(goal.expression())];
-            table.row(name.into_iter().chain(bounds).chain([Cell::from(finding_text(found.finding))]).collect());
+            table.row(name.into_iter().chain(bounds).chain([Cell::from(finding_text(goal_result.finding))]).collect());
         }
         table
     }
@@ -262,16 +262,16 @@ pub fn capacity_text(run: &CapacityRun) -> String {
 
 fn push_goals(text: &mut String, run: &CapacityRun) {
     text.push_str("goal                               lower bound  upper bound  throughput  finding\n");
-    for (goal, found) in run.goals.iter().zip(&run.result.goals) {
+    for (goal, goal_result) in run.goals.iter().zip(&run.result.goals) {
         let bound = |rate_per_s: Option<f64>| rate_per_s.map_or_else(|| "–".to_owned(), |per_s| rate(per_s) + "/s");
         let _ = writeln!(
             text,
             "{:<34} {:>11}  {:>11}  {:>10}  {}",
             goal.expression(),
-            bound(found.lower_per_s),
-            bound(found.upper_per_s),
-            bound(found.throughput_per_s),
-            finding_text(found.finding)
+            bound(goal_result.lower_per_s),
+            bound(goal_result.upper_per_s),
+            bound(goal_result.throughput_per_s),
+            finding_text(goal_result.finding)
         );
     }
     if let Some(per_s) = run.result.flat_out_per_s {
@@ -382,8 +382,8 @@ fn push_plan(text: &mut String, run: &CapacityRun) {
 }
 
 pub fn capacity_verdict(run: &CapacityRun) -> String {
-    if let Some((outcome, why)) = &run.lost {
-        return format!("{}  {why}\n", outcome_word(*outcome, TextStyle::Plain));
+    if let Some((outcome, reason)) = &run.lost {
+        return format!("{}  {reason}\n", outcome_word(*outcome, TextStyle::Plain));
     }
     let result = &run.result;
     let capacity = run.capacity_per_s().map(|per_s| format_value(per_s, "/s"));
@@ -410,15 +410,15 @@ pub fn capacity_verdict(run: &CapacityRun) -> String {
         }
         (Some(capacity), _) => {
             let is_limit = result.goals.iter().any(|goal| goal.finding == GoalFinding::GeneratorLimit);
-            let least = if is_limit || run.is_exceeded() { "at least " } else { "" };
-            format!("CAPACITY  {least}{capacity}{}\n", confirmed(run))
+            let prefix = if is_limit || run.is_exceeded() { "at least " } else { "" };
+            format!("CAPACITY  {prefix}{capacity}{}\n", confirmed(run))
         }
         (None, SearchEnding::TimeLimit) => "INVALID  The time was over before a rate was found.\n".to_owned(),
         (None, _) => {
             let missed = run.goals.iter().zip(&result.goals);
-            let missed = missed.filter(|(_, found)| !found.finding.has_capacity()).map(|(goal, _)| goal.expression());
-            let least = format_value(run.min_rate_per_s, "/s");
-            format!("FAIL  Missed at {least}: {}\n", missed.collect::<Vec<_>>().join(", "))
+            let missed = missed.filter(|(_, goal_result)| !goal_result.finding.has_capacity()).map(|(goal, _)| goal.expression());
+            let min_rate = format_value(run.min_rate_per_s, "/s");
+            format!("FAIL  Missed at {min_rate}: {}\n", missed.collect::<Vec<_>>().join(", "))
         }
     }
 }
@@ -434,14 +434,14 @@ fn confirmed(run: &CapacityRun) -> String {
 /// Returns the report as JSON in the format `mailrun-capacity/1`.
 pub fn capacity_json(run: &CapacityRun) -> Value {
     let result = &run.result;
-    let goals = run.goals.iter().zip(&result.goals).map(|(goal, found)| {
+    let goals = run.goals.iter().zip(&result.goals).map(|(goal, goal_result)| {
         json!({
             "expression": goal.expression(),
             "loss_ratio": goal.loss_ratio(),
-            "finding": found.finding,
-            "lower_per_s": found.lower_per_s,
-            "upper_per_s": found.upper_per_s,
-            "throughput_per_s": found.throughput_per_s,
+            "finding": goal_result.finding,
+            "lower_per_s": goal_result.lower_per_s,
+            "upper_per_s": goal_result.upper_per_s,
+            "throughput_per_s": goal_result.throughput_per_s,
         })
     });
     let plan = run.plan().and_then(Result::ok).map(|plan| {
@@ -560,12 +560,12 @@ mod tests {
         let mut run = crate::sample_capacity::search("slow");
         assert_eq!(run.capacity_per_s(), Some(1_000.0));
         run.confirmation[1].trial.judged.outcome = TrialOutcome::Measured(TrialFigures::new(vec![0.3], 700.0));
-        let said = "INCONCLUSIVE  1,000/s held in short trials, and longer ones did not confirm it: see the table\n";
-        assert_eq!((run.capacity_per_s(), capacity_verdict(&run).as_str()), (None, said));
+        let sentence = "INCONCLUSIVE  1,000/s held in short trials, and longer ones did not confirm it: see the table\n";
+        assert_eq!((run.capacity_per_s(), capacity_verdict(&run).as_str()), (None, sentence));
         assert!(run.plan_line().is_none(), "nothing is planned with it");
         run.confirmation[1].trial.judged.outcome =
             TrialOutcome::Void { cause: mailrun_capacity::VoidCause::Generator, delivered_per_s: 1.0, spent_s: 2.0 };
-        assert_eq!(capacity_verdict(&run), said, "a void trial confirms nothing");
+        assert_eq!(capacity_verdict(&run), sentence, "a void trial confirms nothing");
         run.confirmation.clear();
         assert_eq!(capacity_verdict(&run), "CAPACITY  1,000/s, not confirmed\n", "the user wanted no confirmation");
     }
@@ -575,11 +575,11 @@ mod tests {
         let mut run = crate::sample_capacity::search("slow");
         (run.interrupted, run.result.ending) = (true, SearchEnding::Stopped);
         let whole = std::mem::take(&mut run.confirmation);
-        for (done, said, is_confirmed) in
+        for (done, remark, is_confirmed) in
             [(0, "not confirmed", None), (1, "confirmed at 80 %", None), (2, "confirmed at 80 and 100 %", Some(true))]
         {
             run.confirmation = whole[..done].to_vec();
-            let line = format!("Interrupted: 1,000/s held in short trials, {said}\n");
+            let line = format!("Interrupted: 1,000/s held in short trials, {remark}\n");
             assert_eq!((capacity_verdict(&run), run.is_confirmed()), (line, is_confirmed));
         }
         run.confirmation[0].trial.judged.outcome = TrialOutcome::Measured(TrialFigures::new(vec![0.3], 700.0));
@@ -618,9 +618,9 @@ mod tests {
             |name: &str, processor_s| HostProcess { name: name.to_owned(), processes: 1, processor_s, rss_bytes: 0 };
         let around = record.surroundings.as_mut().unwrap();
         around.processes = vec![process("smtpd", 9.0), process("cleanup", 3.0), process("sshd", 0.01)];
-        let said =
+        let sentence =
             "processors are the limit: 1.97 of 2 cores (smtpd 0.90, others 0.57, cleanup 0.30, source 0.10, sink 0.10)";
-        assert!(resources_used(&record).starts_with(said), "{}", resources_used(&record));
+        assert!(resources_used(&record).starts_with(sentence), "{}", resources_used(&record));
         let set_share = |record: &mut Record, share| record.surroundings.as_mut().unwrap().used_share = share;
         set_share(&mut record, None);
         assert!(

@@ -84,11 +84,11 @@ fn durability_text(durability: &str) -> String {
     }
 }
 
-fn queue((most, second): (u64, u64), passage: &RelayFigures) -> String {
+fn queue((peak, second): (u64, u64), passage: &RelayFigures) -> String {
     let drain = seconds(passage.drain_s());
-    match most {
+    match peak {
         0 => format!("empty at the end of each second · drained {drain} after the last was accepted"),
-        most => format!("at most {}, in second {second} · drained {drain} after the last was accepted", count(most)),
+        peak => format!("at most {}, in second {second} · drained {drain} after the last was accepted", count(peak)),
     }
 }
 

@@ -39,11 +39,11 @@ struct SparklineRow {
 
 impl SparklineRow {
     fn cells(&self, room: usize) -> Vec<String> {
-        let [least, median, largest] = self.spread();
+        let [smallest, median, largest] = self.spread();
         let decimals = decimals_of_figures(largest.unwrap_or_default());
         let shown = |value: Option<f64>| value.map_or_else(String::new, |value| fixed(value, decimals));
         let bars = sparkline(&self.values, room, self.fold);
-        vec![self.name.to_owned(), bars, shown(least), shown(median), shown(largest)]
+        vec![self.name.to_owned(), bars, shown(smallest), shown(median), shown(largest)]
     }
 
     fn spread(&self) -> [Option<f64>; 3] {

@@ -259,8 +259,8 @@ fn stages(run_state: &MadesRunState, ledger: &LedgerRow, offered_s: Option<f64>)
 /// transfer counts as the body, and the settlement by the broker as the reply.
 fn slowest(run_state: &MadesRunState, origin: Duration) -> Vec<SlowMessage> {
     let ms = |from: Duration, to: Duration| to.saturating_sub(from).as_secs_f64() * 1e3;
-    let row = |(took, entry): (Duration, InFlightEntry)| {
-        let arrived = entry.since + took;
+    let row = |(elapsed, entry): (Duration, InFlightEntry)| {
+        let arrived = entry.since + elapsed;
         let mut phases = MessagePhases::default();
         if let Some(sent) = entry.time(MessageStage::Sent) {
             phases.add(Phase::Body, sent.saturating_sub(entry.created));
