@@ -158,10 +158,10 @@ impl IoSource {
     fn fill_read_ahead(&mut self, read_ahead: &mut ReadAhead) {
         let Some(descriptor) = &self.descriptor else { return };
         let room = read_ahead.room();
-        let most = room.len();
+        let room_bytes = room.len();
         self.buffered = match retry_on_intr(|| recv(descriptor, &mut *room, RecvFlags::empty())) {
             Ok((_, count)) => {
-                self.comes_in_bulk = count == most;
+                self.comes_in_bulk = count == room_bytes;
                 self.readable = self.ended || self.comes_in_bulk;
                 Some(BufferedRead::Read(read_ahead.read(count)))
             }

@@ -225,7 +225,7 @@ pub(crate) fn of_open(attempt: &OpenAttempt<'_>, failure: &ConnectionFailure) ->
     }
     match failure {
         ConnectionFailure::Protocol(ConnectionError::Login(error)) => of_login(attempt, error),
-        ConnectionFailure::Protocol(ConnectionError::Header(octets)) => Error::NotAmqp { address, found: shown(octets) },
+        ConnectionFailure::Protocol(ConnectionError::Header(bytes)) => Error::NotAmqp { address, found: shown(bytes) },
         ConnectionFailure::Protocol(error) => broke_protocol(error),
         ConnectionFailure::ClosedByPeer(Some(error)) if error.condition == "amqp:unauthorized-access" => {
             attempt.rejected()

@@ -123,8 +123,8 @@ impl<H: Handler> ServerSession<H> {
     /// Tells the handler that the session is over, and why.
     fn notify_disconnect(&mut self, reason: CloseReason) {
         self.close_reason = Some(reason);
-        if let Some(why) = self.server.gave_up() {
-            self.handler.gave_up(why);
+        if let Some(cause) = self.server.gave_up() {
+            self.handler.gave_up(cause);
         }
         self.handler.disconnect(reason);
     }
@@ -266,10 +266,10 @@ impl<H: Handler> ServerSession<H> {
         let worker_buffers = self.worker_buffers.clone();
         worker_buffers.with(|buffers| {
             let room = buffers.input.bytes();
-            let Some(most) = ready!(self.poll_read_limit(buffers.outbox.bytes())) else {
+            let Some(limit) = ready!(self.poll_read_limit(buffers.outbox.bytes())) else {
                 return Poll::Ready(self.write(buffers.outbox.bytes()).map(|()| None));
             };
-            let room = &mut room[..most.clamp(1, READ_BYTES)];
+            let room = &mut room[..limit.clamp(1, READ_BYTES)];
             let count = match self.stream.poll_read(room) {
                 Poll::Pending => return self.poll_timeout(buffers),
                 Poll::Ready(outcome) => outcome?,
@@ -292,7 +292,7 @@ impl<H: Handler> ServerSession<H> {
         loop {
             match self.handler.read_limit() {
                 ReadLimit::All => return Poll::Ready(Some(usize::MAX)),
-                ReadLimit::AtMost(most) => return Poll::Ready(Some(most)),
+                ReadLimit::AtMost(limit) => return Poll::Ready(Some(limit)),
                 ReadLimit::NotBefore(then) => ready!(self.timer.poll_due(Some(then), clock::now())),
                 ReadLimit::Close(answer) => {
                     self.end(answer, out);

@@ -299,11 +299,11 @@ impl TlsLayer {
             return;
         }
         let mut incoming = std::mem::take(&mut self.buffers.incoming);
-        let said = match &mut self.connection {
+        let has_alert = match &mut self.connection {
             TlsConnection::Client(side) => self.buffers.queue_close_notify(side.process_tls_records(&mut incoming)),
             TlsConnection::Server(side) => self.buffers.queue_close_notify(side.process_tls_records(&mut incoming)),
         };
-        if said {
+        if has_alert {
             // Ignore an error: a peer that is gone needs no alert.
             let _ = self.flush(socket);
         }

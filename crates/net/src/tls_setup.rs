@@ -342,8 +342,8 @@ pub(crate) fn roots_from(pem: &[u8]) -> Result<RootCertStore, TlsSetupError> {
 }
 
 fn certificates_from(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsSetupError> {
-    let found: Vec<_> = CertificateDer::pem_slice_iter(pem).flatten().collect();
-    if found.is_empty() { Err(TlsSetupError::NoCertificate) } else { Ok(found) }
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem).flatten().collect();
+    if certificates.is_empty() { Err(TlsSetupError::NoCertificate) } else { Ok(certificates) }
 }
 
 /// The certificates that the system trusts, once they have been read.

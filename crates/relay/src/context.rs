@@ -129,7 +129,7 @@ impl RelayContext {
         self.config_version.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns up to `most` messages of the former run for a worker to queue. An empty vector means
+    /// Returns up to `limit` messages of the former run for a worker to queue. An empty vector means
     /// that no message is left.
     pub(super) fn take_backlog(
         &self,

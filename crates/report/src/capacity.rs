@@ -397,8 +397,8 @@ pub fn capacity_verdict(run: &CapacityRun) -> String {
         }
         (None, SearchEnding::Stopped) => "Interrupted before a rate was found.\n".to_owned(),
         (_, SearchEnding::Void) => {
-            let why = void().map_or_else(String::new, |trial| format!(": {}", trial.judged.why));
-            format!("INVALID  No rate could be offered{why}\n")
+            let cause = void().map_or_else(String::new, |trial| format!(": {}", trial.judged.why));
+            format!("INVALID  No rate could be offered{cause}\n")
         }
         (None, _) if run.is_confirmed() == Some(false) => {
             let refuted =
@@ -416,7 +416,7 @@ pub fn capacity_verdict(run: &CapacityRun) -> String {
         (None, SearchEnding::TimeLimit) => "INVALID  The time was over before a rate was found.\n".to_owned(),
         (None, _) => {
             let missed = run.goals.iter().zip(&result.goals);
-            let missed = missed.filter(|(_, goal_result)| !goal_result.finding.has_capacity()).map(|(goal, _)| goal.expression());
+            let missed = missed.filter(|(_, result)| !result.finding.has_capacity()).map(|(goal, _)| goal.expression());
             let min_rate = format_value(run.min_rate_per_s, "/s");
             format!("FAIL  Missed at {min_rate}: {}\n", missed.collect::<Vec<_>>().join(", "))
         }
@@ -560,12 +560,12 @@ mod tests {
         let mut run = crate::sample_capacity::search("slow");
         assert_eq!(run.capacity_per_s(), Some(1_000.0));
         run.confirmation[1].trial.judged.outcome = TrialOutcome::Measured(TrialFigures::new(vec![0.3], 700.0));
-        let sentence = "INCONCLUSIVE  1,000/s held in short trials, and longer ones did not confirm it: see the table\n";
-        assert_eq!((run.capacity_per_s(), capacity_verdict(&run).as_str()), (None, sentence));
+        let text = "INCONCLUSIVE  1,000/s held in short trials, and longer ones did not confirm it: see the table\n";
+        assert_eq!((run.capacity_per_s(), capacity_verdict(&run).as_str()), (None, text));
         assert!(run.plan_line().is_none(), "nothing is planned with it");
         run.confirmation[1].trial.judged.outcome =
             TrialOutcome::Void { cause: mailrun_capacity::VoidCause::Generator, delivered_per_s: 1.0, spent_s: 2.0 };
-        assert_eq!(capacity_verdict(&run), sentence, "a void trial confirms nothing");
+        assert_eq!(capacity_verdict(&run), text, "a void trial confirms nothing");
         run.confirmation.clear();
         assert_eq!(capacity_verdict(&run), "CAPACITY  1,000/s, not confirmed\n", "the user wanted no confirmation");
     }

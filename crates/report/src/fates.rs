@@ -147,7 +147,7 @@ pub(super) fn when(record: &Record) -> Option<String> {
     })
 }
 
-/// Returns one line for each of the `most` most frequent errors, and the number of further kinds of
+/// Returns one line for each of the `limit` most frequent errors, and the number of further kinds of
 /// error.
 pub(crate) fn errors_in_short(record: &Record, limit: usize) -> (Vec<String>, usize) {
     let row_text = |place: &str, what: &str, number: u64, text: &str| {
@@ -202,7 +202,7 @@ pub(crate) fn thresholds_by_result(record: &Record, passed: bool) -> Option<Sect
     Section::figures("Thresholds", None, table_of(rows))
 }
 
-/// Returns a table of at most `most` thresholds, the missed ones first, and the number of
+/// Returns a table of at most `limit` thresholds, the missed ones first, and the number of
 /// thresholds left out.
 pub(crate) fn threshold_table(record: &Record, limit: usize) -> (Table, usize) {
     let mut rows: Vec<&ThresholdRow> = record.thresholds.iter().collect();

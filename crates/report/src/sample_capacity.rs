@@ -42,7 +42,7 @@ fn measured(loss: f64) -> TrialOutcome {
     TrialOutcome::Measured(TrialFigures::new(vec![loss], 1_000.0))
 }
 
-/// A search that found a capacity. All texts of peers are `why`.
+/// A search that found a capacity. All texts of peers are `text`.
 pub fn search(text: &str) -> CapacityRun {
     let goal =
         Threshold::parse("delivered.p99 < 1s", RunProtocol::Smtp).expect("a threshold").loss_goal().expect("a goal");

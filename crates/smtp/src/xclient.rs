@@ -139,8 +139,8 @@ impl<'a> Xclient<'a> {
     pub(crate) fn parse(arguments: &'a [u8]) -> Option<Self> {
         let mut seen = Attributes::NONE;
         for word in words(arguments) {
-            let (attribute, told) = pair(word)?;
-            let fits = match told {
+            let (attribute, value) = pair(word)?;
+            let fits = match value {
                 AttributeValue::Value(value) => attribute.takes(&value.decode()),
                 AttributeValue::Unavailable | AttributeValue::TemporarilyUnavailable => true,
             };

@@ -162,7 +162,7 @@ fn first_batch(file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<Optio
     // Read several batches, because the first may contain only notes.
     let mut first = None;
     for _ in 0..MAX_PROBED_BATCHES {
-        let found = scan.next_batch(&mut seen)?;
+        let result = scan.next_batch(&mut seen)?;
         for one in &seen {
             let batch = first.get_or_insert(FirstBatch { seed, first_id: None, last_id: None, has_moved: false });
             batch.has_moved |= one.kind == RecordKind::Moved;
@@ -171,7 +171,7 @@ fn first_batch(file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<Optio
                 batch.last_id = Some(one.id);
             }
         }
-        if found != ScanResult::Batch || first.is_some_and(|batch: FirstBatch| batch.first_id.is_some()) {
+        if result != ScanResult::Batch || first.is_some_and(|batch: FirstBatch| batch.first_id.is_some()) {
             break;
         }
     }

@@ -38,10 +38,10 @@ impl SharedSegmentPool {
             pool = self.wait(pool);
         }
         self.is_awaited.store(false, Ordering::Relaxed);
-        let taken = pool.take(bytes, reserve);
+        let segment = pool.take(bytes, reserve);
         drop(pool);
         self.changed.notify_all();
-        taken
+        segment
     }
 
     fn wait<'a>(&self, pool: MutexGuard<'a, SegmentPool>) -> MutexGuard<'a, SegmentPool> {

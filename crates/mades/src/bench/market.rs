@@ -145,9 +145,9 @@ fn before(text: &str) -> Result<Duration, String> {
 }
 
 fn threshold(text: &str) -> Result<Threshold, String> {
-    let threshold = Threshold::parse(text, RunProtocol::Mades).map_err(|reason| {
+    let threshold = Threshold::parse(text, RunProtocol::Mades).map_err(|fault| {
         format!(
-            "{text:?}: {reason} (after a semicolon comes 'type NAME' or a condition like 'received.within(2min) >= 99%')"
+            "{text:?}: {fault} (after a semicolon comes 'type NAME' or a condition like 'received.within(2min) >= 99%')"
         )
     })?;
     match threshold.source() {

@@ -92,7 +92,7 @@ pub(super) struct FinalLedger {
 }
 
 impl MessageTracker {
-    /// Creates a tracker for at most `most` messages in flight.
+    /// Creates a tracker for at most `limit` messages in flight.
     pub(super) fn new(path: impl Into<MessagePath>, limit: usize, timeout: Duration) -> Self {
         let path = path.into();
         Self {

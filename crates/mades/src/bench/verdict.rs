@@ -654,8 +654,8 @@ mod tests {
             (verdict.outcome, verdict.causes[0], verdict.closed),
             (Some(Outcome::Fail), Cause::ServerGone, false)
         );
-        let sentence = "The connection to the sender was lost at 1.9 s of 5.0 s and did not come back: of 200,102 messages 159 did not \
+        let text = "The connection to the sender was lost at 1.9 s of 5.0 s and did not come back: of 200,102 messages 159 did not \
                    arrive and 102 were never sent (connection reset).";
-        assert_eq!(verdict.why, sentence);
+        assert_eq!(verdict.why, text);
     }
 }

@@ -82,7 +82,7 @@ impl DelayDistribution {
     pub fn read_times(&mut self, text: &str) -> Result<(), String> {
         let lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
         let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-        let times = lines.map(|(number, line)| quantity::time(line).map_err(|reason| format!("line {number}: {reason}")));
+        let times = lines.map(|(number, line)| quantity::time(line).map_err(|error| format!("line {number}: {error}")));
         let times: Vec<Duration> = times.take(MAX_TIMES + 1).collect::<Result<_, _>>()?;
         match times.len() {
             0 => Err("it contains no time".to_owned()),

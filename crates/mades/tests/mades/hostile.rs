@@ -202,7 +202,7 @@ fn a_server_that_sends_more_than_it_was_let_is_refused() {
     });
 }
 
-/// Sends an endless message in pieces of `piece_bytes` to a receiver that accepts at most `most`
+/// Sends an endless message in pieces of `piece_bytes` to a receiver that accepts at most `max_bytes`
 /// bytes.
 async fn endless(piece_bytes: usize, max_bytes: u64) {
     let written = Arc::<AtomicU64>::default();

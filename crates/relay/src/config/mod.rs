@@ -620,7 +620,8 @@ mod tests {
     #[test]
     fn dsn_recipients_are_configured() {
         const BASE: &str = "spool.directory = 'spool'\nhostname = 'relay.example'\n";
-        let dsn = |text: &str| parse(&format!("{BASE}{text}")).map(|config| config.dsn).map_err(|error| error.to_string());
+        let dsn =
+            |text: &str| parse(&format!("{BASE}{text}")).map(|config| config.dsn).map_err(|error| error.to_string());
         let usual = dsn("").unwrap();
         assert_eq!((usual.failures, usual.double_bounces, usual.success), (None, None, SuccessDsnPolicy::Networks));
         assert_eq!(usual.postmaster, "postmaster@relay.example");
@@ -710,7 +711,7 @@ mod tests {
         let mut failures = Vec::new();
         for (text, expected) in rows {
             let text = format!("spool.directory = 's'\n{text}");
-            let errors = parse(&text).map(|_| ()).map_err(|complaints| complaints.to_string()).err().unwrap_or_default();
+            let errors = parse(&text).map(|_| ()).map_err(|errors| errors.to_string()).err().unwrap_or_default();
             let lines: Vec<&str> =
                 errors.lines().map(|line| line.strip_prefix("/etc/relay/relay.toml:").unwrap()).collect();
             let is_as_expected = lines.len() == expected.len()

@@ -89,7 +89,7 @@ impl<M: Clone> MailQueue<M> {
         })
     }
 
-    /// Visits at most `most` places, beginning with `from`. In this way, a list of a million
+    /// Visits at most `limit` places, beginning with `from`. In this way, a list of a million
     /// entries is shown in many short turns, without a lock. Entries that come or go meanwhile may
     /// be missing or appear twice.
     pub(crate) fn page(&self, from: u32, limit: u32, now: Duration) -> EntryPage {

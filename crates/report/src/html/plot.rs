@@ -46,7 +46,7 @@ pub(super) struct PlotScale {
 }
 
 impl PlotScale {
-    /// Returns a scale from zero to at least `most`, with labels at round values.
+    /// Returns a scale from zero to at least `max`, with labels at round values.
     pub(super) fn linear(max: f64, label: impl Fn(f64) -> String) -> Self {
         let max = if max.is_finite() && max > 0.0 { max } else { 1.0 };
         let step = round_step(max / 4.0);
@@ -60,7 +60,7 @@ impl PlotScale {
         Self { least, most, is_log: false, labels }
     }
 
-    /// Returns a scale from a round value below `least` to a round value above `most`.
+    /// Returns a scale from a round value below `min` to a round value above `max`.
     pub(super) fn between(min: f64, max: f64, label: impl Fn(f64) -> String) -> Self {
         let span = (max - min).max(min.abs().max(max.abs()) * 1e-3).clamp(f64::MIN_POSITIVE, 1e18);
         let step = round_step(span / 3.0);

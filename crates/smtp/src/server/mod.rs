@@ -304,8 +304,8 @@ mod tests {
         for (before, endless) in before.iter().flat_map(|before| endless.map(|endless| (before, endless))) {
             let mut server = patient();
             heap_bytes(&mut server, before, 1);
-            let max_bytes = heap_bytes(&mut server, endless, 5_000);
-            assert!(max_bytes <= 2 * MAX_EXCHANGE_LINE_BYTES, "{max_bytes} bytes for {:?}", String::from_utf8_lossy(endless));
+            let size = heap_bytes(&mut server, endless, 5_000);
+            assert!(size <= 2 * MAX_EXCHANGE_LINE_BYTES, "{size} bytes for {:?}", String::from_utf8_lossy(endless));
         }
         assert!(size_of::<Server>() <= 256, "{} bytes a session", size_of::<Server>());
         assert!(size_of::<State>() <= 40, "{} bytes move at each step", size_of::<State>());

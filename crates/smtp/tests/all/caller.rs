@@ -19,7 +19,13 @@ fn run(blocks: &[&[u8]], options: &Arc<Options>) -> (Vec<String>, Vec<u8>, Optio
         loop {
             match client.next_event(&mut input, NOW, &mut out) {
                 Ok(Some(event)) => {
-                    events.push(format!("{:?} {} {} {:?}", event.to, event.reply.code(), event.reply.text(), event.ends));
+                    events.push(format!(
+                        "{:?} {} {} {:?}",
+                        event.to,
+                        event.reply.code(),
+                        event.reply.text(),
+                        event.ends
+                    ));
                 }
                 Ok(None) => break,
                 // The number of injected bytes depends on how the replies are cut, so it is not

@@ -53,17 +53,17 @@ fn refuse(event: &RecordedEvent) -> Option<Reply> {
 }
 
 /// Takes the next reply, which must exist and match.
-fn expect(dialog: &Dialog, at: usize, output: &mut Vec<u8>) {
+fn expect(dialog: &Dialog, at: usize, out: &mut Vec<u8>) {
     let Step::Expect(expected) = &dialog.steps[at] else { return };
-    let reply = dialog::take_reply(output).unwrap_or_else(|| panic!("{} step {at}: no reply, {expected:?}", dialog.name));
+    let reply = dialog::take_reply(out).unwrap_or_else(|| panic!("{} step {at}: no reply, {expected:?}", dialog.name));
     expected.check(&reply, Whose::Ours).unwrap_or_else(|what| panic!("{} step {at}: {what}", dialog.name));
 }
 
 fn finish(dialog: &Dialog, host: RecordingServer) {
     assert!(host.out.is_empty(), "{}: {:?} was said besides", dialog.name, String::from_utf8_lossy(&host.out));
     assert_eq!(host.server.is_closed(), dialog.steps.last() == Some(&Step::Closed), "{}", dialog.name);
-    let taken = |event: RecordedEvent| if let RecordedEvent::Message(content) = event { Some(content) } else { None };
-    let messages: Vec<_> = host.events.into_iter().filter_map(taken).collect();
+    let message = |event: RecordedEvent| if let RecordedEvent::Message(content) = event { Some(content) } else { None };
+    let messages: Vec<_> = host.events.into_iter().filter_map(message).collect();
     if !dialog.messages.is_empty() {
         assert_eq!(messages, dialog.messages, "{}: the messages that were taken", dialog.name);
     }

@@ -151,8 +151,8 @@ fn anybody_is_let_in_where_any_proof_will_do() {
         server.answer_nonce(&[1; 18], at(1), &mut out);
         let mut input = answer.as_slice();
         assert_eq!(server.next_event(&mut input, at(1), &mut out), Some(Event::Answered));
-        let asked = server.next_event(&mut input, at(1), &mut out);
-        assert!(matches!(asked, Some(Event::Auth(auth)) if auth.is_lookup() && auth.name == "tim"));
+        let question = server.next_event(&mut input, at(1), &mut out);
+        assert!(matches!(question, Some(Event::Auth(auth)) if auth.is_lookup() && auth.name == "tim"));
         out.clear();
         server.answer_secret(secret.as_ref(), at(1), &mut out);
         let (expected, event) = match secret {
@@ -194,9 +194,9 @@ fn an_application_that_implements_nothing_refuses_everything() {
                 _ => {}
             }
         }
-        let output = String::from_utf8(out).unwrap();
-        assert!(output.ends_with("502 5.5.1 Command not implemented\r\n") && !output.contains("\n2"), "{lines:?}: {output}");
-        assert!(!output.starts_with('2') && !server.is_authenticated() && !server.wants_tls(), "{lines:?}: {output}");
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.ends_with("502 5.5.1 Command not implemented\r\n") && !text.contains("\n2"), "{lines:?}: {text}");
+        assert!(!text.starts_with('2') && !server.is_authenticated() && !server.wants_tls(), "{lines:?}: {text}");
     }
 }
 
@@ -300,9 +300,9 @@ fn chunks_in_the_pipeline_behind_a_refusal_are_no_errors() {
     for protocol in [Protocol::Smtp, Protocol::Lmtp] {
         let mut server = server(protocol, Limits { errors: 2, ..Limits::default() });
         let chunks = [b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\n".to_vec(), b"BDAT 1\r\nx".repeat(30)].concat();
-        let output = say(&mut server, &[&chunks, b"BDAT 0 LAST\r\nRSET\r\n".as_slice()].concat(), &[None, Some(&no)]);
-        assert!(output.ends_with("recipients\r\n250 2.0.0 Ok\r\n") || output.ends_with("RCPT first\r\n250 2.0.0 Ok\r\n"));
-        assert_eq!(output.lines().count(), 2 + 31 + 1);
+        let reply = say(&mut server, &[&chunks, b"BDAT 0 LAST\r\nRSET\r\n".as_slice()].concat(), &[None, Some(&no)]);
+        assert!(reply.ends_with("recipients\r\n250 2.0.0 Ok\r\n") || reply.ends_with("RCPT first\r\n250 2.0.0 Ok\r\n"));
+        assert_eq!(reply.lines().count(), 2 + 31 + 1);
         let refused = say(&mut server, &[&b"MAIL FROM:<a@\r\n"[..], &b"BDAT 1\r\nx".repeat(30)].concat(), &[]);
         assert_eq!(refused.matches("503 5.5.1 Send MAIL first").count(), 30);
         say(&mut server, &b"BDAT 1\r\nx".repeat(3), &[]);

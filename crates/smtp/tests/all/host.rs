@@ -95,22 +95,22 @@ impl RecordingServer {
             let asks = event.asks();
             let is_nonce = event == Event::Nonce;
             let is_lookup = matches!(event, Event::Auth(auth) if auth.is_lookup());
-            let recorded = note(event, &mut self.message, &self.accepted);
+            let event = note(event, &mut self.message, &self.accepted);
             assert_eq!(asks, self.server.awaits_answer());
             if is_nonce {
                 self.server.answer_nonce(b"eighteen octets ok", now, &mut self.out);
             } else if is_lookup {
-                let secret = recorded.as_ref().and_then(secret_of);
+                let secret = event.as_ref().and_then(secret_of);
                 self.server.answer_secret(secret.as_ref(), now, &mut self.out);
             } else if asks {
-                let answer = recorded.as_ref().and_then(|recorded| wrong_password(recorded).or_else(|| (self.refuse)(recorded)));
+                let answer = event.as_ref().and_then(|event| wrong_password(event).or_else(|| (self.refuse)(event)));
                 match &answer {
                     Some(refusal) => self.server.answer(refusal, now, &mut self.out),
                     None => self.server.grant(now, &mut self.out),
                 }
-                self.keep(recorded.as_ref(), answer.is_none());
+                self.keep(event.as_ref(), answer.is_none());
             }
-            self.events.extend(recorded);
+            self.events.extend(event);
         }
         let is_over = self.server.is_closed();
         assert!(input.is_empty() || is_over, "a block is read to its end");

@@ -513,8 +513,8 @@ impl SessionPair {
         for sent in &self.sender.sent {
             assert_eq!(sent.mail.len(), 1, "one reply to MAIL");
             assert_eq!(sent.outcomes.len(), 1, "one outcome");
-            let reply_count = usize::from(grouped || sent.mail[0] < 300);
-            assert!(sent.recipients.iter().all(|codes| codes.len() == reply_count), "one reply to each RCPT that was sent");
+            let count = usize::from(grouped || sent.mail[0] < 300);
+            assert!(sent.recipients.iter().all(|codes| codes.len() == count), "one reply to each RCPT that was sent");
             let any = sent.recipients.iter().flatten().any(|code| *code < 300);
             assert_eq!(
                 sent.data.len(),
