@@ -137,7 +137,7 @@ fn dialogs_hold_pipelined_and_cut_in_two_anywhere() {
 #[test]
 fn trailing_bytes_change_nothing_that_was_said_before() {
     for dialog in dialogs_in_one() {
-        let said = [dialog.said().as_slice(), b"NOO"].concat();
-        play_pipelined(&dialog, [said.as_slice()]);
+        let octets = [dialog.said().as_slice(), b"NOO"].concat();
+        play_pipelined(&dialog, [octets.as_slice()]);
     }
 }
