@@ -1211,9 +1211,9 @@ impl LinkState {
         let mut delivery = match self.incomplete.take() {
             Some(begun) => begun.continued_by(transfer)?,
             None => {
-                let left = if self.credit > 0 { &mut self.credit } else { &mut self.tolerance };
+                let allowance = if self.credit > 0 { &mut self.credit } else { &mut self.tolerance };
                 let beyond = Violation::new("amqp:link:transfer-limit-exceeded", "a transfer beyond the link's credit");
-                *left = left.checked_sub(1).ok_or(beyond)?;
+                *allowance = allowance.checked_sub(1).ok_or(beyond)?;
                 self.delivery_count = self.delivery_count.wrapping_add(1);
                 IncompleteDelivery::begin(transfer)?
             }

@@ -384,13 +384,13 @@ impl Reactor {
         if !events.is_empty() {
             return Ok(true);
         }
-        let began = clock::now();
+        let start = clock::now();
         loop {
             self.take_events(events, Some(&AT_ONCE))?;
             let now = clock::now();
             let has_found = !events.is_empty() || self.wake_queue.has_woken();
-            if has_found || now - began >= limit {
-                busy_poll::add_look(now - began, limit);
+            if has_found || now - start >= limit {
+                busy_poll::add_look(now - start, limit);
                 return Ok(has_found);
             }
         }
@@ -576,12 +576,12 @@ impl Reactor {
         if !source.readable && source.buffered.is_none() && !source.has_kept_input() {
             return false;
         }
-        let left = self.budget.get();
-        if left == 0 {
+        let remaining = self.budget.get();
+        if remaining == 0 {
             self.poll_again();
             return false;
         }
-        self.budget.set(left - 1);
+        self.budget.set(remaining - 1);
         true
     }
 

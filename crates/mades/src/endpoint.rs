@@ -151,9 +151,9 @@ impl EndpointRunner {
                 EndpointQueues::Broker(opening.await?)
             }
         };
-        let began = (options.clock)();
+        let start = (options.clock)();
         Ok(Self {
-            simulator: Simulator::new(options.plan, began, options.message_log.is_some()),
+            simulator: Simulator::new(options.plan, start, options.message_log.is_some()),
             queues,
             clock: options.clock,
             waiting: Default::default(),

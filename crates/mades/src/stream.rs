@@ -40,8 +40,8 @@ async fn connect(broker: &Broker) -> Result<TcpStream, Error> {
     let addresses: Vec<_> =
         addresses.map_err(|error| Error::NoAddress { host: host.to_owned(), why: error.to_string() })?.collect();
     if let Some(forbidden) = addresses.iter().find(|address| !(broker.is_address_allowed)(address.ip())) {
-        let what = format!("{host} has the public address {}; add --allow-public to allow it", forbidden.ip());
-        return Err(Error::Misuse(what));
+        let message = format!("{host} has the public address {}; add --allow-public to allow it", forbidden.ip());
+        return Err(Error::Misuse(message));
     }
     match TcpStream::connect(addresses.as_slice()).await {
         Ok(stream) => Ok(stream),

@@ -278,12 +278,12 @@ impl Clients {
         let mut table = self.shards.lock(&client);
         let open = table.open.get(&client).copied().unwrap_or(0);
         let is_full = self.limits.connections.is_some_and(|limit| open >= limit);
-        let refused = if is_full {
+        let outcome = if is_full {
             Err(ClientLimit::Connections)
         } else {
             table.take(&self.limits, client, ClientLimit::ConnectionRate, now)
         };
-        if let Err(limit) = refused {
+        if let Err(limit) = outcome {
             let times = table.count_refusal(client, now);
             drop(table);
             self.refuse(client, limit, times, now);

@@ -136,8 +136,8 @@ impl<H: Handler> ServerSession<H> {
         // If this fails, there is no client to wait for.
         if self.stream.shutdown_write().is_ok() {
             let latest = clock::now() + LINGER_TIMEOUT;
-            let mut left = MAX_LINGER_BYTES;
-            poll_fn(|_| self.poll_linger(latest, &mut left)).await;
+            let mut remaining = MAX_LINGER_BYTES;
+            poll_fn(|_| self.poll_linger(latest, &mut remaining)).await;
         }
     }
 
@@ -316,11 +316,11 @@ impl<H: Handler> ServerSession<H> {
         while let Some(event) = self.server.next_event(&mut input, now, out) {
             let asks = event.asks();
             self.resets = matches!(event, Event::Hello(..) | Event::Reset);
-            let refused = limit_of(&event).and_then(|limit| exceeded(self.admission.as_ref(), limit, now));
+            let exceeded_limit = limit_of(&event).and_then(|limit| exceeded(self.admission.as_ref(), limit, now));
             if let (Event::Authenticated, Some(admission)) = (&event, &mut self.admission) {
                 admission.waive_rates();
             }
-            let answer = match (refused, event) {
+            let answer = match (exceeded_limit, event) {
                 (Some(reply), _) => Answer::Reply(reply.clone()),
                 (None, Event::Nonce) => {
                     self.server.answer_nonce(&nonce(), now, out);
@@ -393,10 +393,10 @@ impl<H: Handler> ServerSession<H> {
 
     /// Writes as much as the socket accepts, and keeps the rest. `out` is empty afterwards.
     fn write(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
-        let mut written = 0;
-        while self.unsent.is_empty() && written < out.len() {
-            match self.stream.try_write(&out[written..]) {
-                Ok(count) => written += count,
+        let mut written_bytes = 0;
+        while self.unsent.is_empty() && written_bytes < out.len() {
+            match self.stream.try_write(&out[written_bytes..]) {
+                Ok(count) => written_bytes += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => {
                     out.clear();
@@ -404,7 +404,7 @@ impl<H: Handler> ServerSession<H> {
                 }
             }
         }
-        self.unsent.extend_from_slice(&out[written..]);
+        self.unsent.extend_from_slice(&out[written_bytes..]);
         out.clear();
         Ok(())
     }

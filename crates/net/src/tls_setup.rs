@@ -365,8 +365,8 @@ fn read_system_roots() -> Arc<RootCertStore> {
 }
 
 fn system_roots() -> Result<Arc<RootCertStore>, TlsSetupError> {
-    let known = SYSTEM_ROOTS.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let roots = known.unwrap_or_else(read_system_roots);
+    let cached_roots = SYSTEM_ROOTS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let roots = cached_roots.unwrap_or_else(read_system_roots);
     if roots.is_empty() { Err(TlsSetupError::NoSystemRoots) } else { Ok(roots) }
 }
 

@@ -157,16 +157,16 @@ fn measure_cell(
     probe.commit(group, &body)?;
     let mut times_ms = Vec::new();
     let mut bytes = 0;
-    let began = Instant::now();
-    while (times_ms.is_empty() || began.elapsed() < time) && interrupt.requested() == StopRequest::Nothing {
+    let start = Instant::now();
+    while (times_ms.is_empty() || start.elapsed() < time) && interrupt.requested() == StopRequest::Nothing {
         let commit = probe.commit(group, &body)?;
         times_ms.push(commit.elapsed.as_secs_f64() * 1e3);
         bytes += commit.bytes;
         if times_ms.len().is_power_of_two() || times_ms.len() % 256 == 0 {
-            show(&row(message_bytes, group, &mut times_ms.clone(), bytes, began.elapsed()));
+            show(&row(message_bytes, group, &mut times_ms.clone(), bytes, start.elapsed()));
         }
     }
-    let elapsed = began.elapsed();
+    let elapsed = start.elapsed();
     Ok((!times_ms.is_empty()).then(|| row(message_bytes, group, &mut times_ms, bytes, elapsed)))
 }
 
@@ -225,8 +225,8 @@ fn result(options: &DiskTestOptions, segment_bytes: u64, rows: Vec<DiskTestRow>,
 /// Returns the best measured rate for messages of this size. A relay commits all mail that arrives
 /// during a sync together, so it reaches larger groups by itself.
 fn reachable(rows: &[DiskTestRow], message_bytes: u64) -> Option<ReachableRate> {
-    let meant = rows.iter().filter(|row| row.message_bytes == message_bytes);
-    let best = meant.max_by(|one, other| one.messages_per_s.total_cmp(&other.messages_per_s))?;
+    let matching_rows = rows.iter().filter(|row| row.message_bytes == message_bytes);
+    let best = matching_rows.max_by(|one, other| one.messages_per_s.total_cmp(&other.messages_per_s))?;
     Some(ReachableRate { message_bytes, group: best.group, rate_per_s: best.messages_per_s })
 }
 

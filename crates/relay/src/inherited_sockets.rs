@@ -32,8 +32,8 @@ impl InheritedSockets {
             bail!("LISTEN_FDS={count} is more than the limit of open files, {limit}; correct it, or unset it");
         }
         let mut passed = ListenFd::from_env();
-        let all = (0..passed.len()).map(|number| take(&mut passed, number));
-        all.collect::<Result<Vec<_>>>().map(Self)
+        let sockets = (0..passed.len()).map(|number| take(&mut passed, number));
+        sockets.collect::<Result<Vec<_>>>().map(Self)
     }
 
     /// Removes and returns the socket with this address.
@@ -57,15 +57,15 @@ impl InheritedSockets {
 }
 
 fn take(passed: &mut ListenFd, number: usize) -> Result<(Endpoint, OwnedFd)> {
-    let what = || format!("socket {number} of the service manager");
+    let description = || format!("socket {number} of the service manager");
     if let Ok(Some(listener)) = passed.take_tcp_listener(number) {
-        let address = listener.local_addr().with_context(what)?;
+        let address = listener.local_addr().with_context(description)?;
         return Ok((address.into(), listener.into()));
     }
     match passed.take_unix_listener(number) {
-        Ok(Some(listener)) => Ok((Endpoint::Unix(path(&listener).with_context(what)?), listener.into())),
-        Ok(None) => bail!("{} is missing", what()),
-        Err(_) => bail!("{} is no listening stream socket of TCP or of the file system", what()),
+        Ok(Some(listener)) => Ok((Endpoint::Unix(path(&listener).with_context(description)?), listener.into())),
+        Ok(None) => bail!("{} is missing", description()),
+        Err(_) => bail!("{} is no listening stream socket of TCP or of the file system", description()),
     }
 }
 

@@ -415,10 +415,12 @@ pub fn capacity_verdict(run: &CapacityRun) -> String {
         }
         (None, SearchEnding::TimeLimit) => "INVALID  The time was over before a rate was found.\n".to_owned(),
         (None, _) => {
-            let missed = run.goals.iter().zip(&result.goals);
-            let missed = missed.filter(|(_, result)| !result.finding.has_capacity()).map(|(goal, _)| goal.expression());
+            let missed_goals = run.goals.iter().zip(&result.goals);
+            let missed_goals = missed_goals
+                .filter(|(_, result)| !result.finding.has_capacity())
+                .map(|(goal, _)| goal.expression());
             let min_rate = format_value(run.min_rate_per_s, "/s");
-            format!("FAIL  Missed at {min_rate}: {}\n", missed.collect::<Vec<_>>().join(", "))
+            format!("FAIL  Missed at {min_rate}: {}\n", missed_goals.collect::<Vec<_>>().join(", "))
         }
     }
 }
@@ -426,9 +428,9 @@ pub fn capacity_verdict(run: &CapacityRun) -> String {
 /// Returns the shares of the capacity that longer trials confirmed, for example `, confirmed at 80
 /// and 100 %`.
 fn confirmed(run: &CapacityRun) -> String {
-    let held = run.confirmation.iter().filter(|load| run.is_good(&load.trial) == Some(true));
-    let held: Vec<String> = held.map(|load| format!("{:.0}", load.share * 100.0)).collect();
-    if held.is_empty() { ", not confirmed".to_owned() } else { format!(", confirmed at {} %", listed(&held)) }
+    let shares = run.confirmation.iter().filter(|load| run.is_good(&load.trial) == Some(true));
+    let shares: Vec<String> = shares.map(|load| format!("{:.0}", load.share * 100.0)).collect();
+    if shares.is_empty() { ", not confirmed".to_owned() } else { format!(", confirmed at {} %", listed(&shares)) }
 }
 
 /// Returns the report as JSON in the format `mailrun-capacity/1`.
@@ -506,22 +508,26 @@ fn trial_json(run: &CapacityRun, trial: &CapacityTrial) -> Value {
 /// limit. Busy polling does not count, because a polling process gives way as soon as there is
 /// work.
 pub fn resources_used(record: &Record) -> String {
-    let around = record.surroundings.as_ref();
+    let surroundings = record.surroundings.as_ref();
     let cores = f64::from(record.host.cores.max(1));
     // The source runs longer than the time of its figures, which exclude the warm-up.
-    let length_s = around.and_then(|around| Some(around.load_processor_s? / cores)).unwrap_or(record.duration_s);
+    let length_s = surroundings
+        .and_then(|surroundings| Some(surroundings.load_processor_s? / cores))
+        .unwrap_or(record.duration_s);
     let length_s = length_s.max(f64::EPSILON);
     let parties = record.parties.iter().filter_map(|party| Some((party.name.as_str(), party.work_s()? / length_s)));
     let mut named: Vec<(&str, f64)> = parties.collect();
-    let processes = around.map_or(&[][..], |around| &around.processes);
+    let processes = surroundings.map_or(&[][..], |surroundings| &surroundings.processes);
     let processes = processes.iter().map(|process| (process.name.as_str(), process.processor_s / length_s));
     named.extend(processes.filter(|(_, used)| *used >= MIN_NAMED));
     let looked_s: f64 = record.parties.iter().filter_map(|party| Some(party.busy_poll.as_ref()?.looked_s)).sum();
-    let host = around.and_then(|around| around.used_share).map(|share| share * cores - looked_s / length_s);
-    let known: f64 = named.iter().map(|(_, used)| used).sum();
-    let all = host.unwrap_or(known).clamp(0.0, cores);
-    if all - known >= MIN_NAMED {
-        named.push(("others", all - known));
+    let host = surroundings
+        .and_then(|surroundings| surroundings.used_share)
+        .map(|share| share * cores - looked_s / length_s);
+    let known_cores: f64 = named.iter().map(|(_, used)| used).sum();
+    let all = host.unwrap_or(known_cores).clamp(0.0, cores);
+    if all - known_cores >= MIN_NAMED {
+        named.push(("others", all - known_cores));
     }
     named.sort_by(|one, other| other.1.total_cmp(&one.1));
     let named: Vec<String> = named.iter().map(|(name, used)| format!("{} {used:.2}", plain(name))).collect();
@@ -532,12 +538,12 @@ pub fn resources_used(record: &Record) -> String {
         Some(_) if is_elsewhere => "the server's processors are not known, this host's are free:",
         Some(_) => "processors are free:",
     };
-    let written: u64 = record.parties.iter().filter_map(|party| party.write_bytes).sum();
-    let written = match (written as f64 / length_s) as u64 {
+    let written_bytes: u64 = record.parties.iter().filter_map(|party| party.write_bytes).sum();
+    let written_bytes = match (written_bytes as f64 / length_s) as u64 {
         0 => String::new(),
         per_s => format!("; {} written per second", memory(per_s)),
     };
-    format!("{what} {all:.2} of {cores:.0} cores ({}){written}", named.join(", "))
+    format!("{what} {all:.2} of {cores:.0} cores ({}){written_bytes}", named.join(", "))
 }
 
 /// Returns true if a target is on this host: a loopback address, or a socket in the file system.

@@ -5,11 +5,14 @@ use mailrun_journey::record::{Record, Resource, Surroundings};
 /// Returns a line about other activity on the host, or `None` if there was none or nobody observed
 /// it.
 pub(crate) fn line(record: &Record) -> Option<String> {
-    let around = record.surroundings.as_ref()?;
-    let shares =
-        [(around.other_busy_share, "of the CPU used by other processes"), (around.steal_share, "of the CPU stolen")];
+    let surroundings = record.surroundings.as_ref()?;
+    let shares = [
+        (surroundings.other_busy_share, "of the CPU used by other processes"),
+        (surroundings.steal_share, "of the CPU stolen"),
+    ];
     let shares = shares.into_iter().filter_map(|(share, name)| Some(format!("{} {name}", percent(share?)?)));
-    let parts: Vec<String> = shares.chain(queues(around)).chain(exhausted(record)).chain(pauses(record)).collect();
+    let parts: Vec<String> =
+        shares.chain(queues(surroundings)).chain(exhausted(record)).chain(pauses(record)).collect();
     (!parts.is_empty()).then(|| parts.join(" · "))
 }
 

@@ -102,10 +102,10 @@ fn costs(relay: &Party, passage: &RelayFigures) -> String {
 /// Returns the bytes written to disk, for example `291 MiB written, 23.4 KiB per message`. `None`
 /// if the device does not count them.
 fn disk(record: &Record, passage: &RelayFigures) -> Option<String> {
-    let written = record.surroundings.as_ref()?.disk_written_bytes?;
-    let each = written.checked_div(passage.accepted);
+    let written_bytes = record.surroundings.as_ref()?.disk_written_bytes?;
+    let each = written_bytes.checked_div(passage.accepted);
     let each = each.map_or_else(String::new, |each| format!(", {} per message", memory(each)));
-    Some(format!("{} written{each}", memory(written)))
+    Some(format!("{} written{each}", memory(written_bytes)))
 }
 
 #[cfg(test)]

@@ -210,8 +210,8 @@ impl CommitQueue {
 
     /// Fails all waiting requests because the commit thread has exited.
     pub(crate) fn end(&self, reason: Error) {
-        let known = self.state.lock().map(|state| state.stopped.clone()).unwrap_or_default();
-        match known {
+        let stop_reason = self.state.lock().map(|state| state.stopped.clone()).unwrap_or_default();
+        match stop_reason {
             Some(Error::Poisoned(_)) => {}
             _ => self.stop(reason),
         }

@@ -98,22 +98,22 @@ impl Log {
         for record in batch.deferred_records.drain(..) {
             self.append_deferred(record)?;
         }
-        let mut refused = Vec::new();
-        let mut stored = 0;
+        let mut rejections = Vec::new();
+        let mut stored_count = 0;
         let is_awaited = !batch.stores.is_empty() || batch.note_syncs.is_some();
         let flush = if is_awaited { FlushMode::Synced } else { FlushMode::Buffered };
         for (place, numbered) in batch.stores.drain(..).enumerate() {
             match self.store(&numbered) {
-                Ok(()) => stored += 1,
-                Err(LogWriteError::NoSpace) => refused.push((place as u32, Error::Full)),
+                Ok(()) => stored_count += 1,
+                Err(LogWriteError::NoSpace) => rejections.push((place as u32, Error::Full)),
                 Err(LogWriteError::Disk(error)) => return Err(error),
             }
         }
-        self.is_under_pressure |= !refused.is_empty();
+        self.is_under_pressure |= !rejections.is_empty();
         self.flush(flush)?;
-        self.counters.stored.add(stored);
-        self.counters.refused.add(refused.len() as u64);
-        Ok(refused)
+        self.counters.stored.add(stored_count);
+        self.counters.refused.add(rejections.len() as u64);
+        Ok(rejections)
     }
 
     fn store(&mut self, numbered: &NumberedMessage) -> Result<(), LogWriteError> {

@@ -77,11 +77,11 @@ impl SharedSegmentPool {
             let name = pool.next_name();
             let bytes = pool.segment_bytes;
             drop(pool);
-            let made: io::Result<FreeSegment> =
+            let segment: io::Result<FreeSegment> =
                 SegmentPool::make_file(&*disk, &name, bytes, &|busy| self.throttle(busy));
             pool = self.lock();
             pool.is_preallocating = false;
-            pool.put(made);
+            pool.put(segment);
             self.changed.notify_all();
         }
     }

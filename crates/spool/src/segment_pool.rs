@@ -190,13 +190,13 @@ impl SegmentPool {
             ),
             _ => error,
         })?;
-        let made = Self::fill_file(disk, name, file, bytes, throttle);
-        if made.is_err() {
+        let segment = Self::fill_file(disk, name, file, bytes, throttle);
+        if segment.is_err() {
             // An incomplete segment is useless and takes space. If it cannot be removed, the next
             // start finds it.
             _ = disk.remove(name);
         }
-        made
+        segment
     }
 
     fn fill_file(

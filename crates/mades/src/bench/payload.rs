@@ -217,8 +217,8 @@ impl Payloads {
     /// it.
     fn cut(&self, size: usize) -> (usize, usize) {
         let room = size - self.head.len() - self.tail.len();
-        let cut = room / self.unit * self.unit;
-        (cut, room - cut)
+        let length = room / self.unit * self.unit;
+        (length, room - length)
     }
 
     fn checksum(&self, cut: usize, blanks: usize) -> u32 {

@@ -35,8 +35,8 @@ pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Re
     let balance = run_state.tracker.borrow().final_ledger();
     let foreign = [ReceiveQueue::Reply, ReceiveQueue::Event, ReceiveQueue::Inbox].map(|queue| run_state.foreign(queue));
     let offered_s = run_state.offered().map(|offered| offered.as_secs_f64());
-    let missed = run_state.pacer.borrow_mut().missed(run_state.is_given_up.get());
-    let mades = mades(run_state, &balance.missing, offered_s, missed, results.purged);
+    let missed_count = run_state.pacer.borrow_mut().missed(run_state.is_given_up.get());
+    let mades = mades(run_state, &balance.missing, offered_s, missed_count, results.purged);
     let workload = workload(run_state);
     let directory = options.out.as_deref();
     let mut record = outputs::new_record(Some(run_state.run), &options.name, results.started_at, workload, directory);
@@ -49,7 +49,7 @@ pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Re
     record.usage = results.usage.party("mades", record.origin_ns).into_iter().collect();
     record.offered_s = offered_s;
     let is_open_loop = run_state.pacer.borrow().is_open_loop();
-    record.due = is_open_loop.then(|| run_state.tracker.borrow().created() + missed);
+    record.due = is_open_loop.then(|| run_state.tracker.borrow().created() + missed_count);
     record.stages = stages(run_state, &balance.ledger, offered_s);
     record.duration_s = mades.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
     record.lag_ms = run_state.lag.borrow().summary();

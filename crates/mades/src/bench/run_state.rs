@@ -173,11 +173,11 @@ impl MadesRunState {
     /// Returns the duration of the offered load. `None` if nothing was created.
     pub(super) fn offered(&self) -> Option<Duration> {
         let tracker = self.tracker.borrow();
-        let began = tracker.waterfall.began()?;
+        let start = tracker.waterfall.began()?;
         let last_created = tracker.waterfall.last(MessageStage::Created)?;
         let last_heard = tracker.waterfall.last_overall().unwrap_or(last_created);
         let until = self.pacer.borrow().offered_until(last_created, last_heard)?;
-        Some(until.saturating_sub(began)).filter(|offered| !offered.is_zero())
+        Some(until.saturating_sub(start)).filter(|offered| !offered.is_zero())
     }
 
     pub(super) fn record_broker(&self, side: &str, product: PeerProduct) {

@@ -150,16 +150,16 @@ pub(super) async fn maintain(side: BrokerSide, mut links: OpenLinks, run_state: 
     let mut pause = Duration::ZERO;
     run_state.record_broker(side.name, links.connection.peer_product());
     loop {
-        let begun = clock::now();
+        let start = clock::now();
         let Err(error) = run_links(links, &run_state, &timer).await else { return };
         let lost = clock::now();
         record_loss(&side, &run_state, &error);
         // A broker that ends each connection at once is tried more and more rarely, like a broker
         // that refuses connections.
-        if lost - begun >= MAX_RECONNECT_DELAY {
+        if lost - start >= MAX_RECONNECT_DELAY {
             pause = Duration::ZERO;
         }
-        let again = match error {
+        let new_links = match error {
             // The broker would deliver the oversized message again, and the link would end again.
             Error::Oversized { .. } => {
                 give_up(&side, &run_state, &error);
@@ -167,16 +167,16 @@ pub(super) async fn maintain(side: BrokerSide, mut links: OpenLinks, run_state: 
             }
             _ => reconnect(&side, &run_state, &mut pause).await,
         };
-        match again {
-            Some(again) => links = again,
+        match new_links {
+            Some(new_links) => links = new_links,
             None => {
                 run_state.record_outage(side.name, lost, clock::now(), OutageEnd::Never, &error.to_string());
                 return;
             }
         }
-        let reconnected = clock::now();
-        run_state.record_outage(side.name, lost, reconnected, OutageEnd::Reconnected, &error.to_string());
-        run_state.tracker.borrow_mut().restart_silence(reconnected);
+        let reconnected_at = clock::now();
+        run_state.record_outage(side.name, lost, reconnected_at, OutageEnd::Reconnected, &error.to_string());
+        run_state.tracker.borrow_mut().restart_silence(reconnected_at);
         run_state.room_notify.notify_one();
     }
 }
@@ -227,16 +227,16 @@ fn give_up(side: &BrokerSide, run_state: &MadesRunState, error: &Error) {
 async fn reconnect(side: &BrokerSide, run_state: &MadesRunState, pause: &mut Duration) -> Option<OpenLinks> {
     let until = clock::now() + run_state.options.reconnect;
     while !run_state.is_over() {
-        let trying = async {
+        let attempt = async {
             tokio::time::sleep(*pause).await;
             side.open().await
         };
-        let tried = tokio::select! {
-            tried = trying => tried,
+        let result = tokio::select! {
+            result = attempt => result,
             () = run_state.ended() => return None,
         };
         *pause = (*pause * 2).clamp(MIN_RECONNECT_DELAY, MAX_RECONNECT_DELAY);
-        match tried {
+        match result {
             Ok(links) => return Some(links),
             Err(error) if clock::now() >= until => {
                 give_up(side, run_state, &error);

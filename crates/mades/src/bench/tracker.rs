@@ -436,12 +436,12 @@ impl MessageTracker {
     }
 
     fn give_up(&mut self, sequence: u64, now: Duration) {
-        let known = self.history.flags(sequence);
+        let flags = self.history.flags(sequence);
         let waited_for =
-            self.path.stages()[2..].iter().find(|stage| !known.has(**stage)).map_or("", |stage| stage.name());
+            self.path.stages()[2..].iter().find(|stage| !flags.has(**stage)).map_or("", |stage| stage.name());
         self.troubles.add(TroubleKind::TimedOut, waited_for, &format!("nothing within {:?}", self.timeout));
         self.given_up_since_answer += 1;
-        self.unanswered += u64::from(stages::fate(self.path.mode, known, WaitState::Ended) == MadesFate::Failed);
+        self.unanswered += u64::from(stages::fate(self.path.mode, flags, WaitState::Ended) == MadesFate::Failed);
         self.finish(sequence, now);
     }
 

@@ -204,11 +204,11 @@ fn given_up(record: &Record, mades: &Mades) -> Option<Reason> {
 
 fn losses_text(record: &Record) -> String {
     let LedgerRow { created, failed, lost, .. } = record.ledger;
-    let named = [(failed, "failed"), (lost, "did not arrive"), (Some(unsent(record)), "were never sent")];
-    let named = named.into_iter().filter_map(|(count, word)| Some((count.filter(|count| *count > 0)?, word)));
-    let named: Vec<String> = named.map(|(count, word)| format!("{} {word}", grouped(count))).collect();
-    let named = if named.is_empty() { "none failed".to_owned() } else { listed(&named) };
-    format!("of {} messages {named}", grouped(record.due.max(created).unwrap_or_default()))
+    let parts = [(failed, "failed"), (lost, "did not arrive"), (Some(unsent(record)), "were never sent")];
+    let parts = parts.into_iter().filter_map(|(count, word)| Some((count.filter(|count| *count > 0)?, word)));
+    let parts: Vec<String> = parts.map(|(count, word)| format!("{} {word}", grouped(count))).collect();
+    let parts = if parts.is_empty() { "none failed".to_owned() } else { listed(&parts) };
+    format!("of {} messages {parts}", grouped(record.due.max(created).unwrap_or_default()))
 }
 
 fn validity(record: &Record) -> Vec<Reason> {
@@ -251,12 +251,12 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
     }
     // A single message has no rate.
     record.stages.iter().find(|row| row.name == mailrun_journey::Stage::Created && row.duration_s > 0.0)?;
-    let missed = match missed_rate(record, "The bench offered")? {
+    let sentence = match missed_rate(record, "The bench offered")? {
         MissedRate::TooShort(reason) => return Some(reason),
-        MissedRate::Missed(missed) => missed,
+        MissedRate::Missed(sentence) => sentence,
     };
     let cause = if is_our_fault { Cause::RateNotOffered } else { Cause::RateMissed };
-    let text = format!("{missed}: raise --max-in-transit and --max-unsettled, or use a lower --rate.");
+    let text = format!("{sentence}: raise --max-in-transit and --max-unsettled, or use a lower --rate.");
     Some(Reason::new(cause, text))
 }
 
@@ -344,11 +344,11 @@ fn refusals(record: &Record, mades: &Mades) -> Option<Reason> {
     };
     let nothing = if is_nothing { "Nothing was delivered: of" } else { "Of" };
     let created = created.unwrap_or_default();
-    let named: Vec<String> = fates.into_iter().map(|(count, name, _)| format!("{} {name}", grouped(count))).collect();
+    let parts: Vec<String> = fates.into_iter().map(|(count, name, _)| format!("{} {name}", grouped(count))).collect();
     let text = format!(
         "{nothing} {}, {}{}.",
         counted(created, "message"),
-        listed(&named),
+        listed(&parts),
         codes_text(mades, &[TroubleKind::Returned, TroubleKind::ErrorReply, TroubleKind::Failed])
     );
     Some(Reason::new(cause, text))
@@ -360,7 +360,7 @@ fn codes_text(mades: &Mades, kinds: &[TroubleKind]) -> String {
     let mut troubles: Vec<&MadesTrouble> = mades.troubles.iter().filter(is_given).collect();
     troubles.sort_by_key(|trouble| std::cmp::Reverse(trouble.count));
     let more = troubles.len().saturating_sub(MAX_CODES);
-    let mut named: Vec<String> = troubles
+    let mut parts: Vec<String> = troubles
         .into_iter()
         .take(MAX_CODES)
         .map(|MadesTrouble { kind, code, count, .. }| {
@@ -368,9 +368,9 @@ fn codes_text(mades: &Mades, kinds: &[TroubleKind]) -> String {
         })
         .collect();
     if more > 0 {
-        named.push(format!("{more} other codes"));
+        parts.push(format!("{more} other codes"));
     }
-    if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) }
+    if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
 }
 
 /// Returns a note about a full window. By Little's law, the latency in a closed loop equals the

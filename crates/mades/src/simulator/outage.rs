@@ -69,8 +69,8 @@ pub(super) fn up_at(outages: &[Outage], target: OutageTarget, mut at: Duration) 
 
 /// Returns the last time before or at `at` at which the target came up.
 pub(super) fn up_since(outages: &[Outage], target: OutageTarget, at: Duration) -> Duration {
-    let ends = outages.iter().filter(|outage| outage.target == target && outage.to <= at).map(|outage| outage.to);
-    ends.max().unwrap_or(Duration::ZERO)
+    let end_times = outages.iter().filter(|outage| outage.target == target && outage.to <= at).map(|outage| outage.to);
+    end_times.max().unwrap_or(Duration::ZERO)
 }
 
 #[cfg(test)]

@@ -71,10 +71,10 @@ impl<'a> SectionReader<'a> {
     fn networks(self, root: &mut Section<'a>) -> Option<Networks> {
         let at = root.key("networks")?;
         let networks = root.values("networks", "[\"10.0.0.0/8\"]", network)?;
-        let checked = is_open_relay(&networks).map_or(Ok(()), |what| {
+        let outcome = is_open_relay(&networks).map_or(Ok(()), |what| {
             Err(format!("together they are {what}: that would be an open relay; use only your own networks"))
         });
-        self.errors.ok_or_add(&at, checked).map(|()| Networks(networks))
+        self.errors.ok_or_add(&at, outcome).map(|()| Networks(networks))
     }
 
     /// Reads the recipients of DSNs. A postmaster who receives DSNs must have a mailbox.
@@ -110,12 +110,12 @@ impl<'a> SectionReader<'a> {
         let null = Address::mailbox(b"").expect("the null path is a path");
         let Ok(postmaster) = Address::mailbox(config.dsn.postmaster.as_bytes()) else { return };
         if let Err(refusal) = config.router.route(Access::Trusted, &null, &postmaster) {
-            let what = format!(
+            let message = format!(
                 "mail cannot be delivered to {} ({refusal:?}); write postmaster = \"ADDRESS\" in [dsn], or add a \
                  mailbox or alias",
                 config.dsn.postmaster
             );
-            self.errors.add(at, what);
+            self.errors.add(at, message);
         }
     }
 
@@ -202,8 +202,8 @@ impl<'a> SectionReader<'a> {
         let is_inside = |endpoint: &Endpoint| endpoint.ip().is_none_or(|ip| ip.is_loopback());
         let in_the_clear = config.listen.iter().chain(&config.listen_lmtp);
         if config.tls.is_none() && !in_the_clear.clone().all(is_inside) {
-            let what = "passwords would cross the network unencrypted; add [tls], or listen on loopback only";
-            self.errors.add(&section.span, what);
+            let message = "passwords would cross the network unencrypted; add [tls], or listen on loopback only";
+            self.errors.add(&section.span, message);
         }
         let users = self.secret_text(&span, &path).and_then(|text| {
             self.errors.ok_or_add(&span, Users::parse(&text, &path).map_err(|error| format!("{error:#}")))

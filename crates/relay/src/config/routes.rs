@@ -86,10 +86,10 @@ impl<'a> RouteReader<'a, '_> {
             let Some(route) = route else { continue };
             if let Some((domain, earlier)) = index.add(routes.len(), &route) {
                 let earlier = earlier + 1;
-                let what = format!(
+                let message = format!(
                     "route {earlier} matches all mail to {domain} before this one; put this one first, or remove it"
                 );
-                self.errors().add(&span, what);
+                self.errors().add(&span, message);
             }
             routes.push(route);
         }
@@ -102,8 +102,8 @@ impl<'a> RouteReader<'a, '_> {
         let to = section.values("to", "\"example.com\"", DomainPattern::parse);
         let way = self.target(section);
         if to.as_ref().map_or(!has_to, Vec::is_empty) {
-            let what = "the route has no domains; write to = \"example.com\", or to = \"*\" for all";
-            self.errors().add(&section.span, what);
+            let message = "the route has no domains; write to = \"example.com\", or to = \"*\" for all";
+            self.errors().add(&section.span, message);
         }
         Some(Route { from, to: to?, target: way? })
     }
@@ -207,8 +207,8 @@ impl<'a> RouteReader<'a, '_> {
         let default = if insecure { TlsPolicy::Required } else { default };
         let policy = section.value("tls", "\"required\"", |text| keyword(&TlsPolicy::ALL, text)).unwrap_or(default);
         if let (Some(span), true, false) = (insecure_at, insecure, policy.is_required()) {
-            let what = "insecure has no effect without tls = \"required\" or \"implicit\"; remove it, or change tls";
-            self.errors().add(&span, what);
+            let message = "insecure has no effect without tls = \"required\" or \"implicit\"; remove it, or change tls";
+            self.errors().add(&span, message);
         }
         let is_near =
             |host: &TargetHost| host.name.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
@@ -235,8 +235,8 @@ impl<'a> RouteReader<'a, '_> {
             return None;
         }
         if !security.is_verified() {
-            let what = "cacert has no effect without tls = \"required\" or \"implicit\"; add one, or remove cacert";
-            self.errors().add(span, what);
+            let message = "cacert has no effect without tls = \"required\" or \"implicit\"; add one, or remove cacert";
+            self.errors().add(span, message);
             return None;
         }
         let pem = self.reader.file(span, path)?;
@@ -353,17 +353,17 @@ impl<'a> RouteReader<'a, '_> {
         };
         for (at, domain) in domains.iter().filter(|(_, domain)| is_domain(domain)) {
             if !router.has_route_for(&Domain::new(domain)) {
-                let what = format!(
+                let message = format!(
                     "mail to {domain} has no destination; add maildir or lmtp to [local], or a route with to = \
                      \"{domain}\""
                 );
-                self.errors().add(at, what);
+                self.errors().add(at, message);
             }
         }
         if self.errors().is_empty() && !domains.is_empty() && !reaches("postmaster") {
-            let what =
+            let message =
                 "a domain must have a postmaster (RFC 5321 §4.5.1); add postmaster: NAME to aliases, or to users";
-            self.errors().add(span, what);
+            self.errors().add(span, message);
         }
     }
 }

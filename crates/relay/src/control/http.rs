@@ -30,14 +30,14 @@ use std::time::Duration;
 /// # Errors
 /// Fails if the relay cannot listen on the address.
 pub(crate) fn serve(address: SocketAddr, relay: &Arc<RunningRelay>) -> Result<SocketAddr> {
-    let began = clock::now();
+    let start = clock::now();
     let counters = Arc::<HttpCounters>::default();
     let config = relay.context.config();
     let names = HostNames::new([config.hostname.as_str()].into_iter().chain(config.http_name.as_deref()));
     let counted = Arc::clone(&counters);
     let routes = Router::new()
         .route("/", get(async || "mailrun relay: /metrics, /health, /ready\n"))
-        .route("/metrics", get(move |relay| get_metrics(relay, counted, began)))
+        .route("/metrics", get(move |relay| get_metrics(relay, counted, start)))
         .route("/health", get(health))
         .route("/ready", get(ready))
         .with_state(Arc::clone(relay));
@@ -88,12 +88,12 @@ async fn get_metrics(State(relay): State<Arc<RunningRelay>>, http: Arc<HttpCount
 }
 
 fn untrusted_clients(relay: &RunningRelay) -> UntrustedClients {
-    let refused = ClientLimit::ALL.map(|limit| (limit.name(), relay.context.clients.refused(limit)));
+    let refusals = ClientLimit::ALL.map(|limit| (limit.name(), relay.context.clients.refused(limit)));
     UntrustedClients {
         connections: relay.context.clients.connected(),
         incoming_bytes: relay.context.memory_budget.untrusted_bytes(),
         incoming_limit: relay.context.memory_budget.untrusted_limit_bytes(),
-        refused: refused.into(),
+        refused: refusals.into(),
     }
 }
 

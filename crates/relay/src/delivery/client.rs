@@ -186,8 +186,8 @@ impl SmtpDelivery {
         let buffers = self.worker.resources.buffers.clone();
         let session =
             ClientSession::new(socket, client, self, &mut timer, REPLY_TIMEOUT, buffers).with_security(security);
-        let ended = Box::pin(session.run()).await;
-        self.end_session(ended, is_optional, greeting_timeout)
+        let session_end = Box::pin(session.run()).await;
+        self.end_session(session_end, is_optional, greeting_timeout)
     }
 
     fn unreachable(&self, reason: &str) -> ConnectionResult {

@@ -225,8 +225,8 @@ impl Resolver {
 
     async fn request(&self, to: &SmtpTarget, seed: u64) -> Result<Vec<MailServer>, Unroutable> {
         let (answer, answered) = oneshot::channel();
-        let sent = self.requests.send(LookupRequest { target: to.clone(), seed, answer }).await;
-        let answered = if sent.is_ok() { answered.await.ok() } else { None };
+        let result = self.requests.send(LookupRequest { target: to.clone(), seed, answer }).await;
+        let answered = if result.is_ok() { answered.await.ok() } else { None };
         answered.unwrap_or_else(|| Err(Unroutable::lookup_failed(&to.to_string(), "its thread has ended")))
     }
 }

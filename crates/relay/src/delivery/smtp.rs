@@ -22,11 +22,11 @@ const FIRST_TRIAL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Delivers to the first server of the next hop that accepts mail.
 pub(crate) async fn deliver(worker: &Rc<RelayWorker>, slot: SlotGuard, smtp: &Smtp) {
-    let begun = clock::now();
+    let start = clock::now();
     let is_first = slot.is_first_trial();
     let lookup = worker.resources.resolver.resolve(&smtp.target, worker.next_seed());
     let outcome = if is_first {
-        let outcome = Timer::default().timeout_at(begun + FIRST_LOOKUP_TIMEOUT, Box::pin(lookup)).await;
+        let outcome = Timer::default().timeout_at(start + FIRST_LOOKUP_TIMEOUT, Box::pin(lookup)).await;
         let reason = || format!("no answer within {} s", FIRST_LOOKUP_TIMEOUT.as_secs());
         outcome.unwrap_or_else(|| Err(Unroutable::lookup_failed(&smtp.target.to_string(), &reason())))
     } else {
@@ -50,7 +50,7 @@ pub(crate) async fn deliver(worker: &Rc<RelayWorker>, slot: SlotGuard, smtp: &Sm
             }
             other => result = Some(other),
         }
-        let is_late = is_first && clock::now() > begun + FIRST_TRIAL_TIMEOUT;
+        let is_late = is_first && clock::now() > start + FIRST_TRIAL_TIMEOUT;
         if is_late
             || matches!(result, Some(ConnectionResult::Finished | ConnectionResult::Refused(_)))
             || delivery.is_reached()

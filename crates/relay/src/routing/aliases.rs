@@ -232,15 +232,15 @@ impl<'a> AliasParser<'a> {
             Some((local_part, Some(domain))) => qualified_key(&normalize_local_part(local_part), &Domain::new(domain)),
             Some((local_part, None)) => normalize_local_part(local_part).into_owned(),
             None => {
-                let what =
+                let message =
                     format!("{:?} is not a valid name; use something like sales, or sales@example.com", name.text);
-                return self.errors.push(name.error(what));
+                return self.errors.push(name.error(message));
             }
         };
         if let Some(earlier) = self.keys.get(key.as_str()) {
             let line = self.entries[*earlier].name.line;
-            let what = format!("the alias {} is already defined in line {line}; put all targets there", name.text);
-            return self.errors.push(name.error(what));
+            let message = format!("the alias {} is already defined in line {line}; put all targets there", name.text);
+            return self.errors.push(name.error(message));
         }
         if self.entries.len() >= MAX_ALIASES {
             return self.errors.push(name.error(format!("at most {MAX_ALIASES} aliases are possible")));
@@ -275,8 +275,8 @@ impl<'a> AliasParser<'a> {
         around: &AliasContext<'_>,
     ) -> Result<Box<[UnresolvedTarget]>, AliasError> {
         if entry.targets.is_empty() {
-            let what = format!("{} has no target; add one, or a dot to discard its mail", entry.name.text);
-            return Err(entry.name.error(what));
+            let message = format!("{} has no target; add one, or a dot to discard its mail", entry.name.text);
+            return Err(entry.name.error(message));
         }
         if entry.targets.len() > MAX_EXPANSION {
             return Err(entry.name.error(format!("{} has more than {MAX_EXPANSION} targets", entry.name.text)));
@@ -440,12 +440,12 @@ impl ExpansionCheck {
                 entries[*first].name.error(format!("aliases form a loop: {}", shown.join(" → ")))
             }
             ExpansionError::TooMany(number) => {
-                let what = format!("{} expands to more than {MAX_EXPANSION} recipients", name(&number));
-                entries[number].name.error(what)
+                let message = format!("{} expands to more than {MAX_EXPANSION} recipients", name(&number));
+                entries[number].name.error(message)
             }
             ExpansionError::TooDeep(number) => {
-                let what = format!("{} goes through a chain of more than {MAX_DEPTH} aliases", name(&number));
-                entries[number].name.error(what)
+                let message = format!("{} goes through a chain of more than {MAX_DEPTH} aliases", name(&number));
+                entries[number].name.error(message)
             }
         })
     }

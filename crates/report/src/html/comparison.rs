@@ -58,8 +58,8 @@ fn top(page: &ComparisonPage) -> String {
     let summary = page.summary();
     let sentence = page.outcome.as_ref().map_or(&summary, |(_, sentence)| sentence);
     let below = if page.outcome.is_some() { summary.as_str() } else { "" };
-    let refused = page.refused.iter().map(|line| format!("Refused: {line}"));
-    let mut remarks: Vec<String> = refused.chain(page.remarks.iter().cloned()).collect();
+    let refusals = page.refused.iter().map(|line| format!("Refused: {line}"));
+    let mut remarks: Vec<String> = refusals.chain(page.remarks.iter().cloned()).collect();
     if let Some(more) = remarks.len().checked_sub(MAX_REMARKS + 1) {
         remarks.truncate(MAX_REMARKS);
         remarks.push(format!("And {} more.", more + 1));

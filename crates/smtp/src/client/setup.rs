@@ -172,9 +172,9 @@ fn authenticate(
     core: &mut ClientCore,
     out: &mut Vec<u8>,
 ) -> ClientState {
-    let mut left = credentials.mechanisms.and(core.extensions.auth);
-    while let Some(mechanism) = left.strongest() {
-        left = left.without(mechanism);
+    let mut remaining = credentials.mechanisms.and(core.extensions.auth);
+    while let Some(mechanism) = remaining.strongest() {
+        remaining = remaining.without(mechanism);
         let Ok(exchange) = ClientExchange::new(mechanism, credentials, nonce) else { continue };
         let mut line = format!("AUTH {}", mechanism.name());
         let initial = exchange.initial().map(|response| format!(" {}\r\n", sasl::encode(response)));
