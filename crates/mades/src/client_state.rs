@@ -148,9 +148,9 @@ impl AmqpClientState {
     }
 
     /// Keeps the first bytes that the peer sent, because they show which protocol the peer speaks.
-    pub(crate) fn keep_first_bytes(&mut self, read: &[u8]) {
+    pub(crate) fn keep_first_bytes(&mut self, bytes: &[u8]) {
         let missing = 8usize.saturating_sub(self.first_bytes.len());
-        self.first_bytes.extend_from_slice(&read[..read.len().min(missing)]);
+        self.first_bytes.extend_from_slice(&bytes[..bytes.len().min(missing)]);
     }
 
     /// Adds the frames that are due to the output.

@@ -276,8 +276,8 @@ impl Clients {
     pub fn admit(self: &Arc<Self>, address: IpAddr, now: Duration) -> Result<Admission, ClientLimit> {
         let client = ClientKey::of(address);
         let mut table = self.shards.lock(&client);
-        let open = table.open.get(&client).copied().unwrap_or(0);
-        let is_full = self.limits.connections.is_some_and(|limit| open >= limit);
+        let open_count = table.open.get(&client).copied().unwrap_or(0);
+        let is_full = self.limits.connections.is_some_and(|limit| open_count >= limit);
         let outcome = if is_full {
             Err(ClientLimit::Connections)
         } else {
@@ -289,7 +289,7 @@ impl Clients {
             self.refuse(client, limit, times, now);
             return Err(limit);
         }
-        table.open.insert(client, open + 1);
+        table.open.insert(client, open_count + 1);
         self.connected.fetch_add(1, Ordering::Relaxed);
         Ok(Admission { clients: Arc::clone(self), client, has_rates: true })
     }

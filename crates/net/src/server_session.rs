@@ -141,12 +141,12 @@ impl<H: Handler> ServerSession<H> {
         }
     }
 
-    fn poll_linger(&mut self, latest: Duration, left: &mut usize) -> Poll<()> {
+    fn poll_linger(&mut self, latest: Duration, remaining: &mut usize) -> Poll<()> {
         let worker_buffers = self.worker_buffers.clone();
         worker_buffers.with(|buffers| {
             loop {
                 match self.stream.poll_discard(buffers.input.bytes()) {
-                    Poll::Ready(Ok(count @ 1..)) if count < *left => *left -= count,
+                    Poll::Ready(Ok(count @ 1..)) if count < *remaining => *remaining -= count,
                     Poll::Ready(_) => return Poll::Ready(()),
                     Poll::Pending => return self.timer.poll_due(Some(latest), clock::now()),
                 }

@@ -31,8 +31,8 @@ impl InheritedSockets {
         {
             bail!("LISTEN_FDS={count} is more than the limit of open files, {limit}; correct it, or unset it");
         }
-        let mut passed = ListenFd::from_env();
-        let sockets = (0..passed.len()).map(|number| take(&mut passed, number));
+        let mut descriptors = ListenFd::from_env();
+        let sockets = (0..descriptors.len()).map(|number| take(&mut descriptors, number));
         sockets.collect::<Result<Vec<_>>>().map(Self)
     }
 
@@ -56,13 +56,13 @@ impl InheritedSockets {
     }
 }
 
-fn take(passed: &mut ListenFd, number: usize) -> Result<(Endpoint, OwnedFd)> {
+fn take(descriptors: &mut ListenFd, number: usize) -> Result<(Endpoint, OwnedFd)> {
     let description = || format!("socket {number} of the service manager");
-    if let Ok(Some(listener)) = passed.take_tcp_listener(number) {
+    if let Ok(Some(listener)) = descriptors.take_tcp_listener(number) {
         let address = listener.local_addr().with_context(description)?;
         return Ok((address.into(), listener.into()));
     }
-    match passed.take_unix_listener(number) {
+    match descriptors.take_unix_listener(number) {
         Ok(Some(listener)) => Ok((Endpoint::Unix(path(&listener).with_context(description)?), listener.into())),
         Ok(None) => bail!("{} is missing", description()),
         Err(_) => bail!("{} is no listening stream socket of TCP or of the file system", description()),

@@ -102,12 +102,12 @@ impl RunRecorder {
 
     /// Adds the growth since the last tick to one second of the series: the second in the middle
     /// between the ticks. The workers only keep totals, so the exact seconds are unknown.
-    fn add_counts(&mut self, counted: [u64; 3], now: Duration) {
+    fn add_counts(&mut self, counts: [u64; 3], now: Duration) {
         let middle = now - (now - self.last_tick) / 2;
         let mut second = SecondTally::new(second_of(middle, self.began));
-        let before = std::mem::replace(&mut self.counted, counted);
+        let before = std::mem::replace(&mut self.counted, counts);
         [second.accepted, second.delivered, second.errors] =
-            std::array::from_fn(|index| counted[index].saturating_sub(before[index]));
+            std::array::from_fn(|index| counts[index].saturating_sub(before[index]));
         self.series.add(&second);
         self.series.reach(now);
         self.last_tick = now;

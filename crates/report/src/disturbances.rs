@@ -21,11 +21,11 @@ fn percent(share: f64) -> Option<String> {
     (share >= 0.000_5).then(|| format!("{:.1} %", share * 100.0))
 }
 
-fn queues(around: &Surroundings) -> Option<String> {
+fn queues(surroundings: &Surroundings) -> Option<String> {
     let counts = [
-        (around.listen_overflows, "listen queue overflows"),
-        (around.listen_drops, "dropped by listeners"),
-        (around.syn_drops, "SYNs dropped"),
+        (surroundings.listen_overflows, "listen queue overflows"),
+        (surroundings.listen_drops, "dropped by listeners"),
+        (surroundings.syn_drops, "SYNs dropped"),
     ];
     let some = counts.into_iter().filter_map(|(number, name)| Some((number.filter(|number| *number > 0)?, name)));
     let some: Vec<String> = some.map(|(number, name)| format!("{} {name}", count(number))).collect();

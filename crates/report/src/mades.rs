@@ -185,9 +185,9 @@ pub(crate) fn windows(mades: &Mades) -> Option<Section> {
             Cell::Figure(window.slowest_ms),
         ]);
     }
-    let what = "messages by the quarter-hour in which they were due; done is at the last stage";
+    let text = "messages by the quarter-hour in which they were due; done is at the last stage";
     let left_out = windows.len() - shown_windows.len();
-    let note = if left_out > 0 { format!("{what}; the worst, without {left_out} others") } else { what.to_owned() };
+    let note = if left_out > 0 { format!("{text}; the worst, without {left_out} others") } else { text.to_owned() };
     Section::figures("Windows", Some(note), table)
 }
 

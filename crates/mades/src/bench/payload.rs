@@ -221,10 +221,10 @@ impl Payloads {
         (length, room - length)
     }
 
-    fn checksum(&self, cut: usize, blanks: usize) -> u32 {
-        let at = cut / CHECKSUM_STRIDE;
+    fn checksum(&self, body_bytes: usize, blanks: usize) -> u32 {
+        let at = body_bytes / CHECKSUM_STRIDE;
         let mut sum = self.checksums[at];
-        sum.update(&self.body[at * CHECKSUM_STRIDE..cut]);
+        sum.update(&self.body[at * CHECKSUM_STRIDE..body_bytes]);
         sum.update(&vec![b' '; blanks]);
         sum.update(self.tail);
         sum.value()

@@ -103,11 +103,11 @@ fn events(
 
 /// Returns the results of the thresholds. The threshold that ended the run keeps the value that it
 /// had then.
-fn thresholds(record: &Record, run_state: &MadesRunState, missed: Option<&ThresholdRow>) -> Vec<ThresholdRow> {
+fn thresholds(record: &Record, run_state: &MadesRunState, missed_row: Option<&ThresholdRow>) -> Vec<ThresholdRow> {
     let options = &run_state.options;
     let evaluated = options.thresholds.iter().chain(&options.abort_on).map(|threshold| threshold.evaluate(record));
     let at_its_end =
-        |row: ThresholdRow| missed.filter(|missed| missed.expression == row.expression).cloned().unwrap_or(row);
+        |row: ThresholdRow| missed_row.filter(|missed| missed.expression == row.expression).cloned().unwrap_or(row);
     let shapes = options.market.iter().flat_map(|market| &market.shapes);
     let rows = record.mades.iter().filter_map(|mades| mades.market.as_ref()).flat_map(|market| &market.shapes);
     let of_shape = |(shape, row): (&MarketShape, &MadesShape)| {

@@ -152,11 +152,11 @@ pub(super) async fn maintain(side: BrokerSide, mut links: OpenLinks, run_state: 
     loop {
         let start = clock::now();
         let Err(error) = run_links(links, &run_state, &timer).await else { return };
-        let lost = clock::now();
+        let lost_at = clock::now();
         record_loss(&side, &run_state, &error);
         // A broker that ends each connection at once is tried more and more rarely, like a broker
         // that refuses connections.
-        if lost - start >= MAX_RECONNECT_DELAY {
+        if lost_at - start >= MAX_RECONNECT_DELAY {
             pause = Duration::ZERO;
         }
         let new_links = match error {
@@ -170,12 +170,12 @@ pub(super) async fn maintain(side: BrokerSide, mut links: OpenLinks, run_state: 
         match new_links {
             Some(new_links) => links = new_links,
             None => {
-                run_state.record_outage(side.name, lost, clock::now(), OutageEnd::Never, &error.to_string());
+                run_state.record_outage(side.name, lost_at, clock::now(), OutageEnd::Never, &error.to_string());
                 return;
             }
         }
         let reconnected_at = clock::now();
-        run_state.record_outage(side.name, lost, reconnected_at, OutageEnd::Reconnected, &error.to_string());
+        run_state.record_outage(side.name, lost_at, reconnected_at, OutageEnd::Reconnected, &error.to_string());
         run_state.tracker.borrow_mut().restart_silence(reconnected_at);
         run_state.room_notify.notify_one();
     }

@@ -240,12 +240,12 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
         record.mades.as_ref().and_then(|mades| mades.market.as_ref()).filter(|market| market.missed > 0)
     {
         let cause = if is_our_fault { Cause::RateNotOffered } else { Cause::RateMissed };
-        let due: u64 = market.windows.iter().map(|window| window.due).sum();
+        let due_count: u64 = market.windows.iter().map(|window| window.due).sum();
         let text = format!(
             "{} of {} that were due were never sent: there was no connection, or no room; see --max-in-transit and \
              --max-unsettled.",
             grouped(market.missed),
-            counted(due, "message")
+            counted(due_count, "message")
         );
         return Some(Reason::new(cause, text));
     }
@@ -280,10 +280,10 @@ fn notes(record: &Record, mades: &Mades) -> Vec<String> {
             notes.push(text());
         }
     };
-    let late: u64 = mades.stages.iter().map(|row| row.late).sum();
-    add(late, &|| {
+    let answers: u64 = mades.stages.iter().map(|row| row.late).sum();
+    add(answers, &|| {
         let limit = mades.timeout_s;
-        format!("{} came after the time-out of {limit} s: they count, but have no latency.", counted(late, "answer"))
+        format!("{} came after the time-out of {limit} s: they count, but have no latency.", counted(answers, "answer"))
     });
     if let Some(back) = &mades.acknowledgements {
         add(back.unknown, &|| {

@@ -137,9 +137,9 @@ impl BrokerSession {
             ConnectionEvent::MessageReceived { link, delivery, message, settled } => {
                 let Some(producer) = self.producers.get_mut(&link) else { return };
                 producer.last_bytes = message.bytes();
-                let put = self.queues.put(producer.queue, message, None);
+                let result = self.queues.put(producer.queue, message, None);
                 if !settled {
-                    let outcome = if put.is_ok() { DeliveryOutcome::Accepted } else { DeliveryOutcome::Released };
+                    let outcome = if result.is_ok() { DeliveryOutcome::Accepted } else { DeliveryOutcome::Released };
                     self.connection.settle(link, delivery, outcome);
                 }
             }

@@ -47,7 +47,7 @@ pub(crate) fn serve(address: SocketAddr, relay: &Arc<RunningRelay>) -> Result<So
     })
 }
 
-async fn get_metrics(State(relay): State<Arc<RunningRelay>>, http: Arc<HttpCounters>, began: Duration) -> Response {
+async fn get_metrics(State(relay): State<Arc<RunningRelay>>, http: Arc<HttpCounters>, start: Duration) -> Response {
     let reply = tokio::task::spawn_blocking(move || {
         let stats = collect_queue_stats(&relay)?;
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -77,7 +77,7 @@ async fn get_metrics(State(relay): State<Arc<RunningRelay>>, http: Arc<HttpCount
             untrusted: untrusted_clients(&relay),
             has_failed: relay.context.has_failed(),
             hostname: &relay.context.config().hostname,
-            uptime_s: clock::now().saturating_sub(began).as_secs_f64(),
+            uptime_s: clock::now().saturating_sub(start).as_secs_f64(),
         }))
     });
     match reply.await {

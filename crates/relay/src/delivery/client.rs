@@ -273,10 +273,10 @@ impl SmtpDelivery {
     }
 
     /// Returns the connection to the queue manager.
-    pub(crate) fn finish(mut self, left: ConnectionResult) {
+    pub(crate) fn finish(mut self, result: ConnectionResult) {
         self.waiter.cancel();
         let slot = self.slot.take().expect("it is given back once");
-        let closing = match left {
+        let closing = match result {
             ConnectionResult::Refused(refusal) | ConnectionResult::Loop(refusal) => {
                 return fail_all(&self.worker, slot, &refusal);
             }

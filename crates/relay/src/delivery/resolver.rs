@@ -105,16 +105,16 @@ pub(crate) fn order_hosts(
     if exchangers.is_empty() {
         return Ok(vec![(0, domain.to_owned())]);
     }
-    let named = exchangers
+    let ranked_hosts = exchangers
         .iter()
         .map(|exchanger| (exchanger.preference, Domain::new(exchanger.host.trim_end_matches('.')).to_string()));
-    let mut hosts: Vec<(u16, String)> = named.filter(|(_, host)| !host.is_empty()).collect();
+    let mut hosts: Vec<(u16, String)> = ranked_hosts.filter(|(_, host)| !host.is_empty()).collect();
     if hosts.is_empty() {
         return Err(Unroutable::TakesNoMail(domain.to_owned()));
     }
     let own_name = Domain::new(own_name.trim_end_matches('.'));
-    let own = hosts.iter().filter(|(_, host)| **host == *own_name).map(|(preference, _)| *preference).min();
-    hosts.retain(|(preference, _)| own.is_none_or(|own| *preference < own));
+    let own_preference = hosts.iter().filter(|(_, host)| **host == *own_name).map(|(preference, _)| *preference).min();
+    hosts.retain(|(preference, _)| own_preference.is_none_or(|own| *preference < own));
     if hosts.is_empty() {
         return Err(Unroutable::Loop(domain.to_owned()));
     }
@@ -154,11 +154,11 @@ fn reachable(servers: Vec<MailServer>, reach: DeliveryScope) -> Result<Vec<MailS
     let public = servers.iter().map(|one| one.address.ip()).find(|ip| !is_local_address(*ip));
     let mut seen = HashSet::new();
     let may = |one: &MailServer| reach == DeliveryScope::Anywhere || is_local_address(one.address.ip());
-    let near: Vec<_> =
+    let reachable_servers: Vec<_> =
         servers.into_iter().filter(|one| may(one) && seen.insert(one.address)).take(MAX_ADDRESSES).collect();
-    match (near.is_empty(), public) {
+    match (reachable_servers.is_empty(), public) {
         (true, Some(public)) => Err(Unroutable::Public(public)),
-        _ => Ok(near),
+        _ => Ok(reachable_servers),
     }
 }
 

@@ -80,8 +80,8 @@ fn describe_next_step(action: DsnAction) -> Cow<'static, str> {
 /// Writes a recipient, the server's reply, and the meaning of the reply.
 fn write_recipient(recipient: &DsnRecipient<'_>, out: &mut String) {
     let address = text::sanitize(recipient.address, Charset::Utf8);
-    let written = original_address(recipient).map(|original| format!(" (you wrote to {original})"));
-    text::fold(&format!("<{address}>{}", written.unwrap_or_default()), "  ", "    ", out);
+    let note = original_address(recipient).map(|original| format!(" (you wrote to {original})"));
+    text::fold(&format!("<{address}>{}", note.unwrap_or_default()), "  ", "    ", out);
     let text = text::sanitize(recipient.text, Charset::Utf8);
     match (recipient.remote_mta, recipient.code) {
         (Some(remote), Some(code)) => {

@@ -88,9 +88,9 @@ impl Aliases {
                 message: format!("it is longer than {MAX_FILE_BYTES} bytes"),
             }]);
         }
-        let mut reading = AliasParser::default();
-        text.lines().enumerate().for_each(|(number, line)| reading.parse_line(number + 1, line));
-        reading.finish(surroundings)
+        let mut parser = AliasParser::default();
+        text.lines().enumerate().for_each(|(number, line)| parser.parse_line(number + 1, line));
+        parser.finish(surroundings)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -106,7 +106,7 @@ impl Aliases {
         }
         let first = find(&self.keys, &name, domain)?;
         let mut seen = HashSet::new();
-        let mut meant = Vec::new();
+        let mut targets = Vec::new();
         let mut open = vec![(first, domain)];
         while let Some((number, domain)) = open.pop() {
             for target in self.targets[number].iter() {
@@ -115,13 +115,13 @@ impl Aliases {
                     target => {
                         let address = target.resolve(domain);
                         if seen.insert(address.clone()) {
-                            meant.push(address);
+                            targets.push(address);
                         }
                     }
                 }
             }
         }
-        Some(meant)
+        Some(targets)
     }
 }
 
@@ -436,8 +436,8 @@ impl ExpansionCheck {
         Some(match self.error? {
             ExpansionError::Loop(circle) => {
                 let first = circle.first()?;
-                let shown: Vec<&str> = circle.iter().take(10).chain([first]).map(name).collect();
-                entries[*first].name.error(format!("aliases form a loop: {}", shown.join(" → ")))
+                let names: Vec<&str> = circle.iter().take(10).chain([first]).map(name).collect();
+                entries[*first].name.error(format!("aliases form a loop: {}", names.join(" → ")))
             }
             ExpansionError::TooMany(number) => {
                 let message = format!("{} expands to more than {MAX_EXPANSION} recipients", name(&number));

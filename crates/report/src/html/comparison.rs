@@ -127,9 +127,9 @@ fn runs(page: &ComparisonPage) -> Option<PagePart> {
         if page.figures[..place].iter().any(|other| other.name == figure.name) {
             continue;
         }
-        let same = page.figures.iter().filter(|other| other.name == figure.name && other.side < STYLES.len());
+        let same_figures = page.figures.iter().filter(|other| other.name == figure.name && other.side < STYLES.len());
         let mut values: Vec<(usize, &[f64])> = vec![(0, &figure.reference_values)];
-        values.extend(same.map(|figure| (figure.side, figure.values.as_slice())));
+        values.extend(same_figures.map(|figure| (figure.side, figure.values.as_slice())));
         drawn.extend(values_figure(page, &figure.name, &values));
     }
     let names = page.sides.iter().zip(&STYLES).map(|(side, style)| (side.name.as_str(), style.median.colour));

@@ -133,8 +133,8 @@ fn longest(message: &SlowMessage, record: &Record) -> String {
     named.collect::<Vec<_>>().join(" · ")
 }
 
-fn recipients(named: &[String], count: u32) -> String {
-    let shown: Vec<&str> = named.iter().take(MAX_RECIPIENTS).map(String::as_str).collect();
+fn recipients(names: &[String], count: u32) -> String {
+    let shown: Vec<&str> = names.iter().take(MAX_RECIPIENTS).map(String::as_str).collect();
     let count = usize::try_from(count).unwrap_or(usize::MAX).max(shown.len());
     match count.saturating_sub(shown.len()) {
         0 => shown.join(", "),
