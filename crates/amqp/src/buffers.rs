@@ -64,17 +64,17 @@ impl EncodedMessage {
         }
     }
 
-    /// Removes and returns the first bytes, at most `most`.
-    pub fn cut(&mut self, most: usize) -> Self {
+    /// Removes and returns the first bytes, at most `limit`.
+    pub fn cut(&mut self, limit: usize) -> Self {
         let mut first = Self::default();
-        let mut taken = 0;
-        while first.bytes < most && taken < self.pieces.len() {
-            let piece = &mut self.pieces[taken];
-            let part = piece.split_to(piece.len().min(most - first.bytes));
-            taken += usize::from(piece.is_empty());
+        let mut piece_count = 0;
+        while first.bytes < limit && piece_count < self.pieces.len() {
+            let piece = &mut self.pieces[piece_count];
+            let part = piece.split_to(piece.len().min(limit - first.bytes));
+            piece_count += usize::from(piece.is_empty());
             first.push(part);
         }
-        self.pieces.drain(..taken);
+        self.pieces.drain(..piece_count);
         self.bytes -= first.bytes;
         first
     }
@@ -204,14 +204,14 @@ mod tests {
         }
 
         #[test]
-        fn what_is_cut_is_what_was_there(lengths in proptest::collection::vec(0usize..300, 0..6), most in 1usize..200) {
+        fn what_is_cut_is_what_was_there(lengths in proptest::collection::vec(0usize..300, 0..6), max in 1usize..200) {
             let whole = message(&lengths).whole();
             let mut rest = message(&lengths);
             let mut parts = Vec::new();
             while rest.bytes() > 0 {
-                let part = rest.cut(most);
-                prop_assert!(part.bytes() <= most && part.bytes() == part.whole().len());
-                prop_assert!(part.bytes() == most || rest.bytes() == 0);
+                let part = rest.cut(max);
+                prop_assert!(part.bytes() <= max && part.bytes() == part.whole().len());
+                prop_assert!(part.bytes() == max || rest.bytes() == 0);
                 parts.extend_from_slice(&part.whole());
             }
             prop_assert_eq!(&parts[..], &whole[..]);

@@ -96,17 +96,17 @@ impl<'a> Reader<'a> {
     }
 
     fn take(&mut self, length: usize) -> Result<&'a [u8], DecodeError> {
-        let (taken, rest) = self.rest.split_at_checked(length).ok_or(DecodeError::Truncated)?;
+        let (bytes, rest) = self.rest.split_at_checked(length).ok_or(DecodeError::Truncated)?;
         self.rest = rest;
-        Ok(taken)
+        Ok(bytes)
     }
 
     fn octet(&mut self) -> Result<u8, DecodeError> {
-        self.take(1).map(|taken| taken[0])
+        self.take(1).map(|octets| octets[0])
     }
 
     fn length(&mut self, width: usize) -> Result<usize, DecodeError> {
-        self.take(width).map(|taken| number(taken) as usize)
+        self.take(width).map(|octets| number(octets) as usize)
     }
 
     /// Reads the next value from the input.
@@ -624,7 +624,7 @@ mod tests {
 
     #[test]
     fn what_is_no_value_is_said_to_be_none() {
-        for (octets, why) in [
+        for (octets, error) in [
             (&[][..], DecodeError::Truncated),
             (&[0x70, 1, 2][..], DecodeError::Truncated),
             (&[0xa1, 5, b'a'][..], DecodeError::Truncated),
@@ -635,7 +635,7 @@ mod tests {
             (&[0x00, 0x53, 1, 0x00, 0x53, 1, 0x40][..], DecodeError::NoSuchType(0)),
             (&[0x13][..], DecodeError::NoSuchType(0x13)),
         ] {
-            assert_eq!(Reader::new(octets).value(), Err(why), "{octets:x?}");
+            assert_eq!(Reader::new(octets).value(), Err(error), "{octets:x?}");
         }
     }
 

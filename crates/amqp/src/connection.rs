@@ -515,14 +515,14 @@ impl<T> AmqpConnection<T> {
     /// that the frame is dropped.
     fn local_channel(&mut self, remote: u16, performative: &Performative<'_>) -> Result<Option<u16>, ConnectionError> {
         check_channel(remote)?;
-        let found = match self.role {
+        let entry = match self.role {
             ConnectionRole::Server(_) => self.sessions.get_mut(&remote).map(|session| (remote, session)),
             ConnectionRole::Client(_) => {
                 let mut sessions = self.sessions.iter_mut().map(|(channel, session)| (*channel, session));
                 sessions.find(|(_, session)| session.remote_channel == Some(remote))
             }
         };
-        let (channel, session) = found.ok_or(Violation::not_allowed("a frame of a session that was not begun"))?;
+        let (channel, session) = entry.ok_or(Violation::not_allowed("a frame of a session that was not begun"))?;
         match performative {
             _ if !session.end_sent => Ok(Some(channel)),
             Performative::End { .. } => Ok(Some(channel)),
@@ -734,8 +734,8 @@ impl<T> AmqpConnection<T> {
 
     /// Refuses a link that the peer asks for: detaches it, and tells the peer the reason.
     /// `Detached` follows when the peer has answered.
-    pub fn refuse(&mut self, id: LinkId, condition: &str, why: &str) {
-        self.send_detach(id, Some((condition, why)));
+    pub fn refuse(&mut self, id: LinkId, condition: &str, reason: &str) {
+        self.send_detach(id, Some((condition, reason)));
     }
 
     /// Detaches a link from our side and returns it. Returns `None` if it is already detached.
@@ -862,8 +862,8 @@ impl<T> AmqpConnection<T> {
                 let credit = link.credit.saturating_add(1);
                 self.grant(id, credit);
             } else if self.incomplete_bytes() > max_incomplete_bytes {
-                let why = "too many bytes of incomplete messages";
-                return Err(FrameError::Link(id, Violation::new(Violation::RESOURCE_LIMIT, why)));
+                let reason = "too many bytes of incomplete messages";
+                return Err(FrameError::Link(id, Violation::new(Violation::RESOURCE_LIMIT, reason)));
             }
         }
         if low && let Some(session) = self.sessions.get_mut(&channel) {
@@ -1211,9 +1211,9 @@ impl LinkState {
         let mut delivery = match self.incomplete.take() {
             Some(begun) => begun.continued_by(transfer)?,
             None => {
-                let left = if self.credit > 0 { &mut self.credit } else { &mut self.tolerance };
+                let allowance = if self.credit > 0 { &mut self.credit } else { &mut self.tolerance };
                 let beyond = Violation::new("amqp:link:transfer-limit-exceeded", "a transfer beyond the link's credit");
-                *left = left.checked_sub(1).ok_or(beyond)?;
+                *allowance = allowance.checked_sub(1).ok_or(beyond)?;
                 self.delivery_count = self.delivery_count.wrapping_add(1);
                 IncompleteDelivery::begin(transfer)?
             }
@@ -1330,7 +1330,7 @@ impl<T> Session<T> {
     /// the number of the delivery, and whether it is settled. Only the first frame contains them.
     fn write_transfers(
         &mut self,
-        (out, most): (&mut OutputBuffer, u32),
+        (out, max_frame_bytes): (&mut OutputBuffer, u32),
         id: LinkId,
         head: Option<(u32, bool)>,
         mut rest: EncodedMessage,
@@ -1342,7 +1342,7 @@ impl<T> Session<T> {
                 return;
             }
             self.count_transfer();
-            let room = most as usize - HEADER_BYTES - MAX_TRANSFER_BYTES;
+            let room = max_frame_bytes as usize - HEADER_BYTES - MAX_TRANSFER_BYTES;
             let part = if rest.bytes() > room { rest.cut(room) } else { std::mem::take(&mut rest) };
             let more = rest.bytes() > 0;
             let start = frame::begin(out.tail(), Layer::Amqp, id.channel);
@@ -1377,7 +1377,7 @@ fn write_transfer(out: &mut Writer<'_>, handle: u32, head: Option<(u32, bool)>, 
 
 /// Answers an attach. Source and target are as the peer requested them, or empty to announce a
 /// detach (AMQP 1.0 §2.6.3).
-fn write_attach(out: &mut Vec<u8>, channel: u16, attach: &Attach<'_>, max_message_bytes: u64, found: bool) {
+fn write_attach(out: &mut Vec<u8>, channel: u16, attach: &Attach<'_>, max_message_bytes: u64, is_found: bool) {
     let ours = match attach.role {
         LinkRole::Sender => LinkRole::Receiver,
         LinkRole::Receiver => LinkRole::Sender,
@@ -1390,7 +1390,7 @@ fn write_attach(out: &mut Vec<u8>, channel: u16, attach: &Attach<'_>, max_messag
             fields.ubyte(attach.sender_settle_mode.min(2));
             fields.ubyte(0); // rcv-settle-mode: first
             for terminus in [attach.source, attach.target] {
-                match terminus.filter(|_| found) {
+                match terminus.filter(|_| is_found) {
                     Some(terminus) => fields.raw(terminus.octets()),
                     None => fields.null(),
                 }
@@ -1524,8 +1524,8 @@ mod tests {
     fn opened(then: &[Vec<u8>]) -> TestConnection {
         let mut connection = new_connection();
         feed(&mut connection, &[open(), begin(1000), then.concat()].concat()).unwrap();
-        let said = connection.output.remaining();
-        connection.output.advance(said);
+        let length = connection.output.remaining();
+        connection.output.advance(length);
         connection
     }
 
@@ -1534,13 +1534,13 @@ mod tests {
         connection.write_dispositions();
         let length = connection.output.remaining();
         let mut octets = BytesMut::from(&connection.output.copy_to_bytes(length)[..]);
-        let mut said = Vec::new();
+        let mut frames = Vec::new();
         while let Some(frame) = frame::decode(&mut octets, 1 << 20).unwrap() {
             let mut reader = Reader::new(&frame.body);
-            said.push((reader.value().unwrap().descriptor().unwrap(), reader.rest().len()));
+            frames.push((reader.value().unwrap().descriptor().unwrap(), reader.rest().len()));
         }
         assert!(octets.is_empty());
-        said
+        frames
     }
 
     const LINK: LinkId = LinkId { channel: 0, handle: 1 };
@@ -1645,9 +1645,9 @@ mod tests {
         let mut connection = opened(&[attach(1, LinkRole::Receiver, "q"), flow(u32::MAX, 1, u32::MAX)]);
         connection.sessions.get_mut(&0).unwrap().next_delivery = i64::from(u32::MAX) - 1;
         (0..4).for_each(|number| connection.send(LINK, EncodedMessage::from(vec![1]), number));
-        let heard = feed(&mut connection, &settled(u32::MAX, 0, DeliveryOutcome::Accepted)).unwrap();
+        let events = feed(&mut connection, &settled(u32::MAX, 0, DeliveryOutcome::Accepted)).unwrap();
         assert_eq!(
-            heard,
+            events,
             [1, 2].map(|sent| ConnectionEvent::Settled { sent, outcome: DeliveryOutcome::Accepted, error: None })
         );
         assert_eq!(connection.take_unsettled(), [0, 3]);
@@ -2071,7 +2071,7 @@ mod tests {
             let whole = feed(&mut new_connection(), &octets).unwrap();
             let mut connection = new_connection();
             let mut input = BytesMut::new();
-            let mut heard = Vec::new();
+            let mut events = Vec::new();
             let mut rest = &octets[..];
             for cut in cuts.iter().cycle() {
                 let (piece, left) = rest.split_at(rest.len().min(*cut));
@@ -2081,14 +2081,14 @@ mod tests {
                         connection.accept(*link);
                         connection.grant(*link, 10);
                     }
-                    heard.push(event);
+                    events.push(event);
                 }
                 rest = left;
                 if rest.is_empty() {
                     break;
                 }
             }
-            prop_assert_eq!(heard, whole);
+            prop_assert_eq!(events, whole);
         }
 
         #[test]

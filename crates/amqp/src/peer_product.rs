@@ -54,7 +54,7 @@ mod tests {
         };
         assert_eq!(product(|_| {}), of("", ""));
         let long = "x".repeat(1000);
-        let said = product(|entries| {
+        let product_text = product(|entries| {
             entries.symbol("product");
             entries.string("a\nbroker");
             entries.symbol("other");
@@ -62,7 +62,7 @@ mod tests {
             entries.symbol("version");
             entries.string(&long);
         });
-        assert_eq!(said, of("a broker", &long[..MAX_TEXT_CHARACTERS]));
+        assert_eq!(product_text, of("a broker", &long[..MAX_TEXT_CHARACTERS]));
         let half = product(|entries| entries.symbol("product"));
         assert_eq!(half, Err(DecodeError::Expected("a key and its value")));
         assert_eq!(read("broker".to_owned(), None), of("", ""));

@@ -261,10 +261,10 @@ mod tests {
 
     #[test]
     fn an_outcome_that_is_not_ok_lets_nobody_in() {
-        for (code, why) in [(1, LoginError::Rejected), (2, LoginError::Rejected), (4, LoginError::Unavailable)] {
+        for (code, error) in [(1, LoginError::Rejected), (2, LoginError::Rejected), (4, LoginError::Unavailable)] {
             let mut client = plain();
             client.read(&offer(&["PLAIN"]), &mut Vec::new()).unwrap();
-            assert_eq!(client.read(&outcome(code, b""), &mut Vec::new()), Err(why));
+            assert_eq!(client.read(&outcome(code, b""), &mut Vec::new()), Err(error));
         }
         let out_of_turn = plain().read(&outcome(0, b""), &mut Vec::new());
         assert!(matches!(out_of_turn, Err(LoginError::Malformed(_))), "{out_of_turn:?}");

@@ -40,7 +40,7 @@ fn a_servers_conversation_is_heard_to_its_end() {
 
 #[test]
 fn a_clients_conversation_is_heard_to_its_end() {
-    let mut found = Vec::new();
+    let mut names = Vec::new();
     for (name, octets) in seeds("amqp_client") {
         let mut client = FuzzClient::new(login(octets[octets.len() - 1]), 1000);
         client.feed(&octets[..octets.len() - 1]);
@@ -63,7 +63,7 @@ fn a_clients_conversation_is_heard_to_its_end() {
             other => panic!("a seed that nobody expects: {other}"),
         };
         assert!(has(&outcome, expected), "{name}: {:?}", outcome.events);
-        found.push(name);
+        names.push(name);
     }
-    assert_eq!(found.len(), 9, "{found:?}");
+    assert_eq!(names.len(), 9, "{names:?}");
 }

@@ -177,8 +177,8 @@ mod tests {
     }
 
     /// Sends pieces of these lengths, and reads each echo before sending the next piece. Counts
-    /// itself in `heard` at the end.
-    async fn talk(descriptor: OwnedFd, lengths: Vec<usize>, salt: usize, heard: Rc<RefCell<usize>>) {
+    /// itself in `count` at the end.
+    async fn talk(descriptor: OwnedFd, lengths: Vec<usize>, salt: usize, count: Rc<RefCell<usize>>) {
         let socket = Socket::from_accepted(descriptor).expect("watched");
         let mut room = vec![0; 8192];
         for (number, length) in lengths.into_iter().enumerate() {
@@ -186,13 +186,13 @@ mod tests {
             let back = exchange(&socket, &piece, &mut room).await;
             assert_eq!(back, piece);
         }
-        *heard.borrow_mut() += 1;
+        *count.borrow_mut() += 1;
     }
 
     /// Runs one connection per list of lengths, all on the same loop. Returns how many completed.
     fn conversations(lists: Vec<Vec<usize>>, room: usize) -> usize {
-        let heard = Rc::new(RefCell::new(0));
-        let count = Rc::clone(&heard);
+        let message_count = Rc::new(RefCell::new(0));
+        let count = Rc::clone(&message_count);
         Reactor::run(WorkerOptions::default(), async move {
             let all = lists.len();
             for (salt, lengths) in lists.into_iter().enumerate() {
@@ -209,7 +209,7 @@ mod tests {
             }
         })
         .expect("a loop");
-        *heard.borrow()
+        *message_count.borrow()
     }
 
     proptest! {
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn what_was_said_last_is_written_though_its_session_ended() {
         let (one, other) = pair();
-        let heard = Reactor::run(WorkerOptions::default(), async move {
+        let replies = Reactor::run(WorkerOptions::default(), async move {
             Reactor::current().spawn(async move {
                 let socket = Socket::from_accepted(one).expect("watched");
                 write_all(&socket, b"221 Bye\r\n").await;
@@ -252,7 +252,7 @@ mod tests {
             let count = socket.read(&mut room).await.expect("read");
             (room[..count].to_vec(), socket.read(&mut room).await.expect("read"))
         });
-        assert_eq!(heard.expect("a loop"), (b"221 Bye\r\n".to_vec(), 0));
+        assert_eq!(replies.expect("a loop"), (b"221 Bye\r\n".to_vec(), 0));
     }
 
     #[test]

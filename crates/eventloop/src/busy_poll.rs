@@ -99,7 +99,7 @@ mod tests {
             "18446744073709551615ms",
             "½us",
         ] {
-            assert!(text.parse::<BusyPoll>().is_err_and(|why| why.starts_with(text)), "{text}");
+            assert!(text.parse::<BusyPoll>().is_err_and(|error| error.starts_with(text)), "{text}");
         }
     }
 }

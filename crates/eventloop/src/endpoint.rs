@@ -44,7 +44,7 @@ impl Endpoint {
         if host.is_empty() {
             return Err(invalid(format!("{text:?} has no host; write 127.0.0.1:{port} for this one")));
         }
-        let unknown = |why: &str| io::Error::new(io::ErrorKind::NotFound, format!("unknown host {host:?}{why}"));
+        let unknown = |detail: &str| io::Error::new(io::ErrorKind::NotFound, format!("unknown host {host:?}{detail}"));
         let addresses = (host, port).to_socket_addrs().map_err(|error| match error.raw_os_error() {
             // For example, there are no more file descriptors. The host may well exist.
             Some(_) => error,
@@ -96,10 +96,10 @@ impl Endpoint {
         if !text.contains(':') {
             return Err(format!("{text:?} has no port; {EXAMPLE}"));
         }
-        let wrong = || format!("{text:?} is not a valid HOST:PORT; {EXAMPLE}");
-        let Some((host, Some(port))) = Self::split_port(text) else { return Err(wrong()) };
+        let error = || format!("{text:?} is not a valid HOST:PORT; {EXAMPLE}");
+        let Some((host, Some(port))) = Self::split_port(text) else { return Err(error()) };
         if host.ends_with(':') || host.contains("//") {
-            return Err(wrong());
+            return Err(error());
         }
         let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
         let Some(port) = port.parse().ok().filter(|_| is_number) else {
@@ -108,9 +108,9 @@ impl Endpoint {
         };
         match (text.starts_with('['), host.parse::<Ipv6Addr>().is_ok()) {
             (true, true) => Ok((host, port)),
-            (true, false) => Err(wrong()),
+            (true, false) => Err(error()),
             (false, true) => Err(format!("{text:?}: write an IPv6 address in brackets: [{host}]:{port}")),
-            (false, false) if host.contains(['[', ']', ':', '/']) || host.contains(char::is_whitespace) => Err(wrong()),
+            (false, false) if host.contains(['[', ']', ':', '/']) || host.contains(char::is_whitespace) => Err(error()),
             (false, false) => Ok((host, port)),
         }
     }
@@ -132,8 +132,8 @@ impl Endpoint {
     }
 }
 
-fn invalid(why: String) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, why)
+fn invalid(reason: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, reason)
 }
 
 impl From<SocketAddr> for Endpoint {
@@ -185,11 +185,11 @@ mod tests {
             ("smtp://a:25", "is not a valid HOST:PORT"),
             ("1:2:3:4:5:6:7:8:25", "write an IPv6 address in brackets"),
         ] {
-            let why = Endpoint::host_and_port(text).expect_err(text);
-            assert!(why.contains(cause), "{text}: {why}");
+            let error = Endpoint::host_and_port(text).expect_err(text);
+            assert!(error.contains(cause), "{text}: {error}");
         }
-        let why = Endpoint::resolve("nosuch.invalid:25").unwrap_err().to_string();
-        assert_eq!(why, "unknown host \"nosuch.invalid\"");
+        let error = Endpoint::resolve("nosuch.invalid:25").unwrap_err().to_string();
+        assert_eq!(error, "unknown host \"nosuch.invalid\"");
     }
 
     proptest! {

@@ -84,7 +84,7 @@ pub fn adopt(socket: &OwnedFd, endpoint: &Endpoint) -> io::Result<()> {
 fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
     // A killed server leaves its socket behind, and connecting to it is refused. Connecting to any
     // other file is refused as well, so remove the file only if it is a socket.
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     if is_socket && try_connect(path) == Err(Errno::CONNREFUSED) {
         std::fs::remove_file(path)?;
     }

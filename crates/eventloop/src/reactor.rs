@@ -158,10 +158,10 @@ impl IoSource {
     fn fill_read_ahead(&mut self, read_ahead: &mut ReadAhead) {
         let Some(descriptor) = &self.descriptor else { return };
         let room = read_ahead.room();
-        let most = room.len();
+        let room_bytes = room.len();
         self.buffered = match retry_on_intr(|| recv(descriptor, &mut *room, RecvFlags::empty())) {
             Ok((_, count)) => {
-                self.comes_in_bulk = count == most;
+                self.comes_in_bulk = count == room_bytes;
                 self.readable = self.ended || self.comes_in_bulk;
                 Some(BufferedRead::Read(read_ahead.read(count)))
             }
@@ -384,13 +384,13 @@ impl Reactor {
         if !events.is_empty() {
             return Ok(true);
         }
-        let began = clock::now();
+        let start = clock::now();
         loop {
             self.take_events(events, Some(&AT_ONCE))?;
             let now = clock::now();
             let has_found = !events.is_empty() || self.wake_queue.has_woken();
-            if has_found || now - began >= limit {
-                busy_poll::add_look(now - began, limit);
+            if has_found || now - start >= limit {
+                busy_poll::add_look(now - start, limit);
                 return Ok(has_found);
             }
         }
@@ -576,12 +576,12 @@ impl Reactor {
         if !source.readable && source.buffered.is_none() && !source.has_kept_input() {
             return false;
         }
-        let left = self.budget.get();
-        if left == 0 {
+        let remaining = self.budget.get();
+        if remaining == 0 {
             self.poll_again();
             return false;
         }
-        self.budget.set(left - 1);
+        self.budget.set(remaining - 1);
         true
     }
 

@@ -205,9 +205,9 @@ impl<'o> StateClient<'o> {
     }
 
     fn grant_credit(&mut self) {
-        let most = self.options.window.max(200);
-        if let Some(link) = self.from.filter(|link| self.connection.credit(*link) <= most / 2) {
-            self.connection.grant(link, most);
+        let max_credit = self.options.window.max(200);
+        if let Some(link) = self.from.filter(|link| self.connection.credit(*link) <= max_credit / 2) {
+            self.connection.grant(link, max_credit);
         }
     }
 

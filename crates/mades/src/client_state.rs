@@ -148,9 +148,9 @@ impl AmqpClientState {
     }
 
     /// Keeps the first bytes that the peer sent, because they show which protocol the peer speaks.
-    pub(crate) fn keep_first_bytes(&mut self, read: &[u8]) {
+    pub(crate) fn keep_first_bytes(&mut self, bytes: &[u8]) {
         let missing = 8usize.saturating_sub(self.first_bytes.len());
-        self.first_bytes.extend_from_slice(&read[..read.len().min(missing)]);
+        self.first_bytes.extend_from_slice(&bytes[..bytes.len().min(missing)]);
     }
 
     /// Adds the frames that are due to the output.
@@ -232,11 +232,11 @@ impl SharedClient {
             ConnectionEvent::CreditChanged => state.wake_senders(),
             ConnectionEvent::Drained { .. } | ConnectionEvent::Ended { .. } => {}
             ConnectionEvent::Detached { link, unsettled, scope, error } => {
-                let why = match state.slot(link) {
+                let failure = match state.slot(link) {
                     Some(slot) => detached(slot, scope, error.as_ref()),
                     None => Error::Lost { why: "the link has ended".to_owned() },
                 };
-                unsettled.into_iter().for_each(|sent| drop(sent.send(Err(why.clone()))));
+                unsettled.into_iter().for_each(|sent| drop(sent.send(Err(failure.clone()))));
             }
             ConnectionEvent::Closed { error } => {
                 state.is_close_answered = state.is_closing && error.is_none();
@@ -514,7 +514,7 @@ fn grant_credit(state: &mut AmqpClientState, id: LinkId) {
 }
 
 fn detached(slot: &mut LinkSlot, scope: Scope, error: Option<&EndError>) -> Error {
-    let why = match (&slot.phase, error) {
+    let error = match (&slot.phase, error) {
         (LinkPhase::Detached(first), _) => first.clone(),
         (_, Some(EndError::Violation(violation))) => {
             error::of_violation(&slot.queue, slot.message_limit, scope, violation)
@@ -529,7 +529,7 @@ fn detached(slot: &mut LinkSlot, scope: Scope, error: Option<&EndError>) -> Erro
             Error::Detached { queue: slot.queue.to_string(), scope, why: "no reason was given".to_owned() }
         }
     };
-    slot.phase = LinkPhase::Detached(why.clone());
+    slot.phase = LinkPhase::Detached(error.clone());
     slot.wake();
-    why
+    error
 }

@@ -38,9 +38,9 @@ impl Connection {
         let client = SharedClient::new(Arc::clone(&broker), login);
         tokio::spawn(driver::drive(Arc::clone(&client), stream, broker.idle_timeout));
         let connection = Self { client, broker, links: 0 };
-        let opened = tokio::time::timeout(connection.broker.step_timeout, connection.client.opened()).await;
-        match opened {
-            Ok(opened) => opened.map(|()| connection),
+        let result = tokio::time::timeout(connection.broker.step_timeout, connection.client.opened()).await;
+        match result {
+            Ok(result) => result.map(|()| connection),
             Err(_) => Err(connection.client.time_out_open(connection.broker.timed_out("the AMQP handshake"))),
         }
     }
@@ -99,7 +99,7 @@ impl Connection {
         let limit = self.broker.close_timeout();
         match tokio::time::timeout(limit, self.client.ended()).await {
             Ok(_) if self.client.is_close_answered() => Ok(()),
-            Ok(why) => Err(why),
+            Ok(error) => Err(error),
             Err(_) => Err(Error::TimedOut {
                 address: self.broker.url.address(),
                 what: "closing the connection",

@@ -85,8 +85,8 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
         let mut state = client.state();
         state.set_driver(context);
         state.prepare_output();
-        let written = self.write(&mut state, context);
-        if let Err(error) = written {
+        let outcome = self.write(&mut state, context);
+        if let Err(error) = outcome {
             client.end(&mut state, &ConnectionFailure::Io(error));
             return Poll::Ready(());
         }

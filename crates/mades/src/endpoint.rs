@@ -141,9 +141,9 @@ impl EndpointRunner {
         let queues = match options.backend {
             QueueBackend::Embedded(queues) => EndpointQueues::Embedded(EmbeddedQueues::open(queues, &options.names)?),
             QueueBackend::Brokers { .. } if options.plan.received_on == ReceivedOn::Consume => {
-                let why = "received-on consume requires --embedded: a broker does not report when the receiver took a \
+                let text = "received-on consume requires --embedded: a broker does not report when the receiver took a \
                            message";
-                return Err(EndpointError::Plan(why.to_owned()));
+                return Err(EndpointError::Plan(text.to_owned()));
             }
             QueueBackend::Brokers { a, b } => {
                 let SimulatorPlan { credit, acknowledgement_documents, .. } = options.plan;
@@ -151,9 +151,9 @@ impl EndpointRunner {
                 EndpointQueues::Broker(opening.await?)
             }
         };
-        let began = (options.clock)();
+        let start = (options.clock)();
         Ok(Self {
-            simulator: Simulator::new(options.plan, began, options.message_log.is_some()),
+            simulator: Simulator::new(options.plan, start, options.message_log.is_some()),
             queues,
             clock: options.clock,
             waiting: Default::default(),
@@ -171,11 +171,11 @@ impl EndpointRunner {
     }
 
     fn turn(&mut self) -> Result<EndpointWait, EndpointError> {
-        let taken = self.take();
+        let taken_count = self.take();
         self.note_progress();
         let done = self.run_steps();
         self.write_records()?;
-        if taken + done >= TURN_LIMIT {
+        if taken_count + done >= TURN_LIMIT {
             return Ok(EndpointWait::Yield);
         }
         Ok(EndpointWait::Until(self.simulator.deadline((self.clock)())))
@@ -201,13 +201,13 @@ impl EndpointRunner {
     fn take(&mut self) -> usize {
         let mut count = 0;
         while count < TURN_LIMIT && self.simulator.has_capacity((self.clock)()) {
-            let Some((message, taken)) = self.queues.take() else { break };
+            let Some((message, delivery)) = self.queues.take() else { break };
             let id = self.next_id();
             let outbox_message = OutboxMessage::read(message, id);
             let consumed = outbox_message.consumed(self.simulator.plan());
             self.simulator.consume(
                 consumed,
-                PendingMessage { message: outbox_message, delivery: Some(taken) },
+                PendingMessage { message: outbox_message, delivery: Some(delivery) },
                 (self.clock)(),
             );
             count += 1;
@@ -266,8 +266,8 @@ impl EndpointRunner {
     fn accept(&mut self, key: MessageKey) {
         // The delivery is taken first, because the model forgets a message that ends with its
         // acceptance.
-        if let Some(taken) = self.simulator.content_mut(key).and_then(|content| content.delivery.take()) {
-            self.queues.accept(taken);
+        if let Some(delivery) = self.simulator.content_mut(key).and_then(|content| content.delivery.take()) {
+            self.queues.accept(delivery);
         }
     }
 

@@ -174,8 +174,8 @@ pub(crate) fn of_session(refused: SessionRefused) -> Error {
     }
 }
 
-fn misbehaved(why: &impl ToString) -> Error {
-    Error::PeerMisbehaved { ended: "the connection".to_owned(), why: one_line(&why.to_string()) }
+fn misbehaved(violation: &impl ToString) -> Error {
+    Error::PeerMisbehaved { ended: "the connection".to_owned(), why: one_line(&violation.to_string()) }
 }
 
 fn broke_protocol(error: &ConnectionError) -> Error {
@@ -221,7 +221,7 @@ pub(crate) fn of_open(attempt: &OpenAttempt<'_>, failure: &ConnectionFailure) ->
     }
     match failure {
         ConnectionFailure::Protocol(ConnectionError::Login(error)) => of_login(attempt, error),
-        ConnectionFailure::Protocol(ConnectionError::Header(found)) => Error::NotAmqp { address, found: shown(found) },
+        ConnectionFailure::Protocol(ConnectionError::Header(bytes)) => Error::NotAmqp { address, found: shown(bytes) },
         ConnectionFailure::Protocol(error) => broke_protocol(error),
         ConnectionFailure::ClosedByPeer(Some(error)) if error.condition == "amqp:unauthorized-access" => {
             attempt.rejected()

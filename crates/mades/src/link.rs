@@ -55,7 +55,7 @@ impl ClientLink {
         self.client.detach(self.id);
         match tokio::time::timeout(self.broker.close_timeout(), self.detached()).await {
             Ok(_) if self.client.is_detached_as_asked(self.id) => Ok(()),
-            Ok(why) => Err(why),
+            Ok(error) => Err(error),
             Err(_) => Err(Error::Lost { why: "the broker does not answer close".to_owned() }),
         }
     }

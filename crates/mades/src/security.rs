@@ -46,8 +46,8 @@ impl FromStr for SaslMechanism {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let found = Self::ALL.into_iter().find(|mechanism| mechanism.name().eq_ignore_ascii_case(text));
-        found.ok_or_else(|| {
+        let mechanism = Self::ALL.into_iter().find(|mechanism| mechanism.name().eq_ignore_ascii_case(text));
+        mechanism.ok_or_else(|| {
             let names = Self::ALL.map(Self::name).join(", ");
             Error::Misuse(format!("{text} is not a supported SASL mechanism; use one of {names}"))
         })
@@ -138,11 +138,11 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let found: Vec<_> = CertificateDer::pem_slice_iter(&read(path)?).flatten().collect();
-    if found.is_empty() {
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(&read(path)?).flatten().collect();
+    if certificates.is_empty() {
         return Err(Error::Misuse(format!("{} contains no certificate in PEM form", path.display())));
     }
-    Ok(found)
+    Ok(certificates)
 }
 
 #[cfg(test)]

@@ -36,14 +36,14 @@ pub(crate) async fn open(broker: &Broker) -> Result<BrokerStream, Error> {
 async fn connect(broker: &Broker) -> Result<TcpStream, Error> {
     let host = broker.url.host();
     let address = broker.url.address();
-    let found = tokio::net::lookup_host((host, broker.url.port())).await;
-    let found: Vec<_> =
-        found.map_err(|error| Error::NoAddress { host: host.to_owned(), why: error.to_string() })?.collect();
-    if let Some(forbidden) = found.iter().find(|found| !(broker.is_address_allowed)(found.ip())) {
-        let what = format!("{host} has the public address {}; add --allow-public to allow it", forbidden.ip());
-        return Err(Error::Misuse(what));
+    let addresses = tokio::net::lookup_host((host, broker.url.port())).await;
+    let addresses: Vec<_> =
+        addresses.map_err(|error| Error::NoAddress { host: host.to_owned(), why: error.to_string() })?.collect();
+    if let Some(forbidden) = addresses.iter().find(|address| !(broker.is_address_allowed)(address.ip())) {
+        let message = format!("{host} has the public address {}; add --allow-public to allow it", forbidden.ip());
+        return Err(Error::Misuse(message));
     }
-    match TcpStream::connect(found.as_slice()).await {
+    match TcpStream::connect(addresses.as_slice()).await {
         Ok(stream) => Ok(stream),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Err(Error::Refused { address }),
         Err(error) => Err(unreachable(&address, &error)),

@@ -164,8 +164,8 @@ impl<'a> Converter<'a> {
             kind => self.encode(kind, &header, &entity, content, end)?,
         }
         self.out.extend_from_slice(&message[body + content.len()..at]);
-        let most = message.len().saturating_mul(2).saturating_add(MAX_GROWTH_BYTES);
-        if self.out.len() > most { Err(ConversionError::Growth) } else { Ok(()) }
+        let limit = message.len().saturating_mul(2).saturating_add(MAX_GROWTH_BYTES);
+        if self.out.len() > limit { Err(ConversionError::Growth) } else { Ok(()) }
     }
 
     fn encode(

@@ -160,11 +160,11 @@ impl<'a> Scanner<'a> {
     /// Returns the boundary parameter. All parameters must be correct, because readers that skip a
     /// mistake may find another boundary.
     fn boundary(&mut self) -> Result<Option<Vec<u8>>, AmbiguousValue> {
-        let mut found = None;
+        let mut boundary = None;
         loop {
             self.skip_blanks()?;
             if self.at == self.text.len() {
-                return Ok(found);
+                return Ok(boundary);
             }
             if !self.take(b';') {
                 return Err(AmbiguousValue);
@@ -184,7 +184,7 @@ impl<'a> Scanner<'a> {
             if name.starts_with(b"boundary*") {
                 return Err(AmbiguousValue);
             }
-            if name == b"boundary" && found.replace(valid_boundary(value)?).is_some() {
+            if name == b"boundary" && boundary.replace(valid_boundary(value)?).is_some() {
                 return Err(AmbiguousValue);
             }
         }
@@ -263,9 +263,9 @@ mod tests {
             ("  ", None),
         ];
         for (value, expected) in rows {
-            let found = transfer_encoding(value.as_bytes()).ok();
-            let found = found.as_ref().map(|label| (label.kind, &value[label.word.clone()]));
-            assert_eq!(found, expected, "{value}");
+            let encoding = transfer_encoding(value.as_bytes()).ok();
+            let encoding = encoding.as_ref().map(|label| (label.kind, &value[label.word.clone()]));
+            assert_eq!(encoding, expected, "{value}");
         }
     }
 }

@@ -157,7 +157,7 @@ impl Walker {
         let text = line[2..].trim_ascii_end();
         let boundary = |number: &usize| self.open[*number].boundary.as_slice();
         let mut looks_like_one = false;
-        let mut found = Vec::new();
+        let mut matches = Vec::new();
         // Multiparts whose boundary begins with the text so far. Each byte reduces their number, so
         // a line costs no more than its length, however many multiparts are open.
         let mut near = self.sorted.as_slice();
@@ -165,7 +165,7 @@ impl Walker {
             let ended = near.partition_point(|number| boundary(number).len() == length);
             looks_like_one |= ended > 0;
             if let rest @ (b"" | b"--") = &text[length..] {
-                found.extend(near[..ended].iter().map(|number| (*number, rest.is_empty())));
+                matches.extend(near[..ended].iter().map(|number| (*number, rest.is_empty())));
             }
             let Some(byte) = text.get(length) else { break };
             let begin = near.partition_point(|number| boundary(number).get(length) < Some(byte));
@@ -175,11 +175,11 @@ impl Walker {
                 break;
             }
         }
-        if found.len() > 1 {
+        if matches.len() > 1 {
             return Err(ConversionError::Delimiter);
         }
         let has_blanks_only = line[2 + text.len()..].iter().all(|byte| b" \t\r\n".contains(byte));
-        match found.first() {
+        match matches.first() {
             Some(&(number, is_open)) if is_clean && has_blanks_only => {
                 self.at_delimiter(number, is_open);
                 Ok(true)
@@ -317,8 +317,8 @@ mod tests {
         let text = line[2..].trim_ascii_end();
         let rest_of = |number: &usize| text.strip_prefix(boundaries[*number].as_slice());
         let near: Vec<usize> = (0..boundaries.len()).filter(|number| rest_of(number).is_some()).collect();
-        let found: Vec<_> = near.iter().filter(|number| matches!(rest_of(number), Some(b"" | b"--"))).collect();
-        match (&found[..], near.is_empty()) {
+        let numbers: Vec<_> = near.iter().filter(|number| matches!(rest_of(number), Some(b"" | b"--"))).collect();
+        match (&numbers[..], near.is_empty()) {
             ([number], _) => Ok(Some((**number, rest_of(number) == Some(b"")))),
             ([], true) => Ok(None),
             _ => Err(ConversionError::Delimiter),
@@ -337,7 +337,7 @@ mod tests {
             let line = format!("--{text}\r\n");
             let expected = compared(&boundaries, line.as_bytes());
             let is_delimiter = walker.is_delimiter(line.as_bytes(), true);
-            prop_assert_eq!(&is_delimiter, &expected.map(|found| found.is_some()));
+            prop_assert_eq!(&is_delimiter, &expected.map(|result| result.is_some()));
             if let Ok(Some((number, is_open))) = expected {
                 prop_assert_eq!(walker.open.len(), number + usize::from(is_open));
             }

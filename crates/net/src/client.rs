@@ -378,7 +378,7 @@ impl<I: ClientIo> Dialogue<I> {
     /// it.
     fn end_error(&self, last: String) -> Error {
         match self.session.gave_up() {
-            Some(why) => Error::GaveUp(why, last),
+            Some(reason) => Error::GaveUp(reason, last),
             None => Error::Closed(last),
         }
     }

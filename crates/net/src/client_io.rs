@@ -88,8 +88,8 @@ impl ClientIo for BlockingIo {
         let connection = ClientConnection::new(setup.config(), setup.name()).map_err(io::Error::other)?;
         let mut stream = StreamOwned::new(connection, socket.try_clone()?);
         while stream.conn.is_handshaking() {
-            let done = stream.conn.complete_io(&mut stream.sock).map_err(blocking_tls_error);
-            done.map_err(|error| with_handshake_fault(error, setup))?;
+            let result = stream.conn.complete_io(&mut stream.sock).map_err(blocking_tls_error);
+            result.map_err(|error| with_handshake_fault(error, setup))?;
         }
         *self = Self::Tls(Box::new(BlockingTls(stream)));
         Ok(())

@@ -276,20 +276,20 @@ impl Clients {
     pub fn admit(self: &Arc<Self>, address: IpAddr, now: Duration) -> Result<Admission, ClientLimit> {
         let client = ClientKey::of(address);
         let mut table = self.shards.lock(&client);
-        let open = table.open.get(&client).copied().unwrap_or(0);
-        let is_full = self.limits.connections.is_some_and(|most| open >= most);
-        let refused = if is_full {
+        let open_count = table.open.get(&client).copied().unwrap_or(0);
+        let is_full = self.limits.connections.is_some_and(|limit| open_count >= limit);
+        let outcome = if is_full {
             Err(ClientLimit::Connections)
         } else {
             table.take(&self.limits, client, ClientLimit::ConnectionRate, now)
         };
-        if let Err(limit) = refused {
+        if let Err(limit) = outcome {
             let times = table.count_refusal(client, now);
             drop(table);
             self.refuse(client, limit, times, now);
             return Err(limit);
         }
-        table.open.insert(client, open + 1);
+        table.open.insert(client, open_count + 1);
         self.connected.fetch_add(1, Ordering::Relaxed);
         Ok(Admission { clients: Arc::clone(self), client, has_rates: true })
     }
@@ -299,13 +299,13 @@ impl Clients {
             return Ok(());
         }
         let mut table = self.shards.lock(&client);
-        let taken = table.take(&self.limits, client, limit, now);
-        if taken.is_err() {
+        let outcome = table.take(&self.limits, client, limit, now);
+        if outcome.is_err() {
             let times = table.count_refusal(client, now);
             drop(table);
             self.refuse(client, limit, times, now);
         }
-        taken
+        outcome
     }
 
     fn release(&self, client: ClientKey) {
@@ -447,16 +447,16 @@ mod tests {
 
     #[test]
     fn refusals_are_told_once_a_minute_for_each_client_and_none_is_forgotten() {
-        let told = Arc::new(Mutex::new(Vec::new()));
+        let refusals = Arc::new(Mutex::new(Vec::new()));
         let clients = Clients::new(ClientLimits { connections: Some(0), ..ClientLimits::none() });
-        let list = Arc::clone(&told);
+        let list = Arc::clone(&refusals);
         let clients = Arc::new(clients.on_refusal(move |refusal| list.lock().unwrap().push(*refusal)));
         for tenth in 0..1300 {
             clients.admit(address("192.0.2.1"), SECOND * 100 + SECOND * tenth / 10).unwrap_err();
         }
         clients.admit(address("192.0.2.2"), SECOND * 231).unwrap_err();
-        let told = told.lock().unwrap();
-        let times: Vec<u64> = told.iter().map(|refusal| refusal.times).collect();
+        let refusals = refusals.lock().unwrap();
+        let times: Vec<u64> = refusals.iter().map(|refusal| refusal.times).collect();
         assert_eq!(times, [1, 600, 600, 1]);
         assert_eq!(clients.refused(ClientLimit::Connections), 1301);
     }
@@ -475,13 +475,13 @@ mod tests {
         /// whatever a client does.
         #[test]
         fn no_window_holds_more_than_it_may(
-            rate in 1..100_u32, most in 1..5_u32, steps in prop::collection::vec((0..3000_u64, 0..3_u8, 0..3_u8), 1..300)
+            rate in 1..100_u32, max in 1..5_u32, steps in prop::collection::vec((0..3000_u64, 0..3_u8, 0..3_u8), 1..300)
         ) {
-            let limits = ClientLimits { connections: Some(most), connection_rate: Some(rate), ..ClientLimits::none() };
+            let limits = ClientLimits { connections: Some(max), connection_rate: Some(rate), ..ClientLimits::none() };
             let clients = Arc::new(Clients::new(ClientLimits { clients: 1000, ..limits }));
             let mut now = Duration::ZERO;
             let mut open: [Vec<Admission>; 3] = Default::default();
-            let mut taken: [Vec<Duration>; 3] = Default::default();
+            let mut times: [Vec<Duration>; 3] = Default::default();
             for (pause, who, what) in steps {
                 now += Duration::from_millis(pause);
                 let place = usize::from(who);
@@ -489,14 +489,14 @@ mod tests {
                     open[place].pop();
                 } else if let Ok(admission) = clients.admit(IpAddr::from([192, 0, 2, who]), now) {
                     open[place].push(admission);
-                    taken[place].push(now);
+                    times[place].push(now);
                 }
-                prop_assert!(open[place].len() <= most as usize);
+                prop_assert!(open[place].len() <= max as usize);
                 prop_assert_eq!(clients.connected(), open.iter().map(Vec::len).sum::<usize>());
             }
-            for taken in &taken {
-                for (first, from) in taken.iter().enumerate() {
-                    for (last, to) in taken.iter().enumerate().skip(first) {
+            for times in &times {
+                for (first, from) in times.iter().enumerate() {
+                    for (last, to) in times.iter().enumerate().skip(first) {
                         let allowed = f64::from(rate) * (1.0 + (*to - *from).as_secs_f64() / 60.0);
                         prop_assert!((last - first + 1) as f64 <= allowed + 1e-3);
                     }

@@ -248,12 +248,12 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
                 Poll::Pending => return self.poll_timeout(),
                 Poll::Ready(outcome) => outcome,
             };
-            let taken = match outcome {
+            let progress = match outcome {
                 Ok(0) => Err(self.lost(io::ErrorKind::UnexpectedEof.into())),
                 Ok(count) => self.process_replies(&room[..count], buffers.outbox.bytes()),
                 Err(error) => Err(self.lost(error)),
             };
-            if let Err(ended) = taken {
+            if let Err(ended) = progress {
                 buffers.outbox.clear();
                 return Poll::Ready(PauseReason::Ended(ended));
             }
@@ -354,14 +354,14 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
     /// Handles a failed write. The server may have sent a reason before it closed, such as `552`,
     /// `421` or a TLS alert.
     fn write_failed(&mut self, input: &mut [u8], error: io::Error) -> SessionEnd {
-        let taken = match self.stream.try_read(input) {
+        let outcome = match self.stream.try_read(input) {
             Ok(count) if count > 0 => self.process_replies(&input[..count], &mut Vec::new()),
             // Under TLS, the input is an alert, or no TLS record at all. Both say more than the
             // broken pipe.
             Err(alert) if alert.kind() == io::ErrorKind::InvalidData => return self.lost(alert),
             Ok(_) | Err(_) => Ok(()),
         };
-        taken.err().unwrap_or_else(|| self.lost(error))
+        outcome.err().unwrap_or_else(|| self.lost(error))
     }
 
     fn poll_timeout(&mut self) -> Poll<PauseReason> {

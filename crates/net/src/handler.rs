@@ -181,8 +181,8 @@ pub trait Handler: 'static {
 
     /// Reports that the connection did not begin with a PROXY header, although it should have. The
     /// session is over.
-    fn proxy_header_missing(&mut self, why: &io::Error) {
-        let _ = why;
+    fn proxy_header_missing(&mut self, error: &io::Error) {
+        let _ = error;
     }
 
     /// Decides about a TLS handshake before it begins. [`Answer::HangUp`] and [`Answer::Reset`]
@@ -197,8 +197,8 @@ pub trait Handler: 'static {
     }
 
     /// Reports that the TLS handshake failed. The session is over.
-    fn tls_failed(&mut self, why: &io::Error) {
-        let _ = why;
+    fn tls_failed(&mut self, error: &io::Error) {
+        let _ = error;
     }
 
     /// Decides whether name and secret belong together, if AUTH is offered and the mechanism shows
@@ -273,15 +273,15 @@ pub trait Handler: 'static {
 
     /// Reports that the transaction ended without a message, because of RSET or EHLO, or because
     /// the session rejected the message for this reason.
-    fn reset(&mut self, why: Option<ReplyReason>) {
-        let _ = why;
+    fn reset(&mut self, reason: Option<ReplyReason>) {
+        let _ = reason;
     }
 
     /// Reports that the session ended because of the client, for example because of another
     /// protocol, too many errors, or too many commands without mail. Only [`Handler::disconnect`]
     /// is called after this.
-    fn gave_up(&mut self, why: ReplyReason) {
-        let _ = why;
+    fn gave_up(&mut self, reason: ReplyReason) {
+        let _ = reason;
     }
 
     /// Reports that the session is over, and why.

@@ -38,7 +38,7 @@ pub(crate) async fn take_header(socket: &Socket) -> io::Result<ProxyHeader> {
     match proxy::parse(&header) {
         Ok(Some((header, _))) => Ok(header),
         Ok(None) => Err(bad(ProxyHeaderError::Malformed)),
-        Err(why) => Err(bad(why)),
+        Err(error) => Err(bad(error)),
     }
 }
 
@@ -55,6 +55,6 @@ async fn header_length(socket: &Socket) -> io::Result<usize> {
     }
 }
 
-fn bad(why: ProxyHeaderError) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, why)
+fn bad(error: ProxyHeaderError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
 }

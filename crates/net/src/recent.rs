@@ -158,9 +158,9 @@ mod tests {
                         Some(value)
                     }
                     _ => {
-                        let found = map.get_mut(&key).copied();
-                        prop_assert!(found.is_none_or(|value| Some((key, value)) == known));
-                        found
+                        let value = map.get_mut(&key).copied();
+                        prop_assert!(value.is_none_or(|value| Some((key, value)) == known));
+                        value
                     }
                 };
                 if let Some(value) = value {

@@ -352,11 +352,11 @@ impl SessionSlots {
     /// Takes a place for a session. Returns false if there is none. Clients that have limits cannot
     /// use the last quarter of the places.
     fn try_acquire(&self, client: ClientClass) -> bool {
-        let most = match client {
+        let limit = match client {
             ClientClass::Exempt => self.limit,
             ClientClass::Limited => self.limit - self.limit / 4,
         };
-        let has_room = self.open.fetch_add(1, Ordering::Relaxed) < most;
+        let has_room = self.open.fetch_add(1, Ordering::Relaxed) < limit;
         if !has_room {
             self.release();
         }

@@ -123,8 +123,8 @@ impl<H: Handler> ServerSession<H> {
     /// Tells the handler that the session is over, and why.
     fn notify_disconnect(&mut self, reason: CloseReason) {
         self.close_reason = Some(reason);
-        if let Some(why) = self.server.gave_up() {
-            self.handler.gave_up(why);
+        if let Some(cause) = self.server.gave_up() {
+            self.handler.gave_up(cause);
         }
         self.handler.disconnect(reason);
     }
@@ -136,17 +136,17 @@ impl<H: Handler> ServerSession<H> {
         // If this fails, there is no client to wait for.
         if self.stream.shutdown_write().is_ok() {
             let latest = clock::now() + LINGER_TIMEOUT;
-            let mut left = MAX_LINGER_BYTES;
-            poll_fn(|_| self.poll_linger(latest, &mut left)).await;
+            let mut remaining = MAX_LINGER_BYTES;
+            poll_fn(|_| self.poll_linger(latest, &mut remaining)).await;
         }
     }
 
-    fn poll_linger(&mut self, latest: Duration, left: &mut usize) -> Poll<()> {
+    fn poll_linger(&mut self, latest: Duration, remaining: &mut usize) -> Poll<()> {
         let worker_buffers = self.worker_buffers.clone();
         worker_buffers.with(|buffers| {
             loop {
                 match self.stream.poll_discard(buffers.input.bytes()) {
-                    Poll::Ready(Ok(count @ 1..)) if count < *left => *left -= count,
+                    Poll::Ready(Ok(count @ 1..)) if count < *remaining => *remaining -= count,
                     Poll::Ready(_) => return Poll::Ready(()),
                     Poll::Pending => return self.timer.poll_due(Some(latest), clock::now()),
                 }
@@ -266,10 +266,10 @@ impl<H: Handler> ServerSession<H> {
         let worker_buffers = self.worker_buffers.clone();
         worker_buffers.with(|buffers| {
             let room = buffers.input.bytes();
-            let Some(most) = ready!(self.poll_read_limit(buffers.outbox.bytes())) else {
+            let Some(limit) = ready!(self.poll_read_limit(buffers.outbox.bytes())) else {
                 return Poll::Ready(self.write(buffers.outbox.bytes()).map(|()| None));
             };
-            let room = &mut room[..most.clamp(1, READ_BYTES)];
+            let room = &mut room[..limit.clamp(1, READ_BYTES)];
             let count = match self.stream.poll_read(room) {
                 Poll::Pending => return self.poll_timeout(buffers),
                 Poll::Ready(outcome) => outcome?,
@@ -292,7 +292,7 @@ impl<H: Handler> ServerSession<H> {
         loop {
             match self.handler.read_limit() {
                 ReadLimit::All => return Poll::Ready(Some(usize::MAX)),
-                ReadLimit::AtMost(most) => return Poll::Ready(Some(most)),
+                ReadLimit::AtMost(limit) => return Poll::Ready(Some(limit)),
                 ReadLimit::NotBefore(then) => ready!(self.timer.poll_due(Some(then), clock::now())),
                 ReadLimit::Close(answer) => {
                     self.end(answer, out);
@@ -316,11 +316,11 @@ impl<H: Handler> ServerSession<H> {
         while let Some(event) = self.server.next_event(&mut input, now, out) {
             let asks = event.asks();
             self.resets = matches!(event, Event::Hello(..) | Event::Reset);
-            let refused = limit_of(&event).and_then(|limit| exceeded(self.admission.as_ref(), limit, now));
+            let exceeded_limit = limit_of(&event).and_then(|limit| exceeded(self.admission.as_ref(), limit, now));
             if let (Event::Authenticated, Some(admission)) = (&event, &mut self.admission) {
                 admission.waive_rates();
             }
-            let answer = match (refused, event) {
+            let answer = match (exceeded_limit, event) {
                 (Some(reply), _) => Answer::Reply(reply.clone()),
                 (None, Event::Nonce) => {
                     self.server.answer_nonce(&nonce(), now, out);
@@ -393,10 +393,10 @@ impl<H: Handler> ServerSession<H> {
 
     /// Writes as much as the socket accepts, and keeps the rest. `out` is empty afterwards.
     fn write(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
-        let mut written = 0;
-        while self.unsent.is_empty() && written < out.len() {
-            match self.stream.try_write(&out[written..]) {
-                Ok(count) => written += count,
+        let mut written_bytes = 0;
+        while self.unsent.is_empty() && written_bytes < out.len() {
+            match self.stream.try_write(&out[written_bytes..]) {
+                Ok(count) => written_bytes += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => {
                     out.clear();
@@ -404,7 +404,7 @@ impl<H: Handler> ServerSession<H> {
                 }
             }
         }
-        self.unsent.extend_from_slice(&out[written..]);
+        self.unsent.extend_from_slice(&out[written_bytes..]);
         out.clear();
         Ok(())
     }

@@ -18,8 +18,8 @@ pub trait Service: 'static {
     }
     /// Reports that a client could not be accepted, because there are no more file descriptors
     /// ([`crate::ResourceExhausted`]) or because the client has already disconnected.
-    fn accept_failed(&self, why: &io::Error) {
-        let _ = why;
+    fn accept_failed(&self, error: &io::Error) {
+        let _ = error;
     }
     /// Does periodic work. It is called a few times a second, and once more when the worker ends.
     fn tick(&self, now: Duration) {

@@ -111,7 +111,7 @@ impl TlsLayer {
     }
 
     pub(crate) async fn complete_handshake(&mut self, socket: &Socket) -> io::Result<Handshake> {
-        let began = clock::now();
+        let start = clock::now();
         loop {
             let mut incoming = std::mem::take(&mut self.buffers.incoming);
             let outcome = self.process_records(socket, &mut incoming, &mut []);
@@ -121,7 +121,7 @@ impl TlsLayer {
             if !self.is_handshaking() {
                 self.buffers.is_fresh = !incoming.is_empty();
                 self.buffers.incoming = incoming;
-                return Ok(self.handshake(clock::now() - began));
+                return Ok(self.handshake(clock::now() - start));
             }
             let held = incoming.len();
             incoming.resize(held + RECORD_BYTES, 0);
@@ -299,11 +299,11 @@ impl TlsLayer {
             return;
         }
         let mut incoming = std::mem::take(&mut self.buffers.incoming);
-        let said = match &mut self.connection {
+        let has_alert = match &mut self.connection {
             TlsConnection::Client(side) => self.buffers.queue_close_notify(side.process_tls_records(&mut incoming)),
             TlsConnection::Server(side) => self.buffers.queue_close_notify(side.process_tls_records(&mut incoming)),
         };
-        if said {
+        if has_alert {
             // Ignore an error: a peer that is gone needs no alert.
             let _ = self.flush(socket);
         }

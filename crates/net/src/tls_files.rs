@@ -241,12 +241,12 @@ mod tests {
 
         /// Runs the watch for some seconds and returns its results.
         fn seconds(&mut self, watch: &mut TlsWatch) -> Vec<Result<(), String>> {
-            let mut said = Vec::new();
+            let mut results = Vec::new();
             for _ in 0..40 {
                 self.now += CHECK_INTERVAL / 10;
-                said.extend(watch.check(self.now).map(|outcome| outcome.map_err(|why| why.to_string())));
+                results.extend(watch.check(self.now).map(|outcome| outcome.map_err(|error| error.to_string())));
             }
-            said
+            results
         }
     }
 
@@ -277,15 +277,15 @@ mod tests {
         // First the key does not match the certificate, then the file has no key, then the file is
         // missing.
         fs::write(&place.files.key, other.key_to_pem()).unwrap();
-        let said = place.seconds(&mut watch);
-        assert!(matches!(&said[..], [Err(why)] if why.contains("cannot be used")), "{said:?}");
+        let results = place.seconds(&mut watch);
+        assert!(matches!(&results[..], [Err(error)] if error.contains("cannot be used")), "{results:?}");
         fs::write(&place.files.key, "garbage").unwrap();
-        let said = place.seconds(&mut watch);
+        let results = place.seconds(&mut watch);
         let named = format!("{}: no private key in PEM form", place.files.key.display());
-        assert_eq!(said, [Err(named)]);
+        assert_eq!(results, [Err(named)]);
         fs::remove_file(&place.files.key).unwrap();
-        let said = place.seconds(&mut watch);
-        assert!(matches!(&said[..], [Err(why)] if why.starts_with("cannot read ")), "{said:?}");
+        let results = place.seconds(&mut watch);
+        assert!(matches!(&results[..], [Err(error)] if error.starts_with("cannot read ")), "{results:?}");
         assert!(Arc::ptr_eq(&old, &in_force(&setup)));
         place.renew();
         assert_eq!(place.seconds(&mut watch), [Ok(())]);
@@ -299,9 +299,9 @@ mod tests {
         let empty = place.files.key.with_file_name("empty");
         fs::write(&empty, "").unwrap();
         let directory = empty.parent().unwrap();
-        let is_named = |said: Result<(), TlsFilesError>, path: &Path, reason: &str| {
-            let said = said.unwrap_err().to_string();
-            assert!(said.contains(&path.display().to_string()) && said.contains(reason), "{said}");
+        let is_named = |result: Result<(), TlsFilesError>, path: &Path, reason: &str| {
+            let error = result.unwrap_err().to_string();
+            assert!(error.contains(&path.display().to_string()) && error.contains(reason), "{error}");
         };
         for (chain, other, at_fault, reason) in [
             (empty.as_path(), key.as_path(), empty.as_path(), "empty: no certificate in PEM form"),

@@ -342,8 +342,8 @@ pub(crate) fn roots_from(pem: &[u8]) -> Result<RootCertStore, TlsSetupError> {
 }
 
 fn certificates_from(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsSetupError> {
-    let found: Vec<_> = CertificateDer::pem_slice_iter(pem).flatten().collect();
-    if found.is_empty() { Err(TlsSetupError::NoCertificate) } else { Ok(found) }
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem).flatten().collect();
+    if certificates.is_empty() { Err(TlsSetupError::NoCertificate) } else { Ok(certificates) }
 }
 
 /// The certificates that the system trusts, once they have been read.
@@ -365,8 +365,8 @@ fn read_system_roots() -> Arc<RootCertStore> {
 }
 
 fn system_roots() -> Result<Arc<RootCertStore>, TlsSetupError> {
-    let known = SYSTEM_ROOTS.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let roots = known.unwrap_or_else(read_system_roots);
+    let cached_roots = SYSTEM_ROOTS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let roots = cached_roots.unwrap_or_else(read_system_roots);
     if roots.is_empty() { Err(TlsSetupError::NoSystemRoots) } else { Ok(roots) }
 }
 

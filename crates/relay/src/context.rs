@@ -129,14 +129,14 @@ impl RelayContext {
         self.config_version.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns up to `most` messages of the former run for a worker to queue. An empty vector means
+    /// Returns up to `limit` messages of the former run for a worker to queue. An empty vector means
     /// that no message is left.
     pub(super) fn take_backlog(
         &self,
-        most: usize,
+        limit: usize,
     ) -> Vec<Result<mailrun_spool::RecoveredMessage, mailrun_spool::Error>> {
         let mut backlog = lock(&self.backlog);
-        let share: Vec<_> = backlog.iter_mut().flatten().take(most).collect();
+        let share: Vec<_> = backlog.iter_mut().flatten().take(limit).collect();
         if share.is_empty() {
             *backlog = None;
         }

@@ -199,13 +199,13 @@ impl LoggedDelivery {
     fn write(&self, text: &mut String) {
         for (position, number) in self.recipients.iter().enumerate() {
             let (status, refusal) = self.status(position);
-            let when = i128::try_from(self.ended.as_micros()).unwrap_or(0) * 1_000;
-            let when = Timestamp::from_nanosecond(when).unwrap_or(Timestamp::UNIX_EPOCH);
+            let timestamp = i128::try_from(self.ended.as_micros()).unwrap_or(0) * 1_000;
+            let timestamp = Timestamp::from_nanosecond(timestamp).unwrap_or(Timestamp::UNIX_EPOCH);
             let recipient = self.envelope.recipients.get(usize::from(number));
             let recipient = recipient.map_or(&b""[..], |recipient| &recipient.address);
             let _ = write!(
                 text,
-                "{when:.6}  INFO mailrun::relay: delivery id={} from=<{}> to=<{}> hop={} status={status}",
+                "{timestamp:.6}  INFO mailrun::relay: delivery id={} from=<{}> to=<{}> hop={} status={status}",
                 self.id,
                 PrintableAddress(&self.envelope.sender),
                 PrintableAddress(recipient),

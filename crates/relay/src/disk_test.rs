@@ -133,11 +133,11 @@ fn largest_batch(message_bytes: u64) -> u64 {
 /// Returns the size of the test file in bytes. It takes at most half of the free space, and fails
 /// if that has no room for one batch.
 fn segment_bytes(available: u64, largest_batch: u64) -> Result<u64> {
-    let least = MIN_SEGMENT_BYTES.max((largest_batch + (16 << 10)).next_multiple_of(1 << 20));
-    let wanted = SEGMENT_BYTES.max(least);
+    let min_bytes = MIN_SEGMENT_BYTES.max((largest_batch + (16 << 10)).next_multiple_of(1 << 20));
+    let wanted = SEGMENT_BYTES.max(min_bytes);
     let room = (available / 2) >> 20 << 20;
-    if room < least {
-        bail!("{} are free, and it needs {}", memory(available), memory(2 * least));
+    if room < min_bytes {
+        bail!("{} are free, and it needs {}", memory(available), memory(2 * min_bytes));
     }
     Ok(wanted.min(room))
 }
@@ -157,16 +157,16 @@ fn measure_cell(
     probe.commit(group, &body)?;
     let mut times_ms = Vec::new();
     let mut bytes = 0;
-    let began = Instant::now();
-    while (times_ms.is_empty() || began.elapsed() < time) && interrupt.requested() == StopRequest::Nothing {
+    let start = Instant::now();
+    while (times_ms.is_empty() || start.elapsed() < time) && interrupt.requested() == StopRequest::Nothing {
         let commit = probe.commit(group, &body)?;
         times_ms.push(commit.elapsed.as_secs_f64() * 1e3);
         bytes += commit.bytes;
         if times_ms.len().is_power_of_two() || times_ms.len() % 256 == 0 {
-            show(&row(message_bytes, group, &mut times_ms.clone(), bytes, began.elapsed()));
+            show(&row(message_bytes, group, &mut times_ms.clone(), bytes, start.elapsed()));
         }
     }
-    let elapsed = began.elapsed();
+    let elapsed = start.elapsed();
     Ok((!times_ms.is_empty()).then(|| row(message_bytes, group, &mut times_ms, bytes, elapsed)))
 }
 
@@ -225,26 +225,26 @@ fn result(options: &DiskTestOptions, segment_bytes: u64, rows: Vec<DiskTestRow>,
 /// Returns the best measured rate for messages of this size. A relay commits all mail that arrives
 /// during a sync together, so it reaches larger groups by itself.
 fn reachable(rows: &[DiskTestRow], message_bytes: u64) -> Option<ReachableRate> {
-    let meant = rows.iter().filter(|row| row.message_bytes == message_bytes);
-    let best = meant.max_by(|one, other| one.messages_per_s.total_cmp(&other.messages_per_s))?;
+    let matching_rows = rows.iter().filter(|row| row.message_bytes == message_bytes);
+    let best = matching_rows.max_by(|one, other| one.messages_per_s.total_cmp(&other.messages_per_s))?;
     Some(ReachableRate { message_bytes, group: best.group, rate_per_s: best.messages_per_s })
 }
 
 fn warnings(file_system: &str, durable: bool, rows: &[DiskTestRow]) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut problems = Vec::new();
     if !durable {
-        found.push(format!(
+        problems.push(format!(
             "{file_system} is in memory: a sync there does nothing and proves nothing. Name a directory on a disk."
         ));
     }
     if durable && rows.iter().any(|row| row.group == 1 && row.p50_ms < FAST_SYNC_MS) {
-        found.push(
+        problems.push(
             "A sync takes less than 20 µs: a cache answers before the disk does. Check that it survives a power failure: \
              the disk's, the controller's, the hypervisor's."
                 .to_owned(),
         );
     }
-    found
+    problems
 }
 
 /// Explains why a directory cannot be tested and what the user can do.

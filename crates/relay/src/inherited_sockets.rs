@@ -31,9 +31,9 @@ impl InheritedSockets {
         {
             bail!("LISTEN_FDS={count} is more than the limit of open files, {limit}; correct it, or unset it");
         }
-        let mut passed = ListenFd::from_env();
-        let all = (0..passed.len()).map(|number| take(&mut passed, number));
-        all.collect::<Result<Vec<_>>>().map(Self)
+        let mut descriptors = ListenFd::from_env();
+        let sockets = (0..descriptors.len()).map(|number| take(&mut descriptors, number));
+        sockets.collect::<Result<Vec<_>>>().map(Self)
     }
 
     /// Removes and returns the socket with this address.
@@ -56,16 +56,16 @@ impl InheritedSockets {
     }
 }
 
-fn take(passed: &mut ListenFd, number: usize) -> Result<(Endpoint, OwnedFd)> {
-    let what = || format!("socket {number} of the service manager");
-    if let Ok(Some(listener)) = passed.take_tcp_listener(number) {
-        let address = listener.local_addr().with_context(what)?;
+fn take(descriptors: &mut ListenFd, number: usize) -> Result<(Endpoint, OwnedFd)> {
+    let description = || format!("socket {number} of the service manager");
+    if let Ok(Some(listener)) = descriptors.take_tcp_listener(number) {
+        let address = listener.local_addr().with_context(description)?;
         return Ok((address.into(), listener.into()));
     }
-    match passed.take_unix_listener(number) {
-        Ok(Some(listener)) => Ok((Endpoint::Unix(path(&listener).with_context(what)?), listener.into())),
-        Ok(None) => bail!("{} is missing", what()),
-        Err(_) => bail!("{} is no listening stream socket of TCP or of the file system", what()),
+    match descriptors.take_unix_listener(number) {
+        Ok(Some(listener)) => Ok((Endpoint::Unix(path(&listener).with_context(description)?), listener.into())),
+        Ok(None) => bail!("{} is missing", description()),
+        Err(_) => bail!("{} is no listening stream socket of TCP or of the file system", description()),
     }
 }
 
@@ -92,8 +92,8 @@ mod tests {
         let mut inherited = sockets(&["127.0.0.1:0", "127.0.0.1:0"]);
         let [first, second] = [0, 1].map(|place| inherited.0[place].0.clone());
         assert!(inherited.take(&second).is_some() && inherited.take(&second).is_none());
-        let why = inherited.refuse_unused().unwrap_err().to_string();
-        assert!(why.contains(&first.to_string()) && why.contains("listen"), "{why}");
+        let error = inherited.refuse_unused().unwrap_err().to_string();
+        assert!(error.contains(&first.to_string()) && error.contains("listen"), "{error}");
         assert!(inherited.take(&first).is_some());
         inherited.refuse_unused().unwrap();
         assert!(inherited.take(&Endpoint::Unix("/run/x".into())).is_none());

@@ -198,26 +198,26 @@ fn shut_down(context: &RelayContext, running: Vec<RunningServer>, control: Contr
 }
 
 fn build_context(config: Config, log: &LogWriter) -> Result<RelayContext> {
-    let kept = &config.spool;
+    let spool = &config.spool;
     let options = mailrun_spool::Options {
-        max_bytes: kept.max_bytes,
+        max_bytes: spool.max_bytes,
         max_message_bytes: config.limits.message_bytes + (1 << 20),
-        durability: match kept.durability {
+        durability: match spool.durability {
             DurabilityLevel::Sync => mailrun_spool::Durability::Sync,
             DurabilityLevel::Write => mailrun_spool::Durability::Write,
             DurabilityLevel::Memory => mailrun_spool::Durability::Memory,
         },
-        on_damage: if kept.refuse_damage { OnDamage::Refuse } else { OnDamage::Quarantine },
+        on_damage: if spool.refuse_damage { OnDamage::Refuse } else { OnDamage::Quarantine },
         ..mailrun_spool::Options::default()
     };
-    let cannot = |error: &dyn std::fmt::Display| anyhow!("cannot open the spool {}: {error}", kept.directory.display());
-    let disk = RealDisk::new(&kept.directory).map_err(|error| cannot(&reason(&error)))?;
-    if let Some(warning) = spool_directory::check(&kept.directory).map_err(|why| cannot(&why))? {
+    let cannot = |error: &dyn std::fmt::Display| anyhow!("cannot open the spool {}: {error}", spool.directory.display());
+    let disk = RealDisk::new(&spool.directory).map_err(|error| cannot(&reason(&error)))?;
+    if let Some(warning) = spool_directory::check(&spool.directory).map_err(|reason| cannot(&reason))? {
         tracing::warn!(target: LOG_TARGET, "{warning}");
     }
     let opened =
-        Spool::open(Arc::new(disk), options).map_err(|error| cannot(&explain_damage(error, &kept.directory)))?;
-    recovery::log_damage(opened.0.damage(), &kept.directory);
+        Spool::open(Arc::new(disk), options).map_err(|error| cannot(&explain_damage(error, &spool.directory)))?;
+    recovery::log_damage(opened.0.damage(), &spool.directory);
     let own = Arc::new(OwnAddresses::new(config.listeners()));
     let resolver = Resolver::start(&config.dns, &config.hostname, own, config.delivery_scope);
     let resolver = resolver.context("cannot start a thread")?;

@@ -102,12 +102,12 @@ impl RunRecorder {
 
     /// Adds the growth since the last tick to one second of the series: the second in the middle
     /// between the ticks. The workers only keep totals, so the exact seconds are unknown.
-    fn add_counts(&mut self, counted: [u64; 3], now: Duration) {
+    fn add_counts(&mut self, counts: [u64; 3], now: Duration) {
         let middle = now - (now - self.last_tick) / 2;
         let mut second = SecondTally::new(second_of(middle, self.began));
-        let before = std::mem::replace(&mut self.counted, counted);
+        let before = std::mem::replace(&mut self.counted, counts);
         [second.accepted, second.delivered, second.errors] =
-            std::array::from_fn(|index| counted[index].saturating_sub(before[index]));
+            std::array::from_fn(|index| counts[index].saturating_sub(before[index]));
         self.series.add(&second);
         self.series.reach(now);
         self.last_tick = now;
@@ -157,9 +157,9 @@ impl RunRecorder {
 
     fn stages(&self, context: &RelayContext) -> Vec<StageRow> {
         let counters = &context.counters;
-        let began = self.accepted.first.or(self.delivered.first).unwrap_or_default();
+        let start = self.accepted.first.or(self.delivered.first).unwrap_or_default();
         let row = |name, span: &ActivePeriod, failed, bytes| {
-            let duration_s = span.last.saturating_sub(began).as_secs_f64();
+            let duration_s = span.last.saturating_sub(start).as_secs_f64();
             let per_s = |amount: u64| if duration_s > 0.0 { amount as f64 / duration_s } else { 0.0 };
             StageRow {
                 name,
@@ -178,10 +178,10 @@ impl RunRecorder {
                 service_histogram: None,
             }
         };
-        let refused = counters.full.value() + counters.refused.value();
+        let refused_count = counters.full.value() + counters.refused.value();
         let undelivered = counters.failed.value() + counters.expired.value();
         vec![
-            row(Stage::Accepted, &self.accepted, refused, counters.accepted_bytes.value()),
+            row(Stage::Accepted, &self.accepted, refused_count, counters.accepted_bytes.value()),
             row(Stage::Delivered, &self.delivered, undelivered, 0),
         ]
     }

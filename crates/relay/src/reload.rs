@@ -43,8 +43,8 @@ async fn reload_on_hangup(mut hangups: Signal, context: &RelayContext, reread: O
 }
 
 /// Activates the configuration if it is valid. Returns a status text for the service manager.
-fn apply_reload(context: &RelayContext, read: Result<Config>) -> &'static str {
-    match read {
+fn apply_reload(context: &RelayContext, result: Result<Config>) -> &'static str {
+    match result {
         Err(error) => {
             // Each complaint gets a log line of its own, with its line and column.
             format!("{error:#}").lines().for_each(|complaint| tracing::error!(target: LOG_TARGET, "{complaint}"));

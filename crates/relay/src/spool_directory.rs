@@ -30,26 +30,26 @@ pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
     // The path loses its trailing slash here, because a symbolic link before a slash would be
     // followed.
     let directory: PathBuf = directory.components().collect();
-    let shown = directory.display();
-    let opened = open(&directory).map_err(|error| match is_link(&directory) {
+    let path = directory.display();
+    let descriptor = open(&directory).map_err(|error| match is_link(&directory) {
         true => {
-            format!("{shown} is a symbolic link, which other users may change: use the directory that it points to")
+            format!("{path} is a symbolic link, which other users may change: use the directory that it points to")
         }
-        false => format!("{shown}: {}", reason(&error)),
+        false => format!("{path}: {}", reason(&error)),
     })?;
-    let status = rustix::fs::fstat(&opened).map_err(|error| format!("{shown}: {}", reason(&error.into())))?;
+    let status = rustix::fs::fstat(&descriptor).map_err(|error| format!("{path}: {}", reason(&error.into())))?;
     check_owner(&directory, &status)?;
-    check_parent(&directory, &opened)?;
+    check_parent(&directory, &descriptor)?;
     let mode = mode_of(&status);
     if mode & READABLE == 0 {
         return Ok(None);
     }
     if !is_spool_or_empty(&directory) {
-        return Ok(Some(format!("other users can read {shown} (mode {mode:04o}): chmod 700 {shown}")));
+        return Ok(Some(format!("other users can read {path} (mode {mode:04o}): chmod 700 {path}")));
     }
-    let closed = rustix::fs::fchmod(&opened, Mode::RWXU);
-    closed.map_err(|error| format!("cannot change the mode of {shown}: {}", reason(&error.into())))?;
-    Ok(Some(format!("other users could read {shown} (mode {mode:04o}); the mode was changed to 0700")))
+    let change = rustix::fs::fchmod(&descriptor, Mode::RWXU);
+    change.map_err(|error| format!("cannot change the mode of {path}: {}", reason(&error.into())))?;
+    Ok(Some(format!("other users could read {path} (mode {mode:04o}); the mode was changed to 0700")))
 }
 
 /// Checks as far as possible without changes that a spool can be at this path: either the directory
@@ -59,40 +59,40 @@ pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
 /// Explains why the path cannot have a spool.
 pub fn can_create(directory: &Path) -> Result<(), String> {
     let directory: PathBuf = directory.components().collect();
-    let shown = directory.display();
+    let path = directory.display();
     if directory.symlink_metadata().is_ok() {
         return check_existing(&directory);
     }
-    let cannot = |why: &str| Err(format!("{shown} cannot be created: {why}"));
+    let cannot = |reason: &str| Err(format!("{path} cannot be created: {reason}"));
     let named = |place: &'_ Path| if place.as_os_str().is_empty() { PathBuf::from(".") } else { place.to_owned() };
-    let above = directory.ancestors().skip(1).map(named).find(|place| place.symlink_metadata().is_ok());
-    let Some(above) = above else { return cannot("there is no directory above it") };
-    if !above.is_dir() {
-        return cannot(&format!("{} is not a directory", above.display()));
+    let ancestor = directory.ancestors().skip(1).map(named).find(|place| place.symlink_metadata().is_ok());
+    let Some(ancestor) = ancestor else { return cannot("there is no directory above it") };
+    if !ancestor.is_dir() {
+        return cannot(&format!("{} is not a directory", ancestor.display()));
     }
-    let system = rustix::fs::statfs(&above).map(|system| system.f_type as u64);
+    let system = rustix::fs::statfs(&ancestor).map(|system| system.f_type as u64);
     if system.is_ok_and(|system| KERNEL_FILE_SYSTEMS.contains(&system)) {
-        return Err(format!("cannot create a directory in {}", above.display()));
+        return Err(format!("cannot create a directory in {}", ancestor.display()));
     }
-    match rustix::fs::access(&above, Access::WRITE_OK | Access::EXEC_OK) {
+    match rustix::fs::access(&ancestor, Access::WRITE_OK | Access::EXEC_OK) {
         Ok(()) => Ok(()),
-        Err(error) => cannot(&format!("{}: {}", above.display(), reason(&error.into()))),
+        Err(error) => cannot(&format!("{}: {}", ancestor.display(), reason(&error.into()))),
     }
 }
 
 /// Checks an existing directory like `can_create`. Root may also check the directory of another
 /// user, who will run the relay.
 fn check_existing(directory: &Path) -> Result<(), String> {
-    let shown = directory.display();
+    let path = directory.display();
     if is_link(directory) {
-        return Err(format!("{shown} is a symbolic link: use the directory that it points to"));
+        return Err(format!("{path} is a symbolic link: use the directory that it points to"));
     }
-    let opened = open(directory).map_err(|error| format!("{shown}: {}", reason(&error)))?;
-    let status = rustix::fs::fstat(&opened).map_err(|error| format!("{shown}: {}", reason(&error.into())))?;
+    let descriptor = open(directory).map_err(|error| format!("{path}: {}", reason(&error)))?;
+    let status = rustix::fs::fstat(&descriptor).map_err(|error| format!("{path}: {}", reason(&error.into())))?;
     if !rustix::process::geteuid().is_root() {
         check_owner(directory, &status)?;
     }
-    check_parent(directory, &opened)
+    check_parent(directory, &descriptor)
 }
 
 fn open(directory: &Path) -> io::Result<OwnedFd> {
@@ -101,7 +101,7 @@ fn open(directory: &Path) -> io::Result<OwnedFd> {
 }
 
 fn is_link(path: &Path) -> bool {
-    path.symlink_metadata().is_ok_and(|found| found.is_symlink())
+    path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink())
 }
 
 fn mode_of(status: &Stat) -> u32 {
@@ -110,27 +110,27 @@ fn mode_of(status: &Stat) -> u32 {
 
 /// Checks that no other user owns the directory or can change it.
 fn check_owner(directory: &Path, status: &Stat) -> Result<(), String> {
-    let shown = directory.display();
+    let path = directory.display();
     let owner = status.st_uid;
-    let own = rustix::process::geteuid().as_raw();
-    if owner != own {
-        return Err(format!("{shown} belongs to another user (uid {owner}, not {own}): chown it, or run as that user"));
+    let user = rustix::process::geteuid().as_raw();
+    if owner != user {
+        return Err(format!("{path} belongs to another user (uid {owner}, not {user}): chown it, or run as that user"));
     }
     let mode = mode_of(status);
     if mode & WRITABLE != 0 {
-        return Err(format!("{shown} is writable for other users (mode {mode:04o}): chmod 700 {shown}"));
+        return Err(format!("{path} is writable for other users (mode {mode:04o}): chmod 700 {path}"));
     }
     Ok(())
 }
 
 /// Checks that no other user can rename the directory and put another one in its place.
-fn check_parent(directory: &Path, opened: &OwnedFd) -> Result<(), String> {
-    let above = rustix::fs::statat(opened, "..", AtFlags::SYMLINK_NOFOLLOW);
-    let mode = mode_of(&above.map_err(|error| format!("{}: {}", directory.display(), reason(&error.into())))?);
+fn check_parent(directory: &Path, descriptor: &OwnedFd) -> Result<(), String> {
+    let parent = rustix::fs::statat(descriptor, "..", AtFlags::SYMLINK_NOFOLLOW);
+    let mode = mode_of(&parent.map_err(|error| format!("{}: {}", directory.display(), reason(&error.into())))?);
     if mode & 0o002 != 0 && mode & STICKY == 0 {
-        let shown = directory.display();
+        let path = directory.display();
         return Err(format!(
-            "any user can replace it: the parent directory {shown} is writable for everyone (mode {mode:04o}); chmod \
+            "any user can replace it: the parent directory {path} is writable for everyone (mode {mode:04o}); chmod \
              o-w or chmod +t it"
         ));
     }
@@ -161,14 +161,14 @@ mod tests {
         assert_eq!(can_create(Path::new("spool-that-is-not-there")), Ok(()));
         let file = place.path().join("file");
         fs::write(&file, "").unwrap();
-        for (path, why) in [
+        for (path, reason) in [
             (file.clone(), "Not a directory"),
             (file.join("spool"), "is not a directory"),
             ("/proc/nope".into(), "cannot create a directory in /proc"),
             ("/sys/kernel/nope".into(), "cannot create a directory in /sys/kernel"),
         ] {
-            let said = can_create(&path).unwrap_err();
-            assert!(said.contains(why), "{}: {said}", path.display());
+            let error = can_create(&path).unwrap_err();
+            assert!(error.contains(reason), "{}: {error}", path.display());
         }
     }
 

@@ -318,8 +318,8 @@ impl RelayWorker {
         now: Duration,
     ) -> NextMessage {
         waiter.cancel();
-        let taken = self.queue.borrow_mut().take(slot, now);
-        match taken {
+        let next = self.queue.borrow_mut().take(slot, now);
+        match next {
             NextRequest::Deliver(request) => NextMessage::Deliver(DeliveryGuard::new(self, request)),
             NextRequest::Close => NextMessage::Quit,
             NextRequest::Wait => {

@@ -75,9 +75,9 @@ impl WorkerCalls {
         &self,
         call: impl Fn(&Rc<RelayWorker>) -> T + Clone + Send + 'static,
     ) -> Vec<Result<T, WorkerUnavailable>> {
-        let asked: Vec<_> = (0..self.count()).map(|worker| self.send(worker, call.clone())).collect();
+        let pending: Vec<_> = (0..self.count()).map(|worker| self.send(worker, call.clone())).collect();
         let latest = Instant::now() + CALL_TIMEOUT;
-        asked.into_iter().map(|answers| receive_answer(&answers?, latest)).collect()
+        pending.into_iter().map(|answers| receive_answer(&answers?, latest)).collect()
     }
 
     fn send<T: Send + 'static>(

@@ -100,7 +100,7 @@ impl CapacityRun {
     pub(crate) fn plan_line(&self) -> Option<String> {
         let planning = self.planning;
         let plan = match self.plan()? {
-            Err(why) => return Some(format!("No plan: {why}")),
+            Err(reason) => return Some(format!("No plan: {reason}")),
             Ok(plan) => plan,
         };
         let stable = format_value(plan.stable_per_s, "/s");
@@ -124,12 +124,12 @@ impl CapacityRun {
             right("throughput"),
             ("finding", Align::Left),
         ]);
-        for (goal, found) in self.goals.iter().zip(&self.result.goals) {
+        for (goal, goal_result) in self.goals.iter().zip(&self.result.goals) {
             let bound =
                 |per_s: Option<f64>| per_s.map_or(Cell::from("–"), |per_s| Cell::Number(per_s, rate(per_s) + "/s"));
-            let bounds = [found.lower_per_s, found.upper_per_s, found.throughput_per_s].map(bound);
+            let bounds = [goal_result.lower_per_s, goal_result.upper_per_s, goal_result.throughput_per_s].map(bound);
             let name = [Cell::from(goal.expression())];
-            table.row(name.into_iter().chain(bounds).chain([Cell::from(finding_text(found.finding))]).collect());
+            table.row(name.into_iter().chain(bounds).chain([Cell::from(finding_text(goal_result.finding))]).collect());
         }
         table
     }
@@ -262,16 +262,16 @@ pub fn capacity_text(run: &CapacityRun) -> String {
 
 fn push_goals(text: &mut String, run: &CapacityRun) {
     text.push_str("goal                               lower bound  upper bound  throughput  finding\n");
-    for (goal, found) in run.goals.iter().zip(&run.result.goals) {
+    for (goal, goal_result) in run.goals.iter().zip(&run.result.goals) {
         let bound = |rate_per_s: Option<f64>| rate_per_s.map_or_else(|| "–".to_owned(), |per_s| rate(per_s) + "/s");
         let _ = writeln!(
             text,
             "{:<34} {:>11}  {:>11}  {:>10}  {}",
             goal.expression(),
-            bound(found.lower_per_s),
-            bound(found.upper_per_s),
-            bound(found.throughput_per_s),
-            finding_text(found.finding)
+            bound(goal_result.lower_per_s),
+            bound(goal_result.upper_per_s),
+            bound(goal_result.throughput_per_s),
+            finding_text(goal_result.finding)
         );
     }
     if let Some(per_s) = run.result.flat_out_per_s {
@@ -382,8 +382,8 @@ fn push_plan(text: &mut String, run: &CapacityRun) {
 }
 
 pub fn capacity_verdict(run: &CapacityRun) -> String {
-    if let Some((outcome, why)) = &run.lost {
-        return format!("{}  {why}\n", outcome_word(*outcome, TextStyle::Plain));
+    if let Some((outcome, reason)) = &run.lost {
+        return format!("{}  {reason}\n", outcome_word(*outcome, TextStyle::Plain));
     }
     let result = &run.result;
     let capacity = run.capacity_per_s().map(|per_s| format_value(per_s, "/s"));
@@ -397,8 +397,8 @@ pub fn capacity_verdict(run: &CapacityRun) -> String {
         }
         (None, SearchEnding::Stopped) => "Interrupted before a rate was found.\n".to_owned(),
         (_, SearchEnding::Void) => {
-            let why = void().map_or_else(String::new, |trial| format!(": {}", trial.judged.why));
-            format!("INVALID  No rate could be offered{why}\n")
+            let cause = void().map_or_else(String::new, |trial| format!(": {}", trial.judged.why));
+            format!("INVALID  No rate could be offered{cause}\n")
         }
         (None, _) if run.is_confirmed() == Some(false) => {
             let refuted =
@@ -410,15 +410,17 @@ pub fn capacity_verdict(run: &CapacityRun) -> String {
         }
         (Some(capacity), _) => {
             let is_limit = result.goals.iter().any(|goal| goal.finding == GoalFinding::GeneratorLimit);
-            let least = if is_limit || run.is_exceeded() { "at least " } else { "" };
-            format!("CAPACITY  {least}{capacity}{}\n", confirmed(run))
+            let prefix = if is_limit || run.is_exceeded() { "at least " } else { "" };
+            format!("CAPACITY  {prefix}{capacity}{}\n", confirmed(run))
         }
         (None, SearchEnding::TimeLimit) => "INVALID  The time was over before a rate was found.\n".to_owned(),
         (None, _) => {
-            let missed = run.goals.iter().zip(&result.goals);
-            let missed = missed.filter(|(_, found)| !found.finding.has_capacity()).map(|(goal, _)| goal.expression());
-            let least = format_value(run.min_rate_per_s, "/s");
-            format!("FAIL  Missed at {least}: {}\n", missed.collect::<Vec<_>>().join(", "))
+            let missed_goals = run.goals.iter().zip(&result.goals);
+            let missed_goals = missed_goals
+                .filter(|(_, result)| !result.finding.has_capacity())
+                .map(|(goal, _)| goal.expression());
+            let min_rate = format_value(run.min_rate_per_s, "/s");
+            format!("FAIL  Missed at {min_rate}: {}\n", missed_goals.collect::<Vec<_>>().join(", "))
         }
     }
 }
@@ -426,22 +428,22 @@ pub fn capacity_verdict(run: &CapacityRun) -> String {
 /// Returns the shares of the capacity that longer trials confirmed, for example `, confirmed at 80
 /// and 100 %`.
 fn confirmed(run: &CapacityRun) -> String {
-    let held = run.confirmation.iter().filter(|load| run.is_good(&load.trial) == Some(true));
-    let held: Vec<String> = held.map(|load| format!("{:.0}", load.share * 100.0)).collect();
-    if held.is_empty() { ", not confirmed".to_owned() } else { format!(", confirmed at {} %", listed(&held)) }
+    let shares = run.confirmation.iter().filter(|load| run.is_good(&load.trial) == Some(true));
+    let shares: Vec<String> = shares.map(|load| format!("{:.0}", load.share * 100.0)).collect();
+    if shares.is_empty() { ", not confirmed".to_owned() } else { format!(", confirmed at {} %", listed(&shares)) }
 }
 
 /// Returns the report as JSON in the format `mailrun-capacity/1`.
 pub fn capacity_json(run: &CapacityRun) -> Value {
     let result = &run.result;
-    let goals = run.goals.iter().zip(&result.goals).map(|(goal, found)| {
+    let goals = run.goals.iter().zip(&result.goals).map(|(goal, goal_result)| {
         json!({
             "expression": goal.expression(),
             "loss_ratio": goal.loss_ratio(),
-            "finding": found.finding,
-            "lower_per_s": found.lower_per_s,
-            "upper_per_s": found.upper_per_s,
-            "throughput_per_s": found.throughput_per_s,
+            "finding": goal_result.finding,
+            "lower_per_s": goal_result.lower_per_s,
+            "upper_per_s": goal_result.upper_per_s,
+            "throughput_per_s": goal_result.throughput_per_s,
         })
     });
     let plan = run.plan().and_then(Result::ok).map(|plan| {
@@ -506,22 +508,26 @@ fn trial_json(run: &CapacityRun, trial: &CapacityTrial) -> Value {
 /// limit. Busy polling does not count, because a polling process gives way as soon as there is
 /// work.
 pub fn resources_used(record: &Record) -> String {
-    let around = record.surroundings.as_ref();
+    let surroundings = record.surroundings.as_ref();
     let cores = f64::from(record.host.cores.max(1));
     // The source runs longer than the time of its figures, which exclude the warm-up.
-    let length_s = around.and_then(|around| Some(around.load_processor_s? / cores)).unwrap_or(record.duration_s);
+    let length_s = surroundings
+        .and_then(|surroundings| Some(surroundings.load_processor_s? / cores))
+        .unwrap_or(record.duration_s);
     let length_s = length_s.max(f64::EPSILON);
     let parties = record.parties.iter().filter_map(|party| Some((party.name.as_str(), party.work_s()? / length_s)));
     let mut named: Vec<(&str, f64)> = parties.collect();
-    let processes = around.map_or(&[][..], |around| &around.processes);
+    let processes = surroundings.map_or(&[][..], |surroundings| &surroundings.processes);
     let processes = processes.iter().map(|process| (process.name.as_str(), process.processor_s / length_s));
     named.extend(processes.filter(|(_, used)| *used >= MIN_NAMED));
     let looked_s: f64 = record.parties.iter().filter_map(|party| Some(party.busy_poll.as_ref()?.looked_s)).sum();
-    let host = around.and_then(|around| around.used_share).map(|share| share * cores - looked_s / length_s);
-    let known: f64 = named.iter().map(|(_, used)| used).sum();
-    let all = host.unwrap_or(known).clamp(0.0, cores);
-    if all - known >= MIN_NAMED {
-        named.push(("others", all - known));
+    let host = surroundings
+        .and_then(|surroundings| surroundings.used_share)
+        .map(|share| share * cores - looked_s / length_s);
+    let known_cores: f64 = named.iter().map(|(_, used)| used).sum();
+    let all = host.unwrap_or(known_cores).clamp(0.0, cores);
+    if all - known_cores >= MIN_NAMED {
+        named.push(("others", all - known_cores));
     }
     named.sort_by(|one, other| other.1.total_cmp(&one.1));
     let named: Vec<String> = named.iter().map(|(name, used)| format!("{} {used:.2}", plain(name))).collect();
@@ -532,12 +538,12 @@ pub fn resources_used(record: &Record) -> String {
         Some(_) if is_elsewhere => "the server's processors are not known, this host's are free:",
         Some(_) => "processors are free:",
     };
-    let written: u64 = record.parties.iter().filter_map(|party| party.write_bytes).sum();
-    let written = match (written as f64 / length_s) as u64 {
+    let written_bytes: u64 = record.parties.iter().filter_map(|party| party.write_bytes).sum();
+    let written_bytes = match (written_bytes as f64 / length_s) as u64 {
         0 => String::new(),
         per_s => format!("; {} written per second", memory(per_s)),
     };
-    format!("{what} {all:.2} of {cores:.0} cores ({}){written}", named.join(", "))
+    format!("{what} {all:.2} of {cores:.0} cores ({}){written_bytes}", named.join(", "))
 }
 
 /// Returns true if a target is on this host: a loopback address, or a socket in the file system.
@@ -560,12 +566,12 @@ mod tests {
         let mut run = crate::sample_capacity::search("slow");
         assert_eq!(run.capacity_per_s(), Some(1_000.0));
         run.confirmation[1].trial.judged.outcome = TrialOutcome::Measured(TrialFigures::new(vec![0.3], 700.0));
-        let said = "INCONCLUSIVE  1,000/s held in short trials, and longer ones did not confirm it: see the table\n";
-        assert_eq!((run.capacity_per_s(), capacity_verdict(&run).as_str()), (None, said));
+        let text = "INCONCLUSIVE  1,000/s held in short trials, and longer ones did not confirm it: see the table\n";
+        assert_eq!((run.capacity_per_s(), capacity_verdict(&run).as_str()), (None, text));
         assert!(run.plan_line().is_none(), "nothing is planned with it");
         run.confirmation[1].trial.judged.outcome =
             TrialOutcome::Void { cause: mailrun_capacity::VoidCause::Generator, delivered_per_s: 1.0, spent_s: 2.0 };
-        assert_eq!(capacity_verdict(&run), said, "a void trial confirms nothing");
+        assert_eq!(capacity_verdict(&run), text, "a void trial confirms nothing");
         run.confirmation.clear();
         assert_eq!(capacity_verdict(&run), "CAPACITY  1,000/s, not confirmed\n", "the user wanted no confirmation");
     }
@@ -575,11 +581,11 @@ mod tests {
         let mut run = crate::sample_capacity::search("slow");
         (run.interrupted, run.result.ending) = (true, SearchEnding::Stopped);
         let whole = std::mem::take(&mut run.confirmation);
-        for (done, said, is_confirmed) in
+        for (done, remark, is_confirmed) in
             [(0, "not confirmed", None), (1, "confirmed at 80 %", None), (2, "confirmed at 80 and 100 %", Some(true))]
         {
             run.confirmation = whole[..done].to_vec();
-            let line = format!("Interrupted: 1,000/s held in short trials, {said}\n");
+            let line = format!("Interrupted: 1,000/s held in short trials, {remark}\n");
             assert_eq!((capacity_verdict(&run), run.is_confirmed()), (line, is_confirmed));
         }
         run.confirmation[0].trial.judged.outcome = TrialOutcome::Measured(TrialFigures::new(vec![0.3], 700.0));
@@ -618,9 +624,9 @@ mod tests {
             |name: &str, processor_s| HostProcess { name: name.to_owned(), processes: 1, processor_s, rss_bytes: 0 };
         let around = record.surroundings.as_mut().unwrap();
         around.processes = vec![process("smtpd", 9.0), process("cleanup", 3.0), process("sshd", 0.01)];
-        let said =
+        let sentence =
             "processors are the limit: 1.97 of 2 cores (smtpd 0.90, others 0.57, cleanup 0.30, source 0.10, sink 0.10)";
-        assert!(resources_used(&record).starts_with(said), "{}", resources_used(&record));
+        assert!(resources_used(&record).starts_with(sentence), "{}", resources_used(&record));
         let set_share = |record: &mut Record, share| record.surroundings.as_mut().unwrap().used_share = share;
         set_share(&mut record, None);
         assert!(

@@ -5,11 +5,14 @@ use mailrun_journey::record::{Record, Resource, Surroundings};
 /// Returns a line about other activity on the host, or `None` if there was none or nobody observed
 /// it.
 pub(crate) fn line(record: &Record) -> Option<String> {
-    let around = record.surroundings.as_ref()?;
-    let shares =
-        [(around.other_busy_share, "of the CPU used by other processes"), (around.steal_share, "of the CPU stolen")];
+    let surroundings = record.surroundings.as_ref()?;
+    let shares = [
+        (surroundings.other_busy_share, "of the CPU used by other processes"),
+        (surroundings.steal_share, "of the CPU stolen"),
+    ];
     let shares = shares.into_iter().filter_map(|(share, name)| Some(format!("{} {name}", percent(share?)?)));
-    let parts: Vec<String> = shares.chain(queues(around)).chain(exhausted(record)).chain(pauses(record)).collect();
+    let parts: Vec<String> =
+        shares.chain(queues(surroundings)).chain(exhausted(record)).chain(pauses(record)).collect();
     (!parts.is_empty()).then(|| parts.join(" · "))
 }
 
@@ -18,11 +21,11 @@ fn percent(share: f64) -> Option<String> {
     (share >= 0.000_5).then(|| format!("{:.1} %", share * 100.0))
 }
 
-fn queues(around: &Surroundings) -> Option<String> {
+fn queues(surroundings: &Surroundings) -> Option<String> {
     let counts = [
-        (around.listen_overflows, "listen queue overflows"),
-        (around.listen_drops, "dropped by listeners"),
-        (around.syn_drops, "SYNs dropped"),
+        (surroundings.listen_overflows, "listen queue overflows"),
+        (surroundings.listen_drops, "dropped by listeners"),
+        (surroundings.syn_drops, "SYNs dropped"),
     ];
     let some = counts.into_iter().filter_map(|(number, name)| Some((number.filter(|number| *number > 0)?, name)));
     let some: Vec<String> = some.map(|(number, name)| format!("{} {name}", count(number))).collect();

@@ -10,18 +10,18 @@ const MAX_VERDICT_LINES: usize = 2;
 
 /// Returns the end of a full report: the notes, the figures, the path of the details, and the
 /// verdict.
-pub(super) fn all(record: &Record, width: usize, ink: TextStyle, details: Option<&str>) -> Vec<String> {
+pub(super) fn all(record: &Record, width: usize, style: TextStyle, details: Option<&str>) -> Vec<String> {
     let mut lines: Vec<String> = notes(record).iter().flat_map(|text| note(text, width)).collect();
     lines.extend(wrapped(&plain(&headline::figures(record)), "", "", width));
     lines.extend(details.map(|file| format!("details: {file}")));
-    lines.extend(verdict(record, width, ink));
+    lines.extend(verdict(record, width, style));
     lines
 }
 
 /// Returns the notes. The first note is the advice that belongs to the verdict.
 pub(crate) fn notes(record: &Record) -> Vec<String> {
-    let why = headline::why(record);
-    let (_, advice) = first_sentence(&why);
+    let reason = headline::why(record);
+    let (_, advice) = first_sentence(&reason);
     let advice = (!advice.is_empty()).then(|| advice.to_owned());
     advice.into_iter().chain(headline::reasons(record).cloned()).collect()
 }
@@ -36,10 +36,10 @@ pub(super) fn note(text: &str, width: usize) -> Vec<String> {
 }
 
 /// Returns the verdict in lines: its word, and then its reason.
-pub(super) fn verdict(record: &Record, width: usize, ink: TextStyle) -> Vec<String> {
+pub(super) fn verdict(record: &Record, width: usize, style: TextStyle) -> Vec<String> {
     let (word, code) = word(record);
-    let why = plain(&headline::why(record));
-    let (sentence, _) = first_sentence(&why);
+    let reason = plain(&headline::why(record));
+    let (sentence, _) = first_sentence(&reason);
     let first = format!("{word} ");
     let mut lines = wrapped(sentence, &first, &" ".repeat(display_width(&first)), width);
     if lines.len() > MAX_VERDICT_LINES {
@@ -49,17 +49,17 @@ pub(super) fn verdict(record: &Record, width: usize, ink: TextStyle) -> Vec<Stri
     }
     // Colour is added after wrapping, because the wrapping would count the escape sequences as
     // columns.
-    lines[0] = lines[0].replacen(word, &styled(word, code, ink), 1);
+    lines[0] = lines[0].replacen(word, &styled(word, code, style), 1);
     lines
 }
 
 /// Returns the verdict in one line, with the rate and the latency.
-pub(super) fn verdict_alone(record: &Record, ink: TextStyle) -> String {
+pub(super) fn verdict_alone(record: &Record, style: TextStyle) -> String {
     let (word, code) = word(record);
-    let why = plain(&headline::why(record));
-    let (sentence, _) = first_sentence(&why);
+    let reason = plain(&headline::why(record));
+    let (sentence, _) = first_sentence(&reason);
     let figures = headline::rate_and_p99(record).map_or_else(String::new, |figures| format!(" ({figures})"));
-    format!("{} {}{figures}\n", styled(word, code, ink), sentence.trim_end_matches('.'))
+    format!("{} {}{figures}\n", styled(word, code, style), sentence.trim_end_matches('.'))
 }
 
 fn word(record: &Record) -> (&'static str, &'static str) {
@@ -76,9 +76,9 @@ fn colour(headline: Headline) -> &'static str {
     }
 }
 
-pub fn outcome_word(outcome: Outcome, ink: TextStyle) -> String {
+pub fn outcome_word(outcome: Outcome, style: TextStyle) -> String {
     let headline = Headline::Judged(outcome);
-    styled(headline.name(), colour(headline), ink)
+    styled(headline.name(), colour(headline), style)
 }
 
 /// Splits off the first sentence. A full stop in brackets does not end it, because text in brackets

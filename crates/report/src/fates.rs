@@ -147,28 +147,28 @@ pub(super) fn when(record: &Record) -> Option<String> {
     })
 }
 
-/// Returns one line for each of the `most` most frequent errors, and the number of further kinds of
+/// Returns one line for each of the `limit` most frequent errors, and the number of further kinds of
 /// error.
-pub(crate) fn errors_in_short(record: &Record, most: usize) -> (Vec<String>, usize) {
-    let said = |place: &str, what: &str, number: u64, text: &str| {
+pub(crate) fn errors_in_short(record: &Record, limit: usize) -> (Vec<String>, usize) {
+    let row_text = |place: &str, what: &str, number: u64, text: &str| {
         let place = if what.is_empty() { format!("at {place}") } else { format!("{what} at {place}") };
         format!("{} × {place}: {}", count(number), plain(text))
     };
     let mut lines: Vec<(u64, String)> = match &record.mades {
         Some(mades) => {
             let line =
-                |row: &MadesTrouble| (row.count, said(&plain(&row.kind), &plain(&row.code), row.count, &row.text));
+                |row: &MadesTrouble| (row.count, row_text(&plain(&row.kind), &plain(&row.code), row.count, &row.text));
             mades.troubles.iter().map(line).collect()
         }
         None => {
             let code = |row: &ErrorRow| if row.code == 0 { String::new() } else { row.code.to_string() };
-            let line = |row: &ErrorRow| (row.count, said(row.phase.name(), &code(row), row.count, &row.text));
+            let line = |row: &ErrorRow| (row.count, row_text(row.phase.name(), &code(row), row.count, &row.text));
             errors_once(record).map(line).collect()
         }
     };
     lines.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
-    let more = lines.len().saturating_sub(most);
-    (lines.into_iter().take(most).map(|(_, line)| line).collect(), more)
+    let more = lines.len().saturating_sub(limit);
+    (lines.into_iter().take(limit).map(|(_, line)| line).collect(), more)
 }
 
 /// Returns true for faults that the sink was told to make and has counted, if the source has
@@ -202,15 +202,15 @@ pub(crate) fn thresholds_by_result(record: &Record, passed: bool) -> Option<Sect
     Section::figures("Thresholds", None, table_of(rows))
 }
 
-/// Returns a table of at most `most` thresholds, the missed ones first, and the number of
+/// Returns a table of at most `limit` thresholds, the missed ones first, and the number of
 /// thresholds left out.
-pub(crate) fn threshold_table(record: &Record, most: usize) -> (Table, usize) {
+pub(crate) fn threshold_table(record: &Record, limit: usize) -> (Table, usize) {
     let mut rows: Vec<&ThresholdRow> = record.thresholds.iter().collect();
-    if rows.len() > most {
+    if rows.len() > limit {
         rows.sort_by_key(|row| row.passed);
     }
-    let more = rows.len().saturating_sub(most);
-    (table_of(rows.into_iter().take(most)), more)
+    let more = rows.len().saturating_sub(limit);
+    (table_of(rows.into_iter().take(limit)), more)
 }
 
 fn table_of<'a>(rows: impl Iterator<Item = &'a ThresholdRow>) -> Table {
@@ -296,16 +296,16 @@ mod tests {
     fn errors_carry_what_was_said() {
         let mut record = sample::held();
         assert!(errors(&record).is_none());
-        let said = "452 4.3.1 Insufficient system storage";
+        let reply = "452 4.3.1 Insufficient system storage";
         record.errors = vec![ErrorRow {
             phase: Phase::Reply,
             code: 452,
-            text: said.to_owned(),
+            text: reply.to_owned(),
             count: 1_234,
             ..ErrorRow::default()
         }];
         let text = text(errors(&record));
-        assert!(text.contains(said) && text.contains("1,234") && text.contains("reply"), "{text}");
+        assert!(text.contains(reply) && text.contains("1,234") && text.contains("reply"), "{text}");
     }
 
     #[test]

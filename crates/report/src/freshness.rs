@@ -24,9 +24,9 @@ pub(crate) fn windows(record: &Record) -> Option<Section> {
         left_out += threshold.windows.len() - shown.len();
         shown.into_iter().for_each(|window| table.row(cells(threshold, window)));
     }
-    let what = "the newest message that had arrived was younger than the limit; seconds since the load began";
+    let text = "the newest message that had arrived was younger than the limit; seconds since the load began";
     let note =
-        if left_out > 0 { format!("{what}; the worst windows, without {left_out} others") } else { what.to_owned() };
+        if left_out > 0 { format!("{text}; the worst windows, without {left_out} others") } else { text.to_owned() };
     Section::figures("Freshness by window", Some(note), table)
 }
 

@@ -43,7 +43,7 @@ fn histogram(stage: &StageFigures<'_>, times: &Latencies, width: usize) -> Strin
     let head = format!("{}{since}: {} · {percentiles}", plain(stage.name), counted(all, "message"));
     let mut text = wrapped(&head, "", "  ", width).join("\n") + "\n";
     let bins = bins(times);
-    let most = bins.iter().map(|bin| bin.messages).max().unwrap_or_default().max(1);
+    let max_messages = bins.iter().map(|bin| bin.messages).max().unwrap_or_default().max(1);
     let rows: Vec<String> = bins
         .iter()
         .map(|bin| format!("< {:>8} {:>11} {:>8}", end_text(bin.end_ns), count(bin.messages), share(bin.messages, all)))
@@ -51,7 +51,7 @@ fn histogram(stage: &StageFigures<'_>, times: &Latencies, width: usize) -> Strin
     let label = rows.iter().map(|row| display_width(row)).max().unwrap_or_default();
     let room = width.saturating_sub(label + 3).max(MIN_BAR);
     for (bin, row) in bins.iter().zip(rows) {
-        let length = (bin.messages as f64 / most as f64 * room as f64).ceil() as usize;
+        let length = (bin.messages as f64 / max_messages as f64 * room as f64).ceil() as usize;
         text += format!(" {row} {}", "█".repeat(length)).trim_end();
         text.push('\n');
     }

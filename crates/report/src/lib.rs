@@ -83,10 +83,10 @@ pub enum ReportLength {
 
 /// Returns the report for a terminal or file of `width` columns. `details` is the path of the
 /// complete report.
-pub fn render(record: &Record, extent: ReportLength, width: usize, ink: TextStyle, details: Option<&str>) -> String {
+pub fn render(record: &Record, extent: ReportLength, width: usize, style: TextStyle, details: Option<&str>) -> String {
     match extent {
-        ReportLength::Verdict => ending::verdict_alone(record, ink),
-        ReportLength::Short => short::short(record, width, ink, details),
-        ReportLength::Full => terminal::full(record, width, ink, details),
+        ReportLength::Verdict => ending::verdict_alone(record, style),
+        ReportLength::Short => short::short(record, width, style, details),
+        ReportLength::Full => terminal::full(record, width, style, details),
     }
 }

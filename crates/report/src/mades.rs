@@ -167,12 +167,12 @@ pub(crate) fn windows(mades: &Mades) -> Option<Section> {
     ])
     .leave_out(&["from s", "arrived", "late", "not sent"])
     .hide_zero(&["not sent", "late"]);
-    let mut shown: Vec<&MadesWindow> = windows.iter().collect();
+    let mut shown_windows: Vec<&MadesWindow> = windows.iter().collect();
     let unmet = |window: &MadesWindow| window.due + window.late - window.completed.min(window.due);
-    shown.sort_by(|one, other| unmet(other).cmp(&unmet(one)).then(other.slowest_ms.total_cmp(&one.slowest_ms)));
-    shown.truncate(MAX_WINDOWS);
-    shown.sort_by(|one, other| one.from_s.total_cmp(&other.from_s));
-    for window in &shown {
+    shown_windows.sort_by(|one, other| unmet(other).cmp(&unmet(one)).then(other.slowest_ms.total_cmp(&one.slowest_ms)));
+    shown_windows.truncate(MAX_WINDOWS);
+    shown_windows.sort_by(|one, other| one.from_s.total_cmp(&other.from_s));
+    for window in &shown_windows {
         table.row(vec![
             Cell::from(plain(&window.begin)),
             Cell::Figure(window.from_s),
@@ -185,9 +185,9 @@ pub(crate) fn windows(mades: &Mades) -> Option<Section> {
             Cell::Figure(window.slowest_ms),
         ]);
     }
-    let what = "messages by the quarter-hour in which they were due; done is at the last stage";
-    let left_out = windows.len() - shown.len();
-    let note = if left_out > 0 { format!("{what}; the worst, without {left_out} others") } else { what.to_owned() };
+    let text = "messages by the quarter-hour in which they were due; done is at the last stage";
+    let left_out = windows.len() - shown_windows.len();
+    let note = if left_out > 0 { format!("{text}; the worst, without {left_out} others") } else { text.to_owned() };
     Section::figures("Windows", Some(note), table)
 }
 

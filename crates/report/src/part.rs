@@ -24,9 +24,9 @@ pub fn fit<Rank: Copy + Ord>(parts: &mut Vec<ReportPart<Rank>>, room: usize, alw
             part.has_gap = false;
             continue;
         }
-        let least = parts.iter().map(|part| part.priority).min().filter(|rank| *rank < always);
-        let Some(least) = least else { break };
-        parts.retain(|part| part.priority != least);
+        let lowest = parts.iter().map(|part| part.priority).min().filter(|rank| *rank < always);
+        let Some(lowest) = lowest else { break };
+        parts.retain(|part| part.priority != lowest);
         is_cut = true;
     }
     is_cut

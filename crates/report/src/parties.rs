@@ -38,22 +38,22 @@ pub(crate) fn costs(record: &Record) -> Option<Section> {
 /// Returns the costs in short, for example `source 0.41 cores, 8.0 MiB; sink 0.03 cores, 7.0 MiB`.
 /// `None` if nothing was observed.
 pub(crate) fn costs_in_short(record: &Record) -> Option<String> {
-    let said = record.parties.iter().filter_map(|party| {
+    let texts = record.parties.iter().filter_map(|party| {
         let cores = cores(record, party).map(|cores| format!("{} cores", fixed(cores, 2)));
         let figures: Vec<String> = cores.into_iter().chain(party.max_rss_bytes.map(memory)).collect();
         (!figures.is_empty()).then(|| format!("{} {}", plain(&party.name), figures.join(", ")))
     });
-    let said: Vec<String> = said.collect();
-    (!said.is_empty()).then(|| said.join("; "))
+    let texts: Vec<String> = texts.collect();
+    (!texts.is_empty()).then(|| texts.join("; "))
 }
 
 /// Returns the number of processors that a party kept busy. `None` if the result exceeds the
 /// processors of the host: the process then ran for longer than the messages took, so the share is
 /// unknown.
 fn cores(record: &Record, party: &Party) -> Option<f64> {
-    let most = f64::from(record.host.cores.max(1)) * 1.05;
+    let max_cores = f64::from(record.host.cores.max(1)) * 1.05;
     let cores = party.work_s().map(|cpu| cpu / record.duration_s);
-    cores.filter(|cores| record.duration_s > 0.0 && (record.host.cores == 0 || *cores <= most))
+    cores.filter(|cores| record.duration_s > 0.0 && (record.host.cores == 0 || *cores <= max_cores))
 }
 
 fn note(record: &Record) -> String {

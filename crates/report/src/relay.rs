@@ -84,11 +84,11 @@ fn durability_text(durability: &str) -> String {
     }
 }
 
-fn queue((most, second): (u64, u64), passage: &RelayFigures) -> String {
+fn queue((peak, second): (u64, u64), passage: &RelayFigures) -> String {
     let drain = seconds(passage.drain_s());
-    match most {
+    match peak {
         0 => format!("empty at the end of each second · drained {drain} after the last was accepted"),
-        most => format!("at most {}, in second {second} · drained {drain} after the last was accepted", count(most)),
+        peak => format!("at most {}, in second {second} · drained {drain} after the last was accepted", count(peak)),
     }
 }
 
@@ -102,10 +102,10 @@ fn costs(relay: &Party, passage: &RelayFigures) -> String {
 /// Returns the bytes written to disk, for example `291 MiB written, 23.4 KiB per message`. `None`
 /// if the device does not count them.
 fn disk(record: &Record, passage: &RelayFigures) -> Option<String> {
-    let written = record.surroundings.as_ref()?.disk_written_bytes?;
-    let each = written.checked_div(passage.accepted);
+    let written_bytes = record.surroundings.as_ref()?.disk_written_bytes?;
+    let each = written_bytes.checked_div(passage.accepted);
     let each = each.map_or_else(String::new, |each| format!(", {} per message", memory(each)));
-    Some(format!("{} written{each}", memory(written)))
+    Some(format!("{} written{each}", memory(written_bytes)))
 }
 
 #[cfg(test)]

@@ -27,12 +27,12 @@ pub fn missed() -> CapacityRun {
     nothing
 }
 
-fn trial(rate: f64, outcome: TrialOutcome, p99: f64, why: &str) -> CapacityTrial {
+fn trial(rate: f64, outcome: TrialOutcome, p99: f64, reason: &str) -> CapacityTrial {
     let judged = JudgedTrial {
         outcome,
         latency_ms: Some(LatencyMs { p50: p99 / 2.0, p99, ..LatencyMs::default() }),
         delivered_per_s: rate.min(1_050.0),
-        why: why.to_owned(),
+        why: reason.to_owned(),
     };
     let load = TrialLoad::RatePerS(rate);
     CapacityTrial { trial: SearchTrial { load, duration_s: 2.0 }, judged, directory: "trial-001".into() }
@@ -42,18 +42,18 @@ fn measured(loss: f64) -> TrialOutcome {
     TrialOutcome::Measured(TrialFigures::new(vec![loss], 1_000.0))
 }
 
-/// A search that found a capacity. All texts of peers are `why`.
-pub fn search(why: &str) -> CapacityRun {
+/// A search that found a capacity. All texts of peers are `text`.
+pub fn search(text: &str) -> CapacityRun {
     let goal =
         Threshold::parse("delivered.p99 < 1s", RunProtocol::Smtp).expect("a threshold").loss_goal().expect("a goal");
     let void = TrialOutcome::Void { cause: VoidCause::Host, delivered_per_s: 1.0, spent_s: 2.0 };
     let confirmed = |share: f64, loss| ConfirmedLoad {
         share,
-        trial: trial(1_000.0 * share, measured(loss), 30.0, why),
-        resources: why.to_owned(),
+        trial: trial(1_000.0 * share, measured(loss), 30.0, text),
+        resources: text.to_owned(),
     };
     CapacityRun {
-        command: ["mailrun", "capacity", why].map(str::to_owned).to_vec(),
+        command: ["mailrun", "capacity", text].map(str::to_owned).to_vec(),
         facts: crate::workload::search_facts(&crate::sample::held(), false),
         goals: vec![goal],
         min_rate_per_s: 10.0,
@@ -77,12 +77,12 @@ pub fn search(why: &str) -> CapacityRun {
             spent_s: 12.0,
         },
         trials: vec![
-            trial(1_000.0, measured(0.0), 20.0, why),
-            trial(1_020.0, measured(0.4), 2_000.0, why),
-            trial(1_500.0, void, 20.0, why),
+            trial(1_000.0, measured(0.0), 20.0, text),
+            trial(1_020.0, measured(0.4), 2_000.0, text),
+            trial(1_500.0, void, 20.0, text),
         ],
         confirmation: vec![confirmed(0.8, 0.0), confirmed(1.0, 0.0), confirmed(1.2, 0.3)],
-        remarks: vec![why.to_owned()],
+        remarks: vec![text.to_owned()],
         lost: None,
         interrupted: false,
         directory: "/tmp/<b>run</b>".into(),

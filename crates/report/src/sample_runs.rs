@@ -72,10 +72,10 @@ pub fn failed() -> Record {
         missing(21_007, MissingFate::Rejected, "450 4.2.0 Greylisted, try again in 300 seconds"),
         missing(22_113, MissingFate::NotSeen, "250 2.0.0 Ok: queued as 4jZXTq1Xyz"),
     ];
-    let why = "20 of 60,000 messages were accepted and never arrived";
+    let reason = "20 of 60,000 messages were accepted and never arrived";
     record.verdict = judged(
         Outcome::Fail,
-        why,
+        reason,
         &["480 messages were rejected (450 at rcpt, 452 at reply).", "Nothing was accepted from 20.0 s to 24.0 s."],
     );
     record
@@ -84,8 +84,8 @@ pub fn failed() -> Record {
 /// A run of a minute whose figures are limited by the generator.
 pub fn invalid() -> Record {
     let mut record = open_loop(&SampleLoad::new(60, 1.0, SampleTrouble::default()));
-    let why = "The generator offered 612 of 1,000 msg/s. Use more --workers, or run the source on another machine.";
-    record.verdict = judged(Outcome::Invalid, why, &["The hypervisor gave 22 % of the CPU to others."]);
+    let reason = "The generator offered 612 of 1,000 msg/s. Use more --workers, or run the source on another machine.";
+    record.verdict = judged(Outcome::Invalid, reason, &["The hypervisor gave 22 % of the CPU to others."]);
     record
 }
 
@@ -321,10 +321,10 @@ fn error((phase, code): (Phase, u16), text: &str, count: u64, (first, last): (f6
     }
 }
 
-fn judged(outcome: Outcome, why: &str, reasons: &[&str]) -> Verdict {
+fn judged(outcome: Outcome, reason: &str, reasons: &[&str]) -> Verdict {
     Verdict {
         outcome: Some(outcome),
-        why: why.to_owned(),
+        why: reason.to_owned(),
         closed: outcome == Outcome::Pass,
         valid: outcome != Outcome::Invalid,
         reasons: reasons.iter().map(|text| (*text).to_owned()).collect(),

@@ -39,11 +39,11 @@ struct SparklineRow {
 
 impl SparklineRow {
     fn cells(&self, room: usize) -> Vec<String> {
-        let [least, median, largest] = self.spread();
+        let [smallest, median, largest] = self.spread();
         let decimals = decimals_of_figures(largest.unwrap_or_default());
         let shown = |value: Option<f64>| value.map_or_else(String::new, |value| fixed(value, decimals));
         let bars = sparkline(&self.values, room, self.fold);
-        vec![self.name.to_owned(), bars, shown(least), shown(median), shown(largest)]
+        vec![self.name.to_owned(), bars, shown(smallest), shown(median), shown(largest)]
     }
 
     fn spread(&self) -> [Option<f64>; 3] {
@@ -95,8 +95,8 @@ fn lines(record: &Record) -> Vec<SparklineRow> {
 /// Returns the number of seconds that a row covers. This is 1 unless the resolution of a very long
 /// run was halved.
 pub(crate) fn step(rows: &[SeriesRow]) -> u64 {
-    let apart = rows.windows(2).map(|pair| pair[1].second.saturating_sub(pair[0].second));
-    apart.min().unwrap_or(1).max(1)
+    let distances = rows.windows(2).map(|pair| pair[1].second.saturating_sub(pair[0].second));
+    distances.min().unwrap_or(1).max(1)
 }
 
 /// Returns the rows without the last row, which may cover only a part of a second. The last row

@@ -51,7 +51,7 @@ fn tls(record: &Record) -> String {
 
 /// Returns the processes on this host that do not belong to the run. The server may be among them.
 fn processes(record: &Record) -> Option<String> {
-    let around = record.surroundings.as_ref().filter(|_| is_local(&record.workload.target))?;
+    let surroundings = record.surroundings.as_ref().filter(|_| is_local(&record.workload.target))?;
     let one = |process: &HostProcess| {
         let number = if process.processes > 1 { format!(" × {}", process.processes) } else { String::new() };
         let used = format!("{:.2} s of CPU, {}", process.processor_s, memory(process.rss_bytes));
@@ -59,7 +59,7 @@ fn processes(record: &Record) -> Option<String> {
     };
     // Kernel threads have no memory of their own, so they are left out.
     let is_telling = |process: &&HostProcess| process.rss_bytes > 0 && process.processor_s >= MIN_TOLD_S;
-    let all: Vec<String> = around.processes.iter().filter(is_telling).map(one).collect();
+    let all: Vec<String> = surroundings.processes.iter().filter(is_telling).map(one).collect();
     (!all.is_empty()).then(|| all.join(" · "))
 }
 

@@ -57,10 +57,10 @@ enum SectionPriority {
 }
 
 /// Returns the short report for `width` columns. `details` is the path of the complete report.
-pub(crate) fn short(record: &Record, width: usize, ink: TextStyle, details: Option<&str>) -> String {
+pub(crate) fn short(record: &Record, width: usize, style: TextStyle, details: Option<&str>) -> String {
     let width = width.clamp(MIN_WIDTH, MAX_WIDTH);
-    let mut parts = parts(record, width, ink);
-    let end = ending::verdict(record, width, ink);
+    let mut parts = parts(record, width, style);
+    let end = ending::verdict(record, width, style);
     parts.push(ReportPart { priority: SectionPriority::Always, has_gap: true, lines: Vec::new() });
     parts.push(ReportPart { priority: SectionPriority::Always, has_gap: false, lines: end });
     let details = details.map(|file| format!("details: {file}"));
@@ -73,7 +73,7 @@ pub(crate) fn short(record: &Record, width: usize, ink: TextStyle, details: Opti
     lines(parts).fold(String::new(), |text, line| text + &line + "\n")
 }
 
-fn parts(record: &Record, width: usize, ink: TextStyle) -> Vec<ReportPart<SectionPriority>> {
+fn parts(record: &Record, width: usize, style: TextStyle) -> Vec<ReportPart<SectionPriority>> {
     let part = |rank, has_gap, lines: Vec<String>| {
         (!lines.is_empty()).then_some(ReportPart { priority: rank, has_gap, lines })
     };
@@ -81,7 +81,7 @@ fn parts(record: &Record, width: usize, ink: TextStyle) -> Vec<ReportPart<Sectio
     let errors = if is_failed { SectionPriority::Errors } else { SectionPriority::MinorErrors };
     let line = |text: Option<String>, rest: &str| text.map_or_else(Vec::new, |text| wrapped(&text, "", rest, width));
     let mut parts: Vec<ReportPart<SectionPriority>> = [
-        part(SectionPriority::Workload, false, head(record, width, ink)),
+        part(SectionPriority::Workload, false, head(record, width, style)),
         part(SectionPriority::Always, true, audit::in_short(record, width)),
         part(SectionPriority::OverTime, true, over_time(record, width)),
         part(SectionPriority::Latencies, true, latencies(record, width)),
@@ -115,12 +115,12 @@ fn parts(record: &Record, width: usize, ink: TextStyle) -> Vec<ReportPart<Sectio
 
 /// Describes the run, for example `mailrun bench: 400 B messages to 127.0.0.1:25 (SMTP), 100
 /// sessions, …`.
-fn head(record: &Record, width: usize, ink: TextStyle) -> Vec<String> {
+fn head(record: &Record, width: usize, style: TextStyle) -> Vec<String> {
     let first = format!("mailrun {}: ", plain(&record.name));
     let mut lines = wrapped(&described(record), &first, "  ", width);
     let name = first.trim_end();
     if let Some(line) = lines.first_mut().filter(|line| line.starts_with(name)) {
-        *line = line.replacen(name, &bold(name, ink), 1);
+        *line = line.replacen(name, &bold(name, style), 1);
     }
     lines
 }
@@ -210,8 +210,8 @@ fn loop_words(workload: &Workload) -> String {
 
 fn over_time(record: &Record, width: usize) -> Vec<String> {
     let room = width.saturating_sub(BARS_MARGIN).max(8);
-    let Some([name, bars, least, median, largest]) = rate_over_time(record, room) else { return Vec::new() };
-    wrapped(&format!("{name}  {bars}  min {least}, median {median}, max {largest}"), "", "  ", width)
+    let Some([name, bars, smallest, median, largest]) = rate_over_time(record, room) else { return Vec::new() };
+    wrapped(&format!("{name}  {bars}  min {smallest}, median {median}, max {largest}"), "", "  ", width)
 }
 
 fn latencies(record: &Record, width: usize) -> Vec<String> {
@@ -233,8 +233,8 @@ fn rows(record: &Record) -> Vec<(String, Option<LatencyMs>, f64)> {
             .collect();
     }
     let stages = [Stage::Accepted, Stage::Delivered];
-    let shown = record.stages.iter().filter(|row| stages.contains(&row.name));
-    shown
+    let rows = record.stages.iter().filter(|row| stages.contains(&row.name));
+    rows
         .map(|row| (row.name.name().to_owned(), row.latency_ms, row.offered_rate_per_s.unwrap_or(row.rate_per_s)))
         .collect()
 }
@@ -315,8 +315,8 @@ mod tests {
         short(record, 80, TextStyle::Plain, Some("mailrun-results/20261122T060105Z-bench/report.md"))
     }
 
-    fn with_verdict(record: Record, outcome: Outcome, why: &str) -> Record {
-        let verdict = Verdict { outcome: Some(outcome), why: why.to_owned(), ..record.verdict.clone() };
+    fn with_verdict(record: Record, outcome: Outcome, reason: &str) -> Record {
+        let verdict = Verdict { outcome: Some(outcome), why: reason.to_owned(), ..record.verdict.clone() };
         Record { verdict, ..record }
     }
 

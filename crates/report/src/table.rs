@@ -203,12 +203,12 @@ impl Table {
         let missing = |columns: &[Column]| {
             columns.iter().map(|column| column.width + GAP).sum::<usize>().saturating_sub(width + 1)
         };
-        let shrink = |columns: &mut Vec<Column>, is_meant: &dyn Fn(&Column) -> bool, least: usize| {
+        let shrink = |columns: &mut Vec<Column>, is_meant: &dyn Fn(&Column) -> bool, min_width: usize| {
             let lacking = missing(columns);
             let widest = columns.iter_mut().filter(|column| is_meant(column)).max_by_key(|column| column.width);
             if let Some(column) = widest {
-                let least = least.max(column.longest_word()).min(column.width);
-                column.width = column.width.saturating_sub(lacking).max(least);
+                let min_width = min_width.max(column.longest_word()).min(column.width);
+                column.width = column.width.saturating_sub(lacking).max(min_width);
             }
         };
         shrink(columns, &|column| column.align == Align::Wrapped, WRAPPED_TEXT_WIDTH);
@@ -434,7 +434,7 @@ mod tests {
     }
     #[test]
     fn a_strangers_markup_is_text() {
-        for (said, shown) in [
+        for (text, shown) in [
             ("550 <img src=x onerror=alert(1)>", r"550 \<img src=x onerror=alert(1)\>"),
             ("[click](javascript:alert(1))", r"\[click\](javascript:alert(1))"),
             ("![x](https://evil.example/p.png)", r"!\[x\](https\://evil.example/p.png)"),
@@ -444,9 +444,9 @@ mod tests {
             ("a\u{202e}b\u{1b}[0m\r\n# c", "a\u{fffd}b \\[0m  \\# c"),
             ("12:30, 4.2 ms (99.5 %) – ok", "12:30, 4.2 ms (99.5 %) – ok"),
         ] {
-            assert_eq!(markdown_text(said), shown);
+            assert_eq!(markdown_text(text), shown);
             let mut table = Table::new([("text", Align::Left)]);
-            table.row(vec![said.to_owned()]);
+            table.row(vec![text.to_owned()]);
             assert!(table.markdown().contains(shown), "{}", table.markdown());
             assert!(!table.terminal(80).chars().any(|c| c != '\n' && is_hidden(c)));
         }

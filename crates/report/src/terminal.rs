@@ -26,17 +26,17 @@ pub(crate) fn terminal(record: &Record, width: usize) -> String {
 
 /// Returns the full report for `width` columns. `details` is the path of the file with the complete
 /// report.
-pub(crate) fn full(record: &Record, width: usize, ink: TextStyle, details: Option<&str>) -> String {
+pub(crate) fn full(record: &Record, width: usize, style: TextStyle, details: Option<&str>) -> String {
     let width = width.max(MIN_WIDTH);
-    let mut text = format!("\n{}\n", title(record, width.min(MAX_SENTENCE_WIDTH), ink));
+    let mut text = format!("\n{}\n", title(record, width.min(MAX_SENTENCE_WIDTH), style));
     for section in sections(record, width.min(MAX_SENTENCE_WIDTH).saturating_sub(BARS_MARGIN).max(MIN_BARS)) {
-        push_section(&mut text, &section, width, ink);
+        push_section(&mut text, &section, width, style);
     }
     text.push('\n');
     for line in short::not_seen(record).iter().flat_map(|line| wrapped(line, "", "  ", width.min(MAX_SENTENCE_WIDTH))) {
         text.push_str(&format!("{line}\n"));
     }
-    for line in ending::all(record, width.min(MAX_SENTENCE_WIDTH), ink, details) {
+    for line in ending::all(record, width.min(MAX_SENTENCE_WIDTH), style, details) {
         text.push_str(&format!("{line}\n"));
     }
     text
@@ -44,19 +44,19 @@ pub(crate) fn full(record: &Record, width: usize, ink: TextStyle, details: Optio
 
 /// Returns the title line, for example `── mailrun: quick ─────────────────── 2026-11-21T03:00:12Z
 /// ──`.
-fn title(record: &Record, width: usize, ink: TextStyle) -> String {
+fn title(record: &Record, width: usize, style: TextStyle) -> String {
     let name = format!("── mailrun: {} ", plain(&record.name));
     let time = format!(" {} ──", plain(&record.started_at));
     let rule = width.saturating_sub(display_width(&name) + display_width(&time));
     if rule == 0 {
-        return bold(&wrapped(&format!("mailrun: {}", plain(&record.name)), "", "", width).join("\n"), ink);
+        return bold(&wrapped(&format!("mailrun: {}", plain(&record.name)), "", "", width).join("\n"), style);
     }
-    bold(&format!("{name}{}{time}", "─".repeat(rule)), ink)
+    bold(&format!("{name}{}{time}", "─".repeat(rule)), style)
 }
 
-fn push_section(text: &mut String, section: &Section, width: usize, ink: TextStyle) {
+fn push_section(text: &mut String, section: &Section, width: usize, style: TextStyle) {
     text.push('\n');
-    push_section_title(text, section, width.min(MAX_SENTENCE_WIDTH), ink);
+    push_section_title(text, section, width.min(MAX_SENTENCE_WIDTH), style);
     match &section.body {
         SectionBody::Figures(table) => {
             text.push_str(&table.terminal(width));
@@ -67,10 +67,10 @@ fn push_section(text: &mut String, section: &Section, width: usize, ink: TextSty
 }
 
 /// Writes the title of a section, for example `STAGES  note for the reader`.
-fn push_section_title(text: &mut String, section: &Section, width: usize, ink: TextStyle) {
+fn push_section_title(text: &mut String, section: &Section, width: usize, style: TextStyle) {
     let title = section.title.to_uppercase();
     let Some(note) = &section.note else {
-        text.push_str(&format!("{}\n", bold(&title, ink)));
+        text.push_str(&format!("{}\n", bold(&title, style)));
         return;
     };
     let first = format!("{title}  ");
@@ -78,7 +78,7 @@ fn push_section_title(text: &mut String, section: &Section, width: usize, ink: T
     // Colour is added after wrapping, because the wrapping would count the escape sequences as
     // columns.
     let notes = lines.strip_prefix(&title).unwrap_or(&lines);
-    text.push_str(&format!("{}{}\n", bold(&title, ink), styled(notes, "2", ink)));
+    text.push_str(&format!("{}{}\n", bold(&title, style), styled(notes, "2", style)));
 }
 
 fn push_facts(text: &mut String, facts: &[(&'static str, String)], width: usize) {

@@ -7,13 +7,13 @@ pub enum TextStyle {
     Colour,
 }
 
-pub(super) fn bold(text: &str, ink: TextStyle) -> String {
-    styled(text, "1", ink)
+pub(super) fn bold(text: &str, style: TextStyle) -> String {
+    styled(text, "1", style)
 }
 
 /// Wraps `text` in the escape sequences of a rendition (SGR, ECMA-48).
-pub(super) fn styled(text: &str, code: &str, ink: TextStyle) -> String {
-    match ink {
+pub(super) fn styled(text: &str, code: &str, style: TextStyle) -> String {
+    match style {
         TextStyle::Plain => text.to_owned(),
         TextStyle::Colour => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
     }

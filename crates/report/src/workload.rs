@@ -17,7 +17,7 @@ pub(crate) fn offered(record: &Record) -> Option<Section> {
     let mut facts = vec![("load", load(workload))];
     facts.extend(mail(workload).map(|mail| ("mail", mail)));
     facts.extend(addresses(workload).map(|addresses| ("addresses", addresses)));
-    facts.extend(workload.dsn.as_ref().map(|asked| ("DSN", plain(asked))));
+    facts.extend(workload.dsn.as_ref().map(|dsn| ("DSN", plain(dsn))));
     facts.extend([("sessions", sessions(workload)), ("arrival", arrival(workload))]);
     facts.extend(warm_up(record).map(|warm_up| ("warm-up", warm_up)));
     facts.push(("target", target(workload)));
@@ -200,14 +200,14 @@ pub(super) fn arrival(workload: &Workload) -> String {
 /// Describes the stages of a load, for example ` in stages: 10.00 s at 100.0 msg/s, 60.00 s from
 /// 100.0 to 1,000 msg/s`.
 fn staged(stages: &[OfferedStage]) -> String {
-    let said = |stage: &OfferedStage| {
+    let stage_text = |stage: &OfferedStage| {
         let length = seconds(stage.length_s);
         if stage.from_per_s == stage.to_per_s {
             return format!("{length} at {} msg/s", rate(stage.from_per_s));
         }
         format!("{length} from {} to {} msg/s", rate(stage.from_per_s), rate(stage.to_per_s))
     };
-    let mut listed: Vec<String> = stages.iter().take(MAX_LISTED_STAGES).map(said).collect();
+    let mut listed: Vec<String> = stages.iter().take(MAX_LISTED_STAGES).map(stage_text).collect();
     if stages.len() > MAX_LISTED_STAGES {
         listed.push(format!("{} more", stages.len() - MAX_LISTED_STAGES));
     }

@@ -277,9 +277,9 @@ impl ClientSession {
             if client.wants() != Want::Replies {
                 continue;
             }
-            let heard = exchange(&out);
+            let replies = exchange(&out);
             out.clear();
-            let mut input = heard.as_ref();
+            let mut input = replies.as_ref();
             assert!(!input.is_empty(), "the server fell silent");
             while let Some(event) = client.next_event(&mut input, NOW, &mut out).expect("the server speaks SMTP") {
                 outcome = event.ends.unwrap_or(outcome);

@@ -112,10 +112,10 @@ fn closing_bracket(text: &[u8]) -> Option<usize> {
     let mut quoted = false;
     let mut escaped = false;
     text.iter().position(|&byte| {
-        let found = byte == b'>' && !quoted;
+        let is_end = byte == b'>' && !quoted;
         quoted ^= byte == b'"' && !escaped;
         escaped = quoted && byte == b'\\' && !escaped;
-        found
+        is_end
     })
 }
 

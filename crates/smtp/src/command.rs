@@ -228,7 +228,7 @@ fn path_after<'a>(keyword: &[u8], argument: &'a [u8], bad: ReplyReason) -> Resul
     if !matches {
         return Err(ReplyReason::Syntax);
     }
-    let (path, rest) = Path::parse(argument[keyword.len()..].trim_ascii_start()).map_err(|why| match why {
+    let (path, rest) = Path::parse(argument[keyword.len()..].trim_ascii_start()).map_err(|error| match error {
         PathError::Syntax => bad,
         PathError::TooLong => ReplyReason::PathTooLong,
     })?;

@@ -156,8 +156,8 @@ mod tests {
         assert_eq!(envelope.mail(), b"MAIL FROM:<a@b> SIZE=1\r\n");
         assert_eq!(Envelope::new("", "", ["c@d"]).unwrap().mail(), b"MAIL FROM:<>\r\n");
         assert_eq!([envelope.addresses(), DATA].concat(), envelope.group());
-        let told = [("c@d", "NOTIFY=NEVER"), ("e@f", "")];
-        let envelope = Envelope::with_parameters("a@b", "RET=HDRS", told).unwrap();
+        let recipients = [("c@d", "NOTIFY=NEVER"), ("e@f", "")];
+        let envelope = Envelope::with_parameters("a@b", "RET=HDRS", recipients).unwrap();
         assert_eq!(envelope.mail(), b"MAIL FROM:<a@b> RET=HDRS\r\n");
         assert_eq!(envelope.recipient(0), b"RCPT TO:<c@d> NOTIFY=NEVER\r\n");
         assert_eq!(envelope.recipient(1), b"RCPT TO:<e@f>\r\n");
@@ -171,8 +171,8 @@ mod tests {
         envelope.rewrite(b"a@b", b"SIZE=1", [b"c@d".as_slice(), b"e@f"].into_iter()).unwrap();
         assert_eq!(envelope, Envelope::new("a@b", "SIZE=1", ["c@d", "e@f"]).unwrap());
         assert_eq!(envelope.wire.as_ptr(), memory);
-        let told = [(b"c@d".as_slice(), b"NOTIFY=NEVER".as_slice()), (b"e@f", b"")];
-        envelope.rewrite_with(b"a@b", b"RET=HDRS", told.into_iter()).unwrap();
+        let recipients = [(b"c@d".as_slice(), b"NOTIFY=NEVER".as_slice()), (b"e@f", b"")];
+        envelope.rewrite_with(b"a@b", b"RET=HDRS", recipients.into_iter()).unwrap();
         let expected = [("c@d", "NOTIFY=NEVER"), ("e@f", "")];
         assert_eq!(envelope, Envelope::with_parameters("a@b", "RET=HDRS", expected).unwrap());
     }

@@ -149,8 +149,8 @@ impl<'a> ReceivedReply<'a> {
     /// Returns the text of all lines in printable form. Lines are joined by a space, and control
     /// characters become `?`.
     pub fn text(&self) -> String {
-        let joined: Vec<String> = self.lines().map(|line| String::from_utf8_lossy(line).into_owned()).collect();
-        joined.join(" ").chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+        let lines: Vec<String> = self.lines().map(|line| String::from_utf8_lossy(line).into_owned()).collect();
+        lines.join(" ").chars().map(|c| if c.is_control() { '?' } else { c }).collect()
     }
 
     /// Subject of the enhanced status code in the first line, such as 1 in `250 2.1.0 Ok`. Returns

@@ -139,8 +139,8 @@ impl<'a> Xclient<'a> {
     pub(crate) fn parse(arguments: &'a [u8]) -> Option<Self> {
         let mut seen = Attributes::NONE;
         for word in words(arguments) {
-            let (attribute, told) = pair(word)?;
-            let fits = match told {
+            let (attribute, value) = pair(word)?;
+            let fits = match value {
                 AttributeValue::Value(value) => attribute.takes(&value.decode()),
                 AttributeValue::Unavailable | AttributeValue::TemporarilyUnavailable => true,
             };
@@ -159,7 +159,7 @@ impl<'a> Xclient<'a> {
 
     /// Returns the value of an attribute, if the command contains the attribute.
     pub fn value(&self, wanted: Attribute) -> Option<AttributeValue<'a>> {
-        self.attributes().find(|(attribute, _)| *attribute == wanted).map(|(_, told)| told)
+        self.attributes().find(|(attribute, _)| *attribute == wanted).map(|(_, value)| value)
     }
 
     /// Returns the client's address, if it is known.
@@ -226,7 +226,7 @@ impl XclientRequest {
             _ => xtext::encode(value.as_bytes()),
         };
         let word = format!("{}={rendered}", attribute.name());
-        let is_new = self.attributes.iter().all(|(told, _)| *told != attribute);
+        let is_new = self.attributes.iter().all(|(known, _)| *known != attribute);
         if !is_new
             || Xclient::parse(word.as_bytes()).is_none()
             || "XCLIENT \r\n".len() + word.len() > MAX_COMMAND_LINE_BYTES

@@ -210,16 +210,16 @@ impl CommitQueue {
 
     /// Fails all waiting requests because the commit thread has exited.
     pub(crate) fn end(&self, reason: Error) {
-        let known = self.state.lock().map(|state| state.stopped.clone()).unwrap_or_default();
-        match known {
+        let stop_reason = self.state.lock().map(|state| state.stopped.clone()).unwrap_or_default();
+        match stop_reason {
             Some(Error::Poisoned(_)) => {}
             _ => self.stop(reason),
         }
     }
 
-    /// Moves everything from the queue into `taken`, which must be empty. With `WhenIdle::Wait`,
+    /// Moves everything from the queue into `batch`, which must be empty. With `WhenIdle::Wait`,
     /// blocks until something must be committed.
-    pub(crate) fn take(&self, taken: &mut CommitBatch, meanwhile: WhenIdle) {
+    pub(crate) fn take(&self, batch: &mut CommitBatch, meanwhile: WhenIdle) {
         let mut state = self.state();
         loop {
             let timeout = state.max_wait();
@@ -238,12 +238,12 @@ impl CommitQueue {
             };
             state.is_waiting = false;
         }
-        mem::swap(&mut taken.stores, &mut state.stores);
-        mem::swap(&mut taken.deferred_records, &mut state.deferred_records);
+        mem::swap(&mut batch.stores, &mut state.stores);
+        mem::swap(&mut batch.deferred_records, &mut state.deferred_records);
         state.deferred_since = None;
-        taken.is_last = state.is_closing;
-        taken.status = mem::take(&mut state.batch_status);
-        taken.note_syncs = state.note_syncs.take();
+        batch.is_last = state.is_closing;
+        batch.status = mem::take(&mut state.batch_status);
+        batch.note_syncs = state.note_syncs.take();
     }
 }
 

@@ -166,9 +166,9 @@ impl ReadOnlyDisk {
 /// system such as NFS shows other hosts the locks of files but not the locks of directories.
 fn lock_directory(directory: &File, operation: FlockOperation) -> io::Result<File> {
     // A lock belongs to an open file, so each lock needs an open file of its own.
-    let opened = open_at(directory, ".", OFlags::DIRECTORY)?;
-    flock(&opened, "the directory", operation)?;
-    Ok(opened)
+    let file = open_at(directory, ".", OFlags::DIRECTORY)?;
+    flock(&file, "the directory", operation)?;
+    Ok(file)
 }
 
 fn flock(file: &File, name: &str, operation: FlockOperation) -> io::Result<()> {
@@ -286,14 +286,14 @@ impl DiskFile for File {
         let zeros = vec![0; ZERO_CHUNK_BYTES];
         let mut at = 0;
         while at < bytes {
-            let began = Instant::now();
+            let start = Instant::now();
             let length = (bytes - at).min(ZERO_CHUNK_BYTES as u64);
             self.write_all_at(&zeros[..length as usize], at)?;
             at += length;
             // Sync in portions, so that the sync of another file does not have to wait for the
             // whole file.
             self.sync_data()?;
-            throttle(began.elapsed());
+            throttle(start.elapsed());
         }
         self.sync_all()
     }

@@ -449,9 +449,9 @@ impl DiskFile for FaultyFile {
         let mut state = self.disk.state();
         state.reads += 1;
         let fails_now = state.fail_one_read_of.is_some_and(|of| state.reads.is_multiple_of(of));
-        let asked = at as usize..at as usize + buffer.len();
+        let range = at as usize..at as usize + buffer.len();
         let is_bad = |(content, bad): &(usize, Range<usize>)| {
-            *content == self.content && bad.start < asked.end && asked.start < bad.end
+            *content == self.content && bad.start < range.end && range.start < bad.end
         };
         if fails_now || state.unreadable.iter().any(is_bad) {
             return Err(io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()));

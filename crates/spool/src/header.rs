@@ -132,9 +132,9 @@ fn has_later_batch(
     }
     let mut block = vec![0; BLOCK as usize];
     for at in (BATCHES_OFFSET..segment_bytes).step_by(BLOCK as usize) {
-        let read = read_lossy(&**file, &mut block, at)?;
-        let Some(seed) = BatchHeader::seed_of(&block[..read]) else { continue };
-        if BatchHeader::decode(&block[..read], seed, at, segment_bytes).is_none() {
+        let read_bytes = read_lossy(&**file, &mut block, at)?;
+        let Some(seed) = BatchHeader::seed_of(&block[..read_bytes]) else { continue };
+        if BatchHeader::decode(&block[..read_bytes], seed, at, segment_bytes).is_none() {
             continue;
         }
         let mut seen = Vec::new();
@@ -162,7 +162,7 @@ fn first_batch(file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<Optio
     // Read several batches, because the first may contain only notes.
     let mut first = None;
     for _ in 0..MAX_PROBED_BATCHES {
-        let found = scan.next_batch(&mut seen)?;
+        let result = scan.next_batch(&mut seen)?;
         for one in &seen {
             let batch = first.get_or_insert(FirstBatch { seed, first_id: None, last_id: None, has_moved: false });
             batch.has_moved |= one.kind == RecordKind::Moved;
@@ -171,7 +171,7 @@ fn first_batch(file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<Optio
                 batch.last_id = Some(one.id);
             }
         }
-        if found != ScanResult::Batch || first.is_some_and(|batch: FirstBatch| batch.first_id.is_some()) {
+        if result != ScanResult::Batch || first.is_some_and(|batch: FirstBatch| batch.first_id.is_some()) {
             break;
         }
     }
@@ -211,6 +211,6 @@ fn is_later(places: &HeaderSlots, free: &SegmentHeader, first: FirstBatch) -> bo
 /// a file with neither was just being made.
 fn is_blank(file: &dyn DiskFile) -> io::Result<bool> {
     let mut block = [0; BLOCK as usize];
-    let read = read_lossy(file, &mut block, BATCHES_OFFSET)?;
-    Ok(block[..read].iter().all(|byte| *byte == 0))
+    let read_bytes = read_lossy(file, &mut block, BATCHES_OFFSET)?;
+    Ok(block[..read_bytes].iter().all(|byte| *byte == 0))
 }

@@ -132,8 +132,8 @@ impl MessageIndex {
     }
 
     pub(crate) fn message_count(&self, order: u64) -> u64 {
-        let found = self.segments.iter().find(|tenant| tenant.segment.position == order);
-        found.map_or(0, |tenant| u64::from(tenant.messages))
+        let tenant = self.segments.iter().find(|tenant| tenant.segment.position == order);
+        tenant.map_or(0, |tenant| u64::from(tenant.messages))
     }
 
     /// Returns the messages in one segment. This searches all messages, so it is slow.

@@ -94,26 +94,26 @@ impl Log {
     /// Writes everything that was taken. Syncs it if it contains messages, or notes that must be
     /// durable. An error ends the log. Returns the rejected messages, each with its position in the
     /// batch and the reason.
-    pub(crate) fn commit(&mut self, taken: &mut CommitBatch) -> io::Result<Vec<(u32, Error)>> {
-        for record in taken.deferred_records.drain(..) {
+    pub(crate) fn commit(&mut self, batch: &mut CommitBatch) -> io::Result<Vec<(u32, Error)>> {
+        for record in batch.deferred_records.drain(..) {
             self.append_deferred(record)?;
         }
-        let mut refused = Vec::new();
-        let mut stored = 0;
-        let is_awaited = !taken.stores.is_empty() || taken.note_syncs.is_some();
+        let mut rejections = Vec::new();
+        let mut stored_count = 0;
+        let is_awaited = !batch.stores.is_empty() || batch.note_syncs.is_some();
         let flush = if is_awaited { FlushMode::Synced } else { FlushMode::Buffered };
-        for (place, numbered) in taken.stores.drain(..).enumerate() {
+        for (place, numbered) in batch.stores.drain(..).enumerate() {
             match self.store(&numbered) {
-                Ok(()) => stored += 1,
-                Err(LogWriteError::NoSpace) => refused.push((place as u32, Error::Full)),
+                Ok(()) => stored_count += 1,
+                Err(LogWriteError::NoSpace) => rejections.push((place as u32, Error::Full)),
                 Err(LogWriteError::Disk(error)) => return Err(error),
             }
         }
-        self.is_under_pressure |= !refused.is_empty();
+        self.is_under_pressure |= !rejections.is_empty();
         self.flush(flush)?;
-        self.counters.stored.add(stored);
-        self.counters.refused.add(refused.len() as u64);
-        Ok(refused)
+        self.counters.stored.add(stored_count);
+        self.counters.refused.add(rejections.len() as u64);
+        Ok(rejections)
     }
 
     fn store(&mut self, numbered: &NumberedMessage) -> Result<(), LogWriteError> {

@@ -26,8 +26,8 @@ impl MemoryBackend {
         // than those, so they are unused.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let next_id = u64::try_from(now.as_nanos()).unwrap_or(1);
-        let kept = MemoryState { drafts: HashMap::new(), stats: SpoolStats::default(), next_id, is_closed: false };
-        Self { state: Mutex::new(kept), max_bytes: options.max_bytes, reserved_bytes: options.segment_bytes }
+        let state = MemoryState { drafts: HashMap::new(), stats: SpoolStats::default(), next_id, is_closed: false };
+        Self { state: Mutex::new(state), max_bytes: options.max_bytes, reserved_bytes: options.segment_bytes }
     }
 
     fn state(&self) -> MutexGuard<'_, MemoryState> {
@@ -35,32 +35,32 @@ impl MemoryBackend {
     }
 
     pub(crate) fn store(&self, mut draft: NewMessage, reserve: Reserve, id_at: Option<usize>) -> (Receipt, Arc<[u8]>) {
-        let mut kept = self.state();
-        if kept.is_closed {
+        let mut state = self.state();
+        if state.is_closed {
             return (Receipt::resolved(Err(Error::Closed)), draft.body);
         }
         let bytes = draft.body.len() as u64;
         let kept_back = if reserve == Reserve::Messages { self.reserved_bytes } else { 0 };
-        if kept.stats.bytes + bytes + kept_back > self.max_bytes {
-            kept.stats.refused += 1;
+        if state.stats.bytes + bytes + kept_back > self.max_bytes {
+            state.stats.refused += 1;
             return (Receipt::resolved(Err(Error::Full)), draft.body);
         }
-        let id = Id(kept.next_id);
-        kept.next_id += 1;
-        kept.stats.bytes += bytes;
-        kept.stats.stored += 1;
+        let id = Id(state.next_id);
+        state.next_id += 1;
+        state.stats.bytes += bytes;
+        state.stats.stored += 1;
         if let Some(at) = id_at {
             id.write_in(&mut draft.body, at);
         }
         let body = Arc::clone(&draft.body);
-        kept.drafts.insert(id, draft);
+        state.drafts.insert(id, draft);
         (Receipt::resolved(Ok(id)), body)
     }
 
     pub(crate) fn done(&self, id: Id) {
-        let mut kept = self.state();
-        if let Some(draft) = kept.drafts.remove(&id) {
-            kept.stats.bytes -= draft.body.len() as u64;
+        let mut state = self.state();
+        if let Some(draft) = state.drafts.remove(&id) {
+            state.stats.bytes -= draft.body.len() as u64;
         }
     }
 
@@ -69,8 +69,8 @@ impl MemoryBackend {
     }
 
     pub(crate) fn stats(&self) -> SpoolStats {
-        let kept = self.state();
-        SpoolStats { messages: kept.drafts.len() as u64, ..kept.stats }
+        let state = self.state();
+        SpoolStats { messages: state.drafts.len() as u64, ..state.stats }
     }
 
     pub(crate) fn close(&self) {

@@ -38,10 +38,10 @@ impl SharedSegmentPool {
             pool = self.wait(pool);
         }
         self.is_awaited.store(false, Ordering::Relaxed);
-        let taken = pool.take(bytes, reserve);
+        let segment = pool.take(bytes, reserve);
         drop(pool);
         self.changed.notify_all();
-        taken
+        segment
     }
 
     fn wait<'a>(&self, pool: MutexGuard<'a, SegmentPool>) -> MutexGuard<'a, SegmentPool> {
@@ -77,11 +77,11 @@ impl SharedSegmentPool {
             let name = pool.next_name();
             let bytes = pool.segment_bytes;
             drop(pool);
-            let made: io::Result<FreeSegment> =
+            let segment: io::Result<FreeSegment> =
                 SegmentPool::make_file(&*disk, &name, bytes, &|busy| self.throttle(busy));
             pool = self.lock();
             pool.is_preallocating = false;
-            pool.put(made);
+            pool.put(segment);
             self.changed.notify_all();
         }
     }

@@ -106,10 +106,10 @@ impl DiskProbe {
         if self.end + bytes > self.segment_bytes {
             self.end = BATCHES_OFFSET;
         }
-        let began = Instant::now();
+        let start = Instant::now();
         self.file.write_at(&mut pieces, self.end)?;
         self.file.sync_data()?;
-        let elapsed = began.elapsed();
+        let elapsed = start.elapsed();
         self.batch.clear();
         self.end += bytes;
         self.synced = self.end;

@@ -16,8 +16,8 @@ fn copy_name(damage: &Damage, reading: &LoadedSpool) -> String {
         // The name has no offset, because a message keeps its number when it is moved.
         return format!("quarantine/message-{id}");
     }
-    let used = reading.used.iter().find(|(segment, _)| segment.name == damage.segment);
-    let seed = used.map_or(0, |(segment, _)| segment.seed);
+    let used_segment = reading.used.iter().find(|(segment, _)| segment.name == damage.segment);
+    let seed = used_segment.map_or(0, |(segment, _)| segment.seed);
     let what = match damage.kind {
         DamageKind::Header => "header",
         DamageKind::MissingSegment | DamageKind::MissingNewest => "missing",
@@ -30,10 +30,10 @@ fn copy_name(damage: &Damage, reading: &LoadedSpool) -> String {
 }
 
 fn damaged_file(disk: &dyn Disk, damage: &Damage, reading: &LoadedSpool) -> io::Result<Arc<dyn DiskFile>> {
-    let used = reading.used.iter().find(|(segment, _)| segment.name == damage.segment);
+    let used_segment = reading.used.iter().find(|(segment, _)| segment.name == damage.segment);
     let illegible = reading.illegible.iter().find(|(name, _)| *name == damage.segment);
-    let known = used.map(|(segment, _)| &segment.file).or(illegible.map(|(_, file)| file));
-    known.map_or_else(|| disk.open(&damage.segment), |file| Ok(Arc::clone(file)))
+    let file = used_segment.map(|(segment, _)| &segment.file).or(illegible.map(|(_, file)| file));
+    file.map_or_else(|| disk.open(&damage.segment), |file| Ok(Arc::clone(file)))
 }
 
 /// Marks the damage that an earlier start has already copied.
@@ -92,10 +92,10 @@ fn compare_copy(damage: &Damage, file: &dyn DiskFile, copy: &dyn DiskFile) -> io
         one.resize(length, 0);
         other.resize(length, 0);
         read_lossy(file, &mut one, at)?;
-        let read = read_lossy(copy, &mut other, at - damage.offset)?;
+        let read_bytes = read_lossy(copy, &mut other, at - damage.offset)?;
         is_equal &= one == other;
         // Bytes of the copy that were not synced before a crash read as zeros.
-        is_part &= other[..read].iter().zip(&one).all(|(copied, octet)| *copied == 0 || copied == octet);
+        is_part &= other[..read_bytes].iter().zip(&one).all(|(copied, octet)| *copied == 0 || copied == octet);
     }
     Ok(match (is_equal, is_part) {
         (true, _) => CopyState::Whole,
@@ -144,11 +144,11 @@ fn copy_one(disk: &dyn Disk, damage: &Damage, reading: &LoadedSpool) -> io::Resu
     }
     let file = damaged_file(disk, damage, reading)?;
     let copy = disk.create(&name)?;
-    let written = write_copy(damage, &*file, &*copy);
-    if written.is_err() {
+    let result = write_copy(damage, &*file, &*copy);
+    if result.is_err() {
         _ = disk.remove(&name);
     }
-    written
+    result
 }
 
 fn write_copy(damage: &Damage, file: &dyn DiskFile, copy: &dyn DiskFile) -> io::Result<()> {

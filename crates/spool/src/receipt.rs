@@ -159,8 +159,8 @@ impl BatchStatus {
             None => {}
             Some(BatchOutcome::Failed(error)) => return Poll::Ready(Err(error.clone())),
             Some(BatchOutcome::StoredExcept(failed)) => {
-                let found = failed.binary_search_by_key(&place, |(place, _)| *place);
-                return Poll::Ready(found.map_or(Ok(()), |at| Err(failed[at].1.clone())));
+                let failure = failed.binary_search_by_key(&place, |(place, _)| *place);
+                return Poll::Ready(failure.map_or(Ok(()), |at| Err(failed[at].1.clone())));
             }
         }
         let place = place as usize;
@@ -215,9 +215,9 @@ mod tests {
         }
         ticket.resolve(BatchOutcome::StoredExcept(vec![(1, Error::Full), (3, Error::Closed)]));
         assert_eq!(count.0.load(Ordering::Relaxed), 4, "the last one had not yet asked");
-        let heard: Vec<_> = receipts.into_iter().map(Receipt::wait).collect();
-        assert!(matches!(heard[1], Err(Error::Full)) && matches!(heard[3], Err(Error::Closed)));
-        let stored: Vec<u64> = heard.into_iter().flatten().map(|stored| stored.id().0).collect();
+        let results: Vec<_> = receipts.into_iter().map(Receipt::wait).collect();
+        assert!(matches!(results[1], Err(Error::Full)) && matches!(results[3], Err(Error::Closed)));
+        let stored: Vec<u64> = results.into_iter().flatten().map(|stored| stored.id().0).collect();
         assert_eq!(stored, [100, 102, 104]);
     }
 

@@ -279,8 +279,8 @@ impl Replay {
         damage.cost = damage.cost.max(cost);
         if next.is_none() && pending.before.is_none() {
             // The numbers of lost records must not be given again.
-            let given = pending.max_records.min(self.next_id);
-            self.next_id = self.next_id.saturating_add(given);
+            let lost_records = pending.max_records.min(self.next_id);
+            self.next_id = self.next_id.saturating_add(lost_records);
         }
     }
 

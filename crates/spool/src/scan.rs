@@ -84,8 +84,8 @@ impl DamagedRecord {
         bytes[KIND_OFFSET] = RecordKind::Moved as u8;
         let record = RecordHeader::decode(&bytes)?;
         let is_message = record.received_ns > 0 || record.notes_bytes > 0 || record.body_bytes > 0;
-        let named = if is_message { Self::Message(record.id) } else { Self::Mark };
-        Some((named, record.bytes()))
+        let damaged = if is_message { Self::Message(record.id) } else { Self::Mark };
+        Some((damaged, record.bytes()))
     }
 }
 
@@ -301,10 +301,10 @@ impl Scan {
     fn divide(&mut self, range: Range<u64>, after: usize, holes: &mut Vec<Hole>) -> io::Result<()> {
         let mut at = range.start;
         while at < range.end {
-            let named = self.window.bytes(at, RECORD_HEADER_BYTES as u64)?.and_then(DamagedRecord::read);
-            let named = named.filter(|(_, bytes)| at + bytes <= range.end);
-            let end = named.map_or(range.end, |(_, bytes)| at + bytes);
-            holes.push(Hole { range: at..end, after, record: named.map(|(named, _)| named) });
+            let record = self.window.bytes(at, RECORD_HEADER_BYTES as u64)?.and_then(DamagedRecord::read);
+            let record = record.filter(|(_, bytes)| at + bytes <= range.end);
+            let end = record.map_or(range.end, |(_, bytes)| at + bytes);
+            holes.push(Hole { range: at..end, after, record: record.map(|(record, _)| record) });
             at = end;
         }
         Ok(())

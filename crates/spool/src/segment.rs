@@ -85,13 +85,13 @@ impl Segment {
     /// Reads the record at that location up to its body. Returns `None` if there is no such record.
     pub(crate) fn read_metadata(&self, location: RecordLocation) -> io::Result<Option<RecordMetadata>> {
         let mut bytes = vec![0; location.bytes().min(METADATA_READ_BYTES) as usize];
-        let read = read_with_retry(&*self.file, &mut bytes, location.offset())?;
-        let Some(record) = RecordHeader::decode(&bytes[..read]).filter(|record| record.bytes() == location.bytes())
+        let count = read_with_retry(&*self.file, &mut bytes, location.offset())?;
+        let Some(record) = RecordHeader::decode(&bytes[..count]).filter(|record| record.bytes() == location.bytes())
         else {
             return Ok(None);
         };
         let length = record.metadata_bytes() as usize;
-        let known = read;
+        let known = count;
         bytes.truncate(known);
         bytes.resize(length, 0);
         if length > known
@@ -117,7 +117,7 @@ impl Segment {
         // address.
         let mut body: Arc<[u8]> = std::iter::repeat_n(0, record.body_bytes as usize).collect();
         let buffer = Arc::get_mut(&mut body).expect("nobody else has it yet");
-        let read = read_with_retry(&*self.file, buffer, location.offset() + record.metadata_bytes())?;
-        Ok((read == body.len()).then_some(body))
+        let read_bytes = read_with_retry(&*self.file, buffer, location.offset() + record.metadata_bytes())?;
+        Ok((read_bytes == body.len()).then_some(body))
     }
 }

@@ -97,8 +97,8 @@ impl SegmentPool {
     /// Accepts a segment that was made in advance. If making it failed, the commit thread tries
     /// again when it needs a segment, and reports the error. If another process had created the
     /// file, the commit thread stops at the next record.
-    pub(crate) fn put(&mut self, made: io::Result<FreeSegment>) {
-        match made {
+    pub(crate) fn put(&mut self, segment: io::Result<FreeSegment>) {
+        match segment {
             Ok(spare) => self.free_segments.push(spare),
             Err(error) => {
                 self.has_failed = true;
@@ -147,8 +147,8 @@ impl SegmentPool {
     /// Returns true if the disk has this much free space in addition to the reserve. Other programs
     /// may still use up the space, which cannot be prevented.
     fn has_disk_space(&self, bytes: u64, reserve: Reserve) -> bool {
-        let spare = self.free_segments.iter().map(|spare| spare.bytes).sum::<u64>();
-        let room = self.disk.available_bytes().unwrap_or(u64::MAX).saturating_add(spare);
+        let spare_bytes = self.free_segments.iter().map(|spare| spare.bytes).sum::<u64>();
+        let room = self.disk.available_bytes().unwrap_or(u64::MAX).saturating_add(spare_bytes);
         reserve == Reserve::Moves || room >= bytes + self.reserved_bytes(reserve)
     }
 
@@ -190,13 +190,13 @@ impl SegmentPool {
             ),
             _ => error,
         })?;
-        let made = Self::fill_file(disk, name, file, bytes, throttle);
-        if made.is_err() {
+        let segment = Self::fill_file(disk, name, file, bytes, throttle);
+        if segment.is_err() {
             // An incomplete segment is useless and takes space. If it cannot be removed, the next
             // start finds it.
             _ = disk.remove(name);
         }
-        made
+        segment
     }
 
     fn fill_file(

@@ -84,7 +84,7 @@ impl Spool {
     }
 
     fn store_for(&self, draft: NewMessage, reserve: Reserve, id_at: Option<usize>) -> (Receipt, Arc<[u8]>) {
-        let too_large = |bytes: usize, most: u64| (bytes as u64 > most).then_some((bytes as u64, most));
+        let too_large = |bytes: usize, limit: u64| (bytes as u64 > limit).then_some((bytes as u64, limit));
         let checked = too_large(draft.body.len(), self.max_message_bytes)
             .or_else(|| too_large(draft.envelope.len(), Options::MAX_ENVELOPE_BYTES));
         if let Some((bytes, most)) = checked {

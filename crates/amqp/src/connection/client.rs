@@ -153,9 +153,9 @@ impl<T> AmqpConnection<T> {
         }
         let is_answered =
             |link: &LinkState| link.name == attach.name && link.peer == attach.role && link.remote_handle.is_none();
-        let found = session.links.iter_mut().find(|(_, link)| is_answered(link));
+        let entry = session.links.iter_mut().find(|(_, link)| is_answered(link));
         let no_attach = FrameError::Session(channel, Violation::not_allowed("an answer to no attach"));
-        let (handle, link) = found.ok_or(no_attach)?;
+        let (handle, link) = entry.ok_or(no_attach)?;
         link.remote_handle = Some(attach.handle);
         let node = match attach.role {
             LinkRole::Receiver => attach.target,
@@ -324,7 +324,7 @@ mod tests {
         /// Carries at most `step` bytes at a time in each direction until both are silent. Returns
         /// the events of both. The server accepts each link and grants 10 messages.
         fn run(&mut self, step: usize) -> Result<(Events, Events), ConnectionError> {
-            let mut heard = Events::new();
+            let mut events = Events::new();
             let mut served = Events::new();
             loop {
                 let moved = carry(&mut self.client, &mut self.to_server, step)
@@ -339,10 +339,10 @@ mod tests {
                     served.push(event);
                 }
                 while let Some(event) = self.client.next_event(&mut self.to_client)? {
-                    heard.push(event);
+                    events.push(event);
                 }
                 if moved == 0 {
-                    return Ok((heard, served));
+                    return Ok((events, served));
                 }
             }
         }
@@ -367,9 +367,9 @@ mod tests {
         let session = pair.client.begin_session().unwrap();
         let sender = pair.client.attach_link(session, &request("out", LinkRole::Sender)).unwrap();
         let receiver = pair.client.attach_link(session, &request("in", LinkRole::Receiver)).unwrap();
-        let (heard, served) = pair.run(step).unwrap();
+        let (events, served) = pair.run(step).unwrap();
         let attached = |event: &&ConnectionEvent<u32>| matches!(event, ConnectionEvent::Attached { address, .. } if address == "q");
-        assert_eq!(heard.iter().filter(attached).count(), 2, "{heard:?}");
+        assert_eq!(events.iter().filter(attached).count(), 2, "{events:?}");
         assert_eq!(served.iter().filter(attached).count(), 2, "{served:?}");
         pair.client.grant(receiver, 5);
         pair.run(step).unwrap();
@@ -384,7 +384,7 @@ mod tests {
         }
         // The peer numbers its links itself. Here it uses the same numbers as the client.
         pair.server.send(receiver, EncodedMessage::from(vec![9; 1500]), 77);
-        let (mut heard, mut served) = pair.run(step).unwrap();
+        let (mut events, mut served) = pair.run(step).unwrap();
         for event in &served {
             if let ConnectionEvent::MessageReceived { link, delivery, .. } = event {
                 match delivery {
@@ -393,40 +393,40 @@ mod tests {
                 }
             }
         }
-        for event in &heard {
+        for event in &events {
             if let ConnectionEvent::MessageReceived { link, delivery, message, settled } = event {
                 assert_eq!((*link, message.bytes(), settled), (receiver, 1500, &false));
                 pair.client.settle(*link, *delivery, DeliveryOutcome::Released);
             }
         }
         let more = pair.run(step).unwrap();
-        heard.extend(more.0);
+        events.extend(more.0);
         served.extend(more.1);
         pair.client.drain(receiver);
         pair.run(step).unwrap();
         pair.server.complete_drain(receiver);
-        heard.extend(pair.run(step).unwrap().0);
+        events.extend(pair.run(step).unwrap().0);
         pair.client.detach_link(sender);
         pair.client.end_session(SessionId(0));
         pair.client.close(None);
         let more = pair.run(step).unwrap();
-        heard.extend(more.0);
+        events.extend(more.0);
         served.extend(more.1);
         assert!(pair.client.is_closed() && pair.server.is_closed());
-        (heard, served)
+        (events, served)
     }
 
     /// Settlements, sorted by message, because the order of arrival depends on the cut.
-    fn outcomes(heard: &Events) -> Vec<String> {
+    fn outcomes(events: &Events) -> Vec<String> {
         let is_settled = |event: &&ConnectionEvent<u32>| matches!(event, ConnectionEvent::Settled { .. });
-        let mut settled: Vec<String> = heard.iter().filter(is_settled).map(|event| format!("{event:?}")).collect();
+        let mut settled: Vec<String> = events.iter().filter(is_settled).map(|event| format!("{event:?}")).collect();
         settled.sort();
         settled
     }
 
     #[test]
     fn a_client_and_a_server_understand_each_other() {
-        let (heard, served) = exchange(usize::MAX);
+        let (events, served) = exchange(usize::MAX);
         let lengths: Vec<usize> = served
             .iter()
             .filter_map(|event| match event {
@@ -435,7 +435,7 @@ mod tests {
             })
             .collect();
         assert_eq!(lengths, [14, 3004, 515]);
-        let settled: Vec<(u32, DeliveryOutcome, Option<String>)> = heard
+        let settled: Vec<(u32, DeliveryOutcome, Option<String>)> = events
             .iter()
             .filter_map(|event| match event {
                 ConnectionEvent::Settled { sent, outcome, error } => {
@@ -444,14 +444,14 @@ mod tests {
                 _ => None,
             })
             .collect();
-        assert_eq!(settled.len(), 3, "{heard:?}");
-        let why = Some("test:no: never".to_owned());
-        assert!(settled.contains(&(1, DeliveryOutcome::Rejected, why)), "{settled:?}");
+        assert_eq!(settled.len(), 3, "{events:?}");
+        let reason = Some("test:no: never".to_owned());
+        assert!(settled.contains(&(1, DeliveryOutcome::Rejected, reason)), "{settled:?}");
         assert!(settled.contains(&(2, DeliveryOutcome::Accepted, None)), "{settled:?}");
         let released = ConnectionEvent::Settled { sent: 77, outcome: DeliveryOutcome::Released, error: None };
         assert!(served.contains(&released), "{served:?}");
-        assert!(heard.iter().any(|event| matches!(event, ConnectionEvent::Drained { .. })), "{heard:?}");
-        assert_eq!(heard.last(), Some(&ConnectionEvent::Closed { error: None }));
+        assert!(events.iter().any(|event| matches!(event, ConnectionEvent::Drained { .. })), "{events:?}");
+        assert_eq!(events.last(), Some(&ConnectionEvent::Closed { error: None }));
     }
 
     #[test]
@@ -466,7 +466,7 @@ mod tests {
     /// Returns the bytes that our own server sends until a client has a link in each direction.
     fn recorded() -> Vec<u8> {
         let mut pair = Pair::new(ClientLogin::Anonymous, ListenerAuth::Any);
-        let mut said = Vec::new();
+        let mut output = Vec::new();
         let mut turn = |pair: &mut Pair| {
             carry(&mut pair.client, &mut pair.to_server, usize::MAX);
             while let Some(event) = pair.server.next_event(&mut pair.to_server).unwrap() {
@@ -476,7 +476,7 @@ mod tests {
             }
             let from = pair.to_client.len();
             carry(&mut pair.server, &mut pair.to_client, usize::MAX);
-            said.extend_from_slice(&pair.to_client[from..]);
+            output.extend_from_slice(&pair.to_client[from..]);
             while pair.client.next_event(&mut pair.to_client).unwrap().is_some() {}
         };
         (0..3).for_each(|_| turn(&mut pair));
@@ -484,7 +484,7 @@ mod tests {
         pair.client.attach_link(session, &request("out", LinkRole::Sender)).unwrap();
         pair.client.attach_link(session, &request("in", LinkRole::Receiver)).unwrap();
         turn(&mut pair);
-        said
+        output
     }
 
     /// Runs a client that begins a session and two links as soon as it can. Returns its events, or
@@ -560,17 +560,17 @@ mod tests {
     /// Returns the server's bytes until the connection is open, followed by `then`.
     fn after_open(then: &[Vec<u8>]) -> Vec<u8> {
         let mut pair = Pair::new(ClientLogin::Anonymous, ListenerAuth::Any);
-        let mut said = Vec::new();
+        let mut output = Vec::new();
         for _ in 0..3 {
             carry(&mut pair.client, &mut pair.to_server, usize::MAX);
             while pair.server.next_event(&mut pair.to_server).unwrap().is_some() {}
             let from = pair.to_client.len();
             carry(&mut pair.server, &mut pair.to_client, usize::MAX);
-            said.extend_from_slice(&pair.to_client[from..]);
+            output.extend_from_slice(&pair.to_client[from..]);
             while pair.client.next_event(&mut pair.to_client).unwrap().is_some() {}
         }
-        said.extend(then.concat());
-        said
+        output.extend(then.concat());
+        output
     }
 
     #[test]
@@ -609,9 +609,9 @@ mod tests {
         let (events, mut client) = hear(&octets, 1000);
         assert!(matches!(events.unwrap().last(), Some(ConnectionEvent::Ended { .. })));
         assert_eq!(client.begin_session(), Ok(SessionId(1)));
-        let said = client.output().remaining();
+        let length = client.output().remaining();
         client.end_session(SessionId(0));
-        assert_eq!(client.output().remaining(), said, "it has ended already");
+        assert_eq!(client.output().remaining(), length, "it has ended already");
         assert_eq!(client.begin_session(), Ok(SessionId(0)));
     }
 
@@ -723,9 +723,9 @@ mod tests {
         let (mut pair, _, receiver) = opened(usize::MAX);
         pair.client.link(receiver).unwrap().max_message_bytes = 1000;
         pair.server.send(receiver, EncodedMessage::from(vec![0; 1001]), 1);
-        let (heard, served) = pair.run(usize::MAX).unwrap();
-        let [ConnectionEvent::Detached { link, error: Some(EndError::Violation(error)), .. }] = &heard[..] else {
-            panic!("{heard:?}");
+        let (events, served) = pair.run(usize::MAX).unwrap();
+        let [ConnectionEvent::Detached { link, error: Some(EndError::Violation(error)), .. }] = &events[..] else {
+            panic!("{events:?}");
         };
         assert_eq!((*link, error.condition), (receiver, Violation::MESSAGE_SIZE));
         let detached = served.iter().find_map(|event| match event {
@@ -741,7 +741,7 @@ mod tests {
     fn nothing_is_said_after_a_close() {
         let (mut pair, sender, receiver) = opened(usize::MAX);
         pair.client.close(None);
-        let said = pair.client.output().remaining();
+        let length = pair.client.output().remaining();
         assert!(!pair.client.may_send(sender) && pair.client.begin_session() == Err(SessionRefused::NotOpen));
         pair.client.grant(receiver, 5);
         pair.client.settle(receiver, 0, DeliveryOutcome::Accepted);
@@ -752,7 +752,7 @@ mod tests {
         pair.client.drain(receiver);
         pair.client.close(None);
         pair.client.send_heartbeat();
-        assert_eq!(pair.client.output().remaining(), said);
+        assert_eq!(pair.client.output().remaining(), length);
     }
 
     #[test]

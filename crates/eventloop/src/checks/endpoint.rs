@@ -10,6 +10,6 @@ pub fn check(data: &[u8]) {
             let again = format!("{host}:{port}");
             assert_eq!(Endpoint::host_and_port(&again), Endpoint::host_and_port(text));
         }
-        Err(why) => assert!(!why.is_empty() && !why.contains('\n')),
+        Err(error) => assert!(!error.is_empty() && !error.contains('\n')),
     }
 }

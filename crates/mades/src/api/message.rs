@@ -147,8 +147,8 @@ impl DecodedMessage {
             SEQUENCE => BodyKind::Sequence,
             _ => BodyKind::Value,
         };
-        let begun = if self.body.1 == 0 { from } else { self.body.0 };
-        self.body = (begun, to);
+        let start = if self.body.1 == 0 { from } else { self.body.0 };
+        self.body = (start, to);
         Ok(())
     }
 

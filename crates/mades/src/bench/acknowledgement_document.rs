@@ -208,7 +208,7 @@ mod tests {
         }
         let long = format!("{}<{ROOT}>", " ".repeat(2_000));
         assert_eq!(read(&long), None, "the root begins at the front");
-        for (broken, why) in [
+        for (broken, reason) in [
             (document(&about("1")), "without the code of a Reason"),
             (document(REASON), "without received_MarketDocument.mRID"),
             (document("</a>"), "not well-formed XML"),
@@ -219,8 +219,8 @@ mod tests {
             (format!("<!DOCTYPE x><{ROOT}/>"), "with a document type"),
             (document(&"x".repeat(MAX_BYTES)), "an acknowledgement document of 4194"),
         ] {
-            let said = read(&broken).unwrap().unwrap_err();
-            assert!(said.contains(why), "{said}");
+            let error = read(&broken).unwrap().unwrap_err();
+            assert!(error.contains(reason), "{error}");
         }
     }
 

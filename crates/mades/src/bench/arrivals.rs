@@ -263,9 +263,9 @@ fn received_acknowledgement(
     };
     let document = match document {
         Ok(document) => document,
-        Err(why) => {
+        Err(reason) => {
             let id = arrived.message_id.as_deref().or(arrived.ba_message_id.as_deref());
-            record_stranger(&counts.unreadable, id.unwrap_or_default(), "unreadable", &why);
+            record_stranger(&counts.unreadable, id.unwrap_or_default(), "unreadable", &reason);
             return Ownership::Foreign;
         }
     };

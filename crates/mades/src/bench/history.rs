@@ -65,8 +65,8 @@ impl MessageHistory {
             None => MessageFlags::default(),
             Some(HistoryPage::Open(bytes)) => MessageFlags::from_bits(bytes[number]),
             Some(HistoryPage::Settled(exceptions)) => {
-                let found = exceptions.binary_search_by_key(&(number as u16), |(number, _)| *number);
-                found.map_or(self.complete, |at| MessageFlags::from_bits(exceptions[at].1))
+                let exception = exceptions.binary_search_by_key(&(number as u16), |(number, _)| *number);
+                exception.map_or(self.complete, |at| MessageFlags::from_bits(exceptions[at].1))
             }
         }
     }
@@ -143,13 +143,13 @@ mod tests {
     #[test]
     fn the_lost_cost_their_exception_and_can_still_turn_up() {
         let mut history = MessageHistory::new(whole());
-        let taken = MessageFlags::default().with(super::super::stages::MessageStage::Settled);
+        let settled = MessageFlags::default().with(super::super::stages::MessageStage::Settled);
         for sequence in 0..200_000_u64 {
-            history.add(sequence, if sequence % 100 == 0 { taken } else { whole() });
+            history.add(sequence, if sequence % 100 == 0 { settled } else { whole() });
             history.is_over_below(sequence);
         }
         assert!(history.bytes() < 50_000, "{}", history.bytes());
-        assert_eq!(history.flags(500), taken);
+        assert_eq!(history.flags(500), settled);
         assert_eq!(history.add(500, whole()), (Novelty::New, whole()));
         assert_eq!(history.flags(500), whole());
     }

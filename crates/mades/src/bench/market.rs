@@ -145,9 +145,9 @@ fn before(text: &str) -> Result<Duration, String> {
 }
 
 fn threshold(text: &str) -> Result<Threshold, String> {
-    let threshold = Threshold::parse(text, RunProtocol::Mades).map_err(|why| {
+    let threshold = Threshold::parse(text, RunProtocol::Mades).map_err(|fault| {
         format!(
-            "{text:?}: {why} (after a semicolon comes 'type NAME' or a condition like 'received.within(2min) >= 99%')"
+            "{text:?}: {fault} (after a semicolon comes 'type NAME' or a condition like 'received.within(2min) >= 99%')"
         )
     })?;
     match threshold.source() {
@@ -156,10 +156,10 @@ fn threshold(text: &str) -> Result<Threshold, String> {
     }
 }
 
-fn number(text: &str, most: u32, what: &str) -> Result<u32, String> {
+fn number(text: &str, max: u32, what: &str) -> Result<u32, String> {
     let is_plain = text.bytes().all(|digit| digit.is_ascii_digit());
-    let number = text.parse().ok().filter(|number| is_plain && (1..=most).contains(number));
-    number.ok_or_else(|| format!("{text:?} is not a number of {what}; use 1 to {most}"))
+    let number = text.parse().ok().filter(|number| is_plain && (1..=max).contains(number));
+    number.ok_or_else(|| format!("{text:?} is not a number of {what}; use 1 to {max}"))
 }
 
 impl fmt::Display for MarketShape {
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn what_is_no_shape_is_refused_with_what_to_use() {
-        for (text, why) in [
+        for (text, reason) in [
             ("", "use quarter-hour"),
             ("bids", "use quarter-hour"),
             ("quarter-hour:", "use quarter-hour"),
@@ -247,7 +247,7 @@ mod tests {
             ("every 10s; fresh(30s) >= 98%", "use --threshold"),
         ] {
             let refused = text.parse::<MarketShape>().unwrap_err();
-            assert!(refused.contains(why), "{text}: {refused}");
+            assert!(refused.contains(reason), "{text}: {refused}");
         }
     }
 }

@@ -146,32 +146,32 @@ impl LoadPacer {
     pub(super) fn missed(&mut self, is_given_up: bool) -> u64 {
         let Some(next) = &mut self.schedule else { return 0 };
         let stopped_at = self.stopped_at.filter(|_| !is_given_up);
-        let left = self.messages - self.created;
-        let Some(ended) = self.deadline.into_iter().chain(stopped_at).min() else { return left };
+        let remaining = self.messages - self.created;
+        let Some(ended) = self.deadline.into_iter().chain(stopped_at).min() else { return remaining };
         // The load may end before the sender wakes up for the last message.
         if next.due() >= ended.saturating_sub(LAST_MOMENTS) && matches!(next, LoadSchedule::Rate(_)) {
             return 0;
         }
-        let mut missed = 0;
-        while missed < left && next.due() < ended {
+        let mut missed_count = 0;
+        while missed_count < remaining && next.due() < ended {
             next.advance();
-            missed += 1;
+            missed_count += 1;
         }
-        missed
+        missed_count
     }
 
     /// Returns the time at which the offered load ended. An open loop ends when the last message
     /// was created, or when no more messages could become due. A closed loop ends with the last
     /// answer, but not before its deadline or stop.
     pub(super) fn offered_until(&self, last_created: Duration, last_heard: Duration) -> Option<Duration> {
-        let ended = self.deadline.into_iter().chain(self.stopped_at).min();
+        let end = self.deadline.into_iter().chain(self.stopped_at).min();
         match &self.schedule {
             Some(schedule) if self.is_exhausted() => {
-                Some(last_created.max(schedule.due().min(ended.unwrap_or(Duration::MAX))))
+                Some(last_created.max(schedule.due().min(end.unwrap_or(Duration::MAX))))
             }
-            Some(_) => ended,
+            Some(_) => end,
             None if self.is_exhausted() => Some(last_heard),
-            None => ended.map(|ended| ended.max(last_heard)),
+            None => end.map(|end| end.max(last_heard)),
         }
     }
 

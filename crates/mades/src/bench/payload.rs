@@ -62,7 +62,7 @@ impl Payloads {
     /// # Errors
     /// Fails if the file cannot be read, or if a payload does not fit into memory.
     pub(super) fn new(kind: &PayloadKind, sizes: &Distribution, seed: u64, run: RunId) -> Result<Self> {
-        let most = usize::try_from(sizes.max()).context("--payload-size exceeds the memory of this machine")?;
+        let max_bytes = usize::try_from(sizes.max()).context("--payload-size exceeds the memory of this machine")?;
         let payloads = |head: Vec<u8>, body: Vec<u8>, sizes: &Distribution| Self {
             checksums: prefix_checksums(head.get(Trace::HEADER_BYTES + 2..).unwrap_or_default(), &body),
             head,
@@ -76,10 +76,10 @@ impl Payloads {
             run,
         };
         Ok(match kind {
-            PayloadKind::Random => payloads(head(run, &[], b"\r\n"), random(seed, most), sizes),
-            PayloadKind::Bare => payloads(Vec::new(), random(seed, most), sizes),
+            PayloadKind::Random => payloads(head(run, &[], b"\r\n"), random(seed, max_bytes), sizes),
+            PayloadKind::Bare => payloads(Vec::new(), random(seed, max_bytes), sizes),
             PayloadKind::Xml => {
-                let time_series = xml_points(seed, most);
+                let time_series = xml_points(seed, max_bytes);
                 let text = DocumentText {
                     before_id: XML_BEFORE_ID.to_vec(),
                     head: XML_AFTER.to_vec(),
@@ -217,14 +217,14 @@ impl Payloads {
     /// it.
     fn cut(&self, size: usize) -> (usize, usize) {
         let room = size - self.head.len() - self.tail.len();
-        let cut = room / self.unit * self.unit;
-        (cut, room - cut)
+        let length = room / self.unit * self.unit;
+        (length, room - length)
     }
 
-    fn checksum(&self, cut: usize, blanks: usize) -> u32 {
-        let at = cut / CHECKSUM_STRIDE;
+    fn checksum(&self, body_bytes: usize, blanks: usize) -> u32 {
+        let at = body_bytes / CHECKSUM_STRIDE;
         let mut sum = self.checksums[at];
-        sum.update(&self.body[at * CHECKSUM_STRIDE..cut]);
+        sum.update(&self.body[at * CHECKSUM_STRIDE..body_bytes]);
         sum.update(&vec![b' '; blanks]);
         sum.update(self.tail);
         sum.value()
@@ -370,8 +370,8 @@ mod tests {
         assert!(payloads.is_intact(3, [&payload[..]].into_iter()));
         assert!(!payloads.is_intact(3, [&payload[1..]].into_iter()));
         let missing = PayloadKind::File(PathBuf::from("/nowhere/x"));
-        let why = Payloads::new(&missing, &Distribution::constant(1), 1, RUN).unwrap_err();
-        assert!(why.to_string().contains("/nowhere/x"), "{why}");
+        let error = Payloads::new(&missing, &Distribution::constant(1), 1, RUN).unwrap_err();
+        assert!(error.to_string().contains("/nowhere/x"), "{error}");
     }
 
     proptest! {

@@ -43,22 +43,22 @@ mod tests {
 
     #[test]
     fn only_what_was_taken_before_a_cut_may_come_again_and_once() {
-        let mut taken = RecentDeliveries::default();
-        taken.record(1);
-        assert!(!taken.is_redelivery(1), "nothing was cut");
-        taken.connection_lost();
-        taken.record(2);
-        assert!(!taken.is_redelivery(2) && taken.is_redelivery(1) && !taken.is_redelivery(1));
-        taken.connection_lost();
-        assert!(taken.is_redelivery(2) && taken.is_redelivery(1), "a second cut puts both in doubt");
+        let mut deliveries = RecentDeliveries::default();
+        deliveries.record(1);
+        assert!(!deliveries.is_redelivery(1), "nothing was cut");
+        deliveries.connection_lost();
+        deliveries.record(2);
+        assert!(!deliveries.is_redelivery(2) && deliveries.is_redelivery(1) && !deliveries.is_redelivery(1));
+        deliveries.connection_lost();
+        assert!(deliveries.is_redelivery(2) && deliveries.is_redelivery(1), "a second cut puts both in doubt");
     }
 
     #[test]
     fn it_remembers_the_latest() {
-        let mut taken = RecentDeliveries::default();
-        (0..100_000).for_each(|mark| taken.record(mark));
-        taken.connection_lost();
-        assert!(taken.is_redelivery(99_999) && !taken.is_redelivery(1));
-        assert_eq!(taken.latest.len(), REMEMBERED_LIMIT);
+        let mut deliveries = RecentDeliveries::default();
+        (0..100_000).for_each(|mark| deliveries.record(mark));
+        deliveries.connection_lost();
+        assert!(deliveries.is_redelivery(99_999) && !deliveries.is_redelivery(1));
+        assert_eq!(deliveries.latest.len(), REMEMBERED_LIMIT);
     }
 }

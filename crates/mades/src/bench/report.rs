@@ -35,8 +35,8 @@ pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Re
     let balance = run_state.tracker.borrow().final_ledger();
     let foreign = [ReceiveQueue::Reply, ReceiveQueue::Event, ReceiveQueue::Inbox].map(|queue| run_state.foreign(queue));
     let offered_s = run_state.offered().map(|offered| offered.as_secs_f64());
-    let missed = run_state.pacer.borrow_mut().missed(run_state.is_given_up.get());
-    let mades = mades(run_state, &balance.missing, offered_s, missed, results.purged);
+    let missed_count = run_state.pacer.borrow_mut().missed(run_state.is_given_up.get());
+    let mades = mades(run_state, &balance.missing, offered_s, missed_count, results.purged);
     let workload = workload(run_state);
     let directory = options.out.as_deref();
     let mut record = outputs::new_record(Some(run_state.run), &options.name, results.started_at, workload, directory);
@@ -49,7 +49,7 @@ pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Re
     record.usage = results.usage.party("mades", record.origin_ns).into_iter().collect();
     record.offered_s = offered_s;
     let is_open_loop = run_state.pacer.borrow().is_open_loop();
-    record.due = is_open_loop.then(|| run_state.tracker.borrow().created() + missed);
+    record.due = is_open_loop.then(|| run_state.tracker.borrow().created() + missed_count);
     record.stages = stages(run_state, &balance.ledger, offered_s);
     record.duration_s = mades.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
     record.lag_ms = run_state.lag.borrow().summary();
@@ -103,11 +103,11 @@ fn events(
 
 /// Returns the results of the thresholds. The threshold that ended the run keeps the value that it
 /// had then.
-fn thresholds(record: &Record, run_state: &MadesRunState, missed: Option<&ThresholdRow>) -> Vec<ThresholdRow> {
+fn thresholds(record: &Record, run_state: &MadesRunState, missed_row: Option<&ThresholdRow>) -> Vec<ThresholdRow> {
     let options = &run_state.options;
     let evaluated = options.thresholds.iter().chain(&options.abort_on).map(|threshold| threshold.evaluate(record));
     let at_its_end =
-        |row: ThresholdRow| missed.filter(|missed| missed.expression == row.expression).cloned().unwrap_or(row);
+        |row: ThresholdRow| missed_row.filter(|missed| missed.expression == row.expression).cloned().unwrap_or(row);
     let shapes = options.market.iter().flat_map(|market| &market.shapes);
     let rows = record.mades.iter().filter_map(|mades| mades.market.as_ref()).flat_map(|market| &market.shapes);
     let of_shape = |(shape, row): (&MarketShape, &MadesShape)| {
@@ -259,8 +259,8 @@ fn stages(run_state: &MadesRunState, ledger: &LedgerRow, offered_s: Option<f64>)
 /// transfer counts as the body, and the settlement by the broker as the reply.
 fn slowest(run_state: &MadesRunState, origin: Duration) -> Vec<SlowMessage> {
     let ms = |from: Duration, to: Duration| to.saturating_sub(from).as_secs_f64() * 1e3;
-    let row = |(took, entry): (Duration, InFlightEntry)| {
-        let arrived = entry.since + took;
+    let row = |(elapsed, entry): (Duration, InFlightEntry)| {
+        let arrived = entry.since + elapsed;
         let mut phases = MessagePhases::default();
         if let Some(sent) = entry.time(MessageStage::Sent) {
             phases.add(Phase::Body, sent.saturating_sub(entry.created));

@@ -145,8 +145,8 @@ impl MadesRunState {
     }
 
     /// Stops creating messages, because new messages could not arrive.
-    pub(super) fn give_up(&self, why: &str) {
-        self.record_trouble(TroubleKind::Connection, GIVEN_UP, why);
+    pub(super) fn give_up(&self, reason: &str) {
+        self.record_trouble(TroubleKind::Connection, GIVEN_UP, reason);
         self.pacer.borrow_mut().stop(clock::now());
         self.is_given_up.set(true);
     }
@@ -173,11 +173,11 @@ impl MadesRunState {
     /// Returns the duration of the offered load. `None` if nothing was created.
     pub(super) fn offered(&self) -> Option<Duration> {
         let tracker = self.tracker.borrow();
-        let began = tracker.waterfall.began()?;
+        let start = tracker.waterfall.began()?;
         let last_created = tracker.waterfall.last(MessageStage::Created)?;
         let last_heard = tracker.waterfall.last_overall().unwrap_or(last_created);
         let until = self.pacer.borrow().offered_until(last_created, last_heard)?;
-        Some(until.saturating_sub(began)).filter(|offered| !offered.is_zero())
+        Some(until.saturating_sub(start)).filter(|offered| !offered.is_zero())
     }
 
     pub(super) fn record_broker(&self, side: &str, product: PeerProduct) {
@@ -185,7 +185,7 @@ impl MadesRunState {
         self.brokers.borrow_mut().push(MadesBroker { side: side.to_owned(), container, product: name, version });
     }
 
-    pub(super) fn record_outage(&self, side: &str, began: Duration, until: Duration, end: OutageEnd, why: &str) {
+    pub(super) fn record_outage(&self, side: &str, began: Duration, until: Duration, end: OutageEnd, reason: &str) {
         let mut outages = self.outages.borrow_mut();
         if outages.len() < MAX_OUTAGES {
             outages.push(MadesOutage {
@@ -193,7 +193,7 @@ impl MadesRunState {
                 began_s: began.saturating_sub(self.began).as_secs_f64(),
                 lasted_s: until.saturating_sub(began).as_secs_f64(),
                 to_the_end: end == OutageEnd::Never,
-                why: why.to_owned(),
+                why: reason.to_owned(),
             });
         }
     }

@@ -150,33 +150,33 @@ pub(super) async fn maintain(side: BrokerSide, mut links: OpenLinks, run_state: 
     let mut pause = Duration::ZERO;
     run_state.record_broker(side.name, links.connection.peer_product());
     loop {
-        let begun = clock::now();
-        let Err(why) = run_links(links, &run_state, &timer).await else { return };
-        let lost = clock::now();
-        record_loss(&side, &run_state, &why);
+        let start = clock::now();
+        let Err(error) = run_links(links, &run_state, &timer).await else { return };
+        let lost_at = clock::now();
+        record_loss(&side, &run_state, &error);
         // A broker that ends each connection at once is tried more and more rarely, like a broker
         // that refuses connections.
-        if lost - begun >= MAX_RECONNECT_DELAY {
+        if lost_at - start >= MAX_RECONNECT_DELAY {
             pause = Duration::ZERO;
         }
-        let again = match why {
+        let new_links = match error {
             // The broker would deliver the oversized message again, and the link would end again.
             Error::Oversized { .. } => {
-                give_up(&side, &run_state, &why);
+                give_up(&side, &run_state, &error);
                 None
             }
             _ => reconnect(&side, &run_state, &mut pause).await,
         };
-        match again {
-            Some(again) => links = again,
+        match new_links {
+            Some(new_links) => links = new_links,
             None => {
-                run_state.record_outage(side.name, lost, clock::now(), OutageEnd::Never, &why.to_string());
+                run_state.record_outage(side.name, lost_at, clock::now(), OutageEnd::Never, &error.to_string());
                 return;
             }
         }
-        let reconnected = clock::now();
-        run_state.record_outage(side.name, lost, reconnected, OutageEnd::Reconnected, &why.to_string());
-        run_state.tracker.borrow_mut().restart_silence(reconnected);
+        let reconnected_at = clock::now();
+        run_state.record_outage(side.name, lost_at, reconnected_at, OutageEnd::Reconnected, &error.to_string());
+        run_state.tracker.borrow_mut().restart_silence(reconnected_at);
         run_state.room_notify.notify_one();
     }
 }
@@ -200,7 +200,7 @@ async fn run_links(links: OpenLinks, run_state: &Rc<MadesRunState>, timer: &Rc<T
                 Some(Ok(result)) => result?,
                 Some(Err(_)) => return Err(Error::Lost { why: "a task of mailrun failed".to_owned() }),
             },
-            why = connection.closed() => return if run_state.is_over() { Ok(()) } else { Err(why) },
+            error = connection.closed() => return if run_state.is_over() { Ok(()) } else { Err(error) },
         }
     }
     // All tasks of the links have ended, so an error while closing loses nothing.
@@ -208,8 +208,8 @@ async fn run_links(links: OpenLinks, run_state: &Rc<MadesRunState>, timer: &Rc<T
     Ok(())
 }
 
-fn record_loss(side: &BrokerSide, run_state: &MadesRunState, why: &Error) {
-    run_state.record_trouble(TroubleKind::Connection, "", &format!("{}: {why}", side.name));
+fn record_loss(side: &BrokerSide, run_state: &MadesRunState, error: &Error) {
+    run_state.record_trouble(TroubleKind::Connection, "", &format!("{}: {error}", side.name));
     let queues: Vec<ReceiveQueue> = side.receivers.iter().map(|(queue, _)| *queue).collect();
     let mut tracker = run_state.tracker.borrow_mut();
     tracker.connection_lost(&queues);
@@ -218,28 +218,28 @@ fn record_loss(side: &BrokerSide, run_state: &MadesRunState, why: &Error) {
     }
 }
 
-fn give_up(side: &BrokerSide, run_state: &MadesRunState, why: &Error) {
+fn give_up(side: &BrokerSide, run_state: &MadesRunState, error: &Error) {
     // Messages that are sent from now on could not arrive, or nobody would see them.
-    run_state.give_up(&format!("{}: {why}", side.name));
+    run_state.give_up(&format!("{}: {error}", side.name));
 }
 
 /// Reconnects with growing pauses. Returns `None` if the run or the time for reconnecting is over.
 async fn reconnect(side: &BrokerSide, run_state: &MadesRunState, pause: &mut Duration) -> Option<OpenLinks> {
     let until = clock::now() + run_state.options.reconnect;
     while !run_state.is_over() {
-        let trying = async {
+        let attempt = async {
             tokio::time::sleep(*pause).await;
             side.open().await
         };
-        let tried = tokio::select! {
-            tried = trying => tried,
+        let result = tokio::select! {
+            result = attempt => result,
             () = run_state.ended() => return None,
         };
         *pause = (*pause * 2).clamp(MIN_RECONNECT_DELAY, MAX_RECONNECT_DELAY);
-        match tried {
+        match result {
             Ok(links) => return Some(links),
-            Err(why) if clock::now() >= until => {
-                give_up(side, run_state, &why);
+            Err(error) if clock::now() >= until => {
+                give_up(side, run_state, &error);
                 return None;
             }
             Err(_) => {}

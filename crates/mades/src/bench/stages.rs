@@ -322,13 +322,13 @@ mod tests {
     #[test]
     fn a_table_of_fates() {
         use MessageStage::{Delivered, Inbox, Replied, Settled};
-        let taken = flags(&[Settled]);
+        let settled = flags(&[Settled]);
         for (known, over, open) in [
             (MessageFlags::default(), MadesFate::Failed, MadesFate::InFlight),
-            (taken, MadesFate::Lost, MadesFate::InFlight),
+            (settled, MadesFate::Lost, MadesFate::InFlight),
             (flags(&[Settled, Replied, Delivered]), MadesFate::Lost, MadesFate::InFlight),
             (flags(&[Inbox]), MadesFate::Delivered, MadesFate::Delivered),
-            (taken.union(MessageFlags::FAILED), MadesFate::Expired, MadesFate::Expired),
+            (settled.union(MessageFlags::FAILED), MadesFate::Expired, MadesFate::Expired),
             (flags(&[Settled, Inbox]).union(MessageFlags::FAILED), MadesFate::Delivered, MadesFate::Delivered),
             (MessageFlags::RETURNED, MadesFate::Rejected, MadesFate::Rejected),
             (flags(&[Settled, Replied]).union(MessageFlags::REFUSED), MadesFate::Rejected, MadesFate::Rejected),

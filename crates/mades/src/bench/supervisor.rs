@@ -212,13 +212,13 @@ impl RunSupervisor {
     }
 
     fn ending(&mut self, run_state: &MadesRunState, interrupt: &Interrupt, now: Duration) -> Option<Ending> {
-        let asked = requested_stop(run_state, interrupt.requested(), now);
-        if asked != StopRequest::Nothing || self.misses_threshold(run_state, now) {
+        let request = requested_stop(run_state, interrupt.requested(), now);
+        if request != StopRequest::Nothing || self.misses_threshold(run_state, now) {
             run_state.pacer.borrow_mut().stop(now);
         }
         let is_done = run_state.pacer.borrow().is_over(now) && run_state.tracker.borrow().in_transit() == 0;
         let is_quiet = is_done && now.saturating_sub(run_state.last_arrival()) >= run_state.options.linger;
-        match asked {
+        match request {
             StopRequest::Nothing if self.missed_threshold.is_some() => {
                 self.is_wait_over(is_quiet, now).then_some(Ending::Aborted)
             }

@@ -92,13 +92,13 @@ pub(super) struct FinalLedger {
 }
 
 impl MessageTracker {
-    /// Creates a tracker for at most `most` messages in flight.
-    pub(super) fn new(path: impl Into<MessagePath>, most: usize, timeout: Duration) -> Self {
+    /// Creates a tracker for at most `limit` messages in flight.
+    pub(super) fn new(path: impl Into<MessagePath>, limit: usize, timeout: Duration) -> Self {
         let path = path.into();
         Self {
             path,
             timeout,
-            in_flight: InFlightTable::new(most),
+            in_flight: InFlightTable::new(limit),
             history: MessageHistory::new(path.complete_flags()),
             waterfall: Waterfall::new(path),
             troubles: Troubles::default(),
@@ -397,14 +397,14 @@ impl MessageTracker {
     fn is_new(&mut self, sequence: u64, stage: MessageStage, queue: ReceiveQueue) -> bool {
         // A message has several events, and each of them comes once.
         let mark = sequence * MessageStage::ALL.len() as u64 + stage as u64;
-        let taken = &mut self.recent_deliveries[queue as usize];
+        let deliveries = &mut self.recent_deliveries[queue as usize];
         let flags = self.history.flags(sequence);
         let is_declined = stage == MessageStage::Acknowledged && flags.contains(MessageFlags::DECLINED);
         if !flags.has(stage) && !is_declined {
-            taken.record(mark);
+            deliveries.record(mark);
             return true;
         }
-        if taken.is_redelivery(mark) {
+        if deliveries.is_redelivery(mark) {
             self.redelivered += 1;
         } else {
             self.waterfall.repeat(stage);
@@ -436,12 +436,12 @@ impl MessageTracker {
     }
 
     fn give_up(&mut self, sequence: u64, now: Duration) {
-        let known = self.history.flags(sequence);
+        let flags = self.history.flags(sequence);
         let waited_for =
-            self.path.stages()[2..].iter().find(|stage| !known.has(**stage)).map_or("", |stage| stage.name());
+            self.path.stages()[2..].iter().find(|stage| !flags.has(**stage)).map_or("", |stage| stage.name());
         self.troubles.add(TroubleKind::TimedOut, waited_for, &format!("nothing within {:?}", self.timeout));
         self.given_up_since_answer += 1;
-        self.unanswered += u64::from(stages::fate(self.path.mode, known, WaitState::Ended) == MadesFate::Failed);
+        self.unanswered += u64::from(stages::fate(self.path.mode, flags, WaitState::Ended) == MadesFate::Failed);
         self.finish(sequence, now);
     }
 
@@ -482,9 +482,9 @@ impl MessageTracker {
 }
 
 fn add_arrived(slowest: &mut Slowest<InFlightEntry>, mode: MadesMode, entry: &InFlightEntry) {
-    let took = entry.time(mode.arrival()).map(|arrived| arrived.saturating_sub(entry.since));
-    if let Some(took) = took.filter(|took| slowest.admits(*took)) {
-        slowest.insert(took, *entry);
+    let elapsed = entry.time(mode.arrival()).map(|arrived| arrived.saturating_sub(entry.since));
+    if let Some(elapsed) = elapsed.filter(|elapsed| slowest.admits(*elapsed)) {
+        slowest.insert(elapsed, *entry);
     }
 }
 
@@ -654,9 +654,9 @@ mod tests {
         let answered = tracker.create(ms(1), ms(1));
         get_through(&mut tracker, answered, ms(5));
         for number in 0..2 {
-            let taken = tracker.create(ms(10 + number), ms(10 + number));
+            let id = tracker.create(ms(10 + number), ms(10 + number));
             // A confirmation by the broker is no answer of the endpoint.
-            tracker.settled(taken, ms(20));
+            tracker.settled(id, ms(20));
         }
         tracker.expire(ms(60));
         assert_eq!(tracker.silent_for(ms(60)), None, "one message alone says nothing");

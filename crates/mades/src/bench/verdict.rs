@@ -41,8 +41,8 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
     let mut reasons: Vec<Reason> = lost_connection.or_else(|| given_up(record, mades)).into_iter().collect();
     // A lost connection explains missing messages, and is reported first.
     let is_explained = |cause: Cause| is_lost && matches!(cause, Cause::Lost | Cause::Missing);
-    let found = unread_queue(record, mades).into_iter().chain(faults(record, mades));
-    reasons.extend(found.map(|reason| match is_explained(reason.cause) {
+    let new_reasons = unread_queue(record, mades).into_iter().chain(faults(record, mades));
+    reasons.extend(new_reasons.map(|reason| match is_explained(reason.cause) {
         true => Reason { cause: Cause::ServerGone, ..reason },
         false => reason,
     }));
@@ -75,9 +75,9 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
 /// nothing ever answered.
 fn unread_queue(record: &Record, mades: &Mades) -> Option<Reason> {
     let settled = mades.stages.iter().position(|row| row.name == MessageStage::Settled.name())?;
-    let (taken, after) = mades.stages.split_at(settled + 1);
+    let (before, after) = mades.stages.split_at(settled + 1);
     let first = after.first()?;
-    let is_silent = after.iter().all(|row| row.count == 0) && taken.iter().all(|row| row.count > 0);
+    let is_silent = after.iter().all(|row| row.count == 0) && before.iter().all(|row| row.count > 0);
     let LedgerRow { lost, rejected, expired, .. } = record.ledger;
     let is_told = rejected.unwrap_or_default() + expired.unwrap_or_default() > 0;
     // In the mode `amqp` there is no outbox, because there is no endpoint.
@@ -110,8 +110,8 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
         });
         // A lost message also lacks all later stages, so it is reported only as lost.
         add(Cause::Missing, Some(missing).filter(|missing| Some(*missing) != lost), &|count| {
-            let why = missing_text(mades, row);
-            format!("Missing: {} never reached the stage {}{why}", counted(count, "message"), row.name)
+            let explanation = missing_text(mades, row);
+            format!("Missing: {} never reached the stage {}{explanation}", counted(count, "message"), row.name)
         });
     }
     let rejecting = mades.acknowledgements.as_ref().map(|back| back.rejecting);
@@ -146,7 +146,7 @@ fn missing_text(mades: &Mades, row: &MadesStage) -> String {
         let inbox = mades.queues.iter().find(|queue| queue.role == "inbox").map_or("", |queue| queue.name.as_str());
         return match row.count + back.rejecting {
             0 => format!(": does {} send acknowledgement documents, and do they come into {inbox}?", back.receiver),
-            came => format!(": {} came.", counted(came, "acknowledgement document")),
+            count => format!(": {} came.", counted(count, "acknowledgement document")),
         };
     }
     let sent = counted(back.sent, "acknowledgement");
@@ -204,11 +204,11 @@ fn given_up(record: &Record, mades: &Mades) -> Option<Reason> {
 
 fn losses_text(record: &Record) -> String {
     let LedgerRow { created, failed, lost, .. } = record.ledger;
-    let named = [(failed, "failed"), (lost, "did not arrive"), (Some(unsent(record)), "were never sent")];
-    let named = named.into_iter().filter_map(|(count, word)| Some((count.filter(|count| *count > 0)?, word)));
-    let named: Vec<String> = named.map(|(count, word)| format!("{} {word}", grouped(count))).collect();
-    let named = if named.is_empty() { "none failed".to_owned() } else { listed(&named) };
-    format!("of {} messages {named}", grouped(record.due.max(created).unwrap_or_default()))
+    let parts = [(failed, "failed"), (lost, "did not arrive"), (Some(unsent(record)), "were never sent")];
+    let parts = parts.into_iter().filter_map(|(count, word)| Some((count.filter(|count| *count > 0)?, word)));
+    let parts: Vec<String> = parts.map(|(count, word)| format!("{} {word}", grouped(count))).collect();
+    let parts = if parts.is_empty() { "none failed".to_owned() } else { listed(&parts) };
+    format!("of {} messages {parts}", grouped(record.due.max(created).unwrap_or_default()))
 }
 
 fn validity(record: &Record) -> Vec<Reason> {
@@ -240,23 +240,23 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
         record.mades.as_ref().and_then(|mades| mades.market.as_ref()).filter(|market| market.missed > 0)
     {
         let cause = if is_our_fault { Cause::RateNotOffered } else { Cause::RateMissed };
-        let due: u64 = market.windows.iter().map(|window| window.due).sum();
+        let due_count: u64 = market.windows.iter().map(|window| window.due).sum();
         let text = format!(
             "{} of {} that were due were never sent: there was no connection, or no room; see --max-in-transit and \
              --max-unsettled.",
             grouped(market.missed),
-            counted(due, "message")
+            counted(due_count, "message")
         );
         return Some(Reason::new(cause, text));
     }
     // A single message has no rate.
     record.stages.iter().find(|row| row.name == mailrun_journey::Stage::Created && row.duration_s > 0.0)?;
-    let missed = match missed_rate(record, "The bench offered")? {
+    let sentence = match missed_rate(record, "The bench offered")? {
         MissedRate::TooShort(reason) => return Some(reason),
-        MissedRate::Missed(missed) => missed,
+        MissedRate::Missed(sentence) => sentence,
     };
     let cause = if is_our_fault { Cause::RateNotOffered } else { Cause::RateMissed };
-    let text = format!("{missed}: raise --max-in-transit and --max-unsettled, or use a lower --rate.");
+    let text = format!("{sentence}: raise --max-in-transit and --max-unsettled, or use a lower --rate.");
     Some(Reason::new(cause, text))
 }
 
@@ -280,10 +280,10 @@ fn notes(record: &Record, mades: &Mades) -> Vec<String> {
             notes.push(text());
         }
     };
-    let late: u64 = mades.stages.iter().map(|row| row.late).sum();
-    add(late, &|| {
+    let answers: u64 = mades.stages.iter().map(|row| row.late).sum();
+    add(answers, &|| {
         let limit = mades.timeout_s;
-        format!("{} came after the time-out of {limit} s: they count, but have no latency.", counted(late, "answer"))
+        format!("{} came after the time-out of {limit} s: they count, but have no latency.", counted(answers, "answer"))
     });
     if let Some(back) = &mades.acknowledgements {
         add(back.unknown, &|| {
@@ -344,11 +344,11 @@ fn refusals(record: &Record, mades: &Mades) -> Option<Reason> {
     };
     let nothing = if is_nothing { "Nothing was delivered: of" } else { "Of" };
     let created = created.unwrap_or_default();
-    let named: Vec<String> = fates.into_iter().map(|(count, name, _)| format!("{} {name}", grouped(count))).collect();
+    let parts: Vec<String> = fates.into_iter().map(|(count, name, _)| format!("{} {name}", grouped(count))).collect();
     let text = format!(
         "{nothing} {}, {}{}.",
         counted(created, "message"),
-        listed(&named),
+        listed(&parts),
         codes_text(mades, &[TroubleKind::Returned, TroubleKind::ErrorReply, TroubleKind::Failed])
     );
     Some(Reason::new(cause, text))
@@ -357,10 +357,10 @@ fn refusals(record: &Record, mades: &Mades) -> Option<Reason> {
 /// Returns the codes of these kinds of trouble, the most frequent first.
 fn codes_text(mades: &Mades, kinds: &[TroubleKind]) -> String {
     let is_given = |trouble: &&MadesTrouble| kinds.iter().any(|kind| kind.name() == trouble.kind);
-    let mut given: Vec<&MadesTrouble> = mades.troubles.iter().filter(is_given).collect();
-    given.sort_by_key(|trouble| std::cmp::Reverse(trouble.count));
-    let more = given.len().saturating_sub(MAX_CODES);
-    let mut named: Vec<String> = given
+    let mut troubles: Vec<&MadesTrouble> = mades.troubles.iter().filter(is_given).collect();
+    troubles.sort_by_key(|trouble| std::cmp::Reverse(trouble.count));
+    let more = troubles.len().saturating_sub(MAX_CODES);
+    let mut parts: Vec<String> = troubles
         .into_iter()
         .take(MAX_CODES)
         .map(|MadesTrouble { kind, code, count, .. }| {
@@ -368,9 +368,9 @@ fn codes_text(mades: &Mades, kinds: &[TroubleKind]) -> String {
         })
         .collect();
     if more > 0 {
-        named.push(format!("{more} other codes"));
+        parts.push(format!("{more} other codes"));
     }
-    if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) }
+    if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
 }
 
 /// Returns a note about a full window. By Little's law, the latency in a closed loop equals the
@@ -526,9 +526,9 @@ mod tests {
                 change(record, mades);
             })
         };
-        let said = "No message reached stage replied: does an endpoint read wrong.outbox? (--prefix, --mode)";
+        let sentence = "No message reached stage replied: does an endpoint read wrong.outbox? (--prefix, --mode)";
         let nobody = silent(|_, _| {});
-        assert_eq!((nobody.why.as_str(), nobody.outcome), (said, Some(Outcome::Fail)), "{nobody:?}");
+        assert_eq!((nobody.why.as_str(), nobody.outcome), (sentence, Some(Outcome::Fail)), "{nobody:?}");
         for change in [
             // In these cases somebody answered, the broker accepted nothing, or there was no
             // endpoint.
@@ -538,7 +538,7 @@ mod tests {
             |_, mades| mades.queues.retain(|queue| queue.role != "outbox"),
         ] {
             let other = silent(change);
-            assert!(!other.reasons.iter().any(|reason| reason == said), "{other:?}");
+            assert!(!other.reasons.iter().any(|reason| reason == sentence), "{other:?}");
         }
     }
 
@@ -654,8 +654,8 @@ mod tests {
             (verdict.outcome, verdict.causes[0], verdict.closed),
             (Some(Outcome::Fail), Cause::ServerGone, false)
         );
-        let why = "The connection to the sender was lost at 1.9 s of 5.0 s and did not come back: of 200,102 messages 159 did not \
+        let text = "The connection to the sender was lost at 1.9 s of 5.0 s and did not come back: of 200,102 messages 159 did not \
                    arrive and 102 were never sent (connection reset).";
-        assert_eq!(verdict.why, why);
+        assert_eq!(verdict.why, text);
     }
 }

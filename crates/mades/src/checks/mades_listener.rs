@@ -36,10 +36,10 @@ fn visited(octets: &[u8], choice: u8) {
     for piece in octets.chunks(usize::from(choice >> 1) + 1) {
         for visit in &mut visits {
             let (bytes, messages) = stored(&queues);
-            let said = visit.feed(piece).len();
+            let output_bytes = visit.feed(piece).len();
             // Stored messages leave once in each turn, in frames of at least 512 bytes.
-            let most = SAID_BYTES + SAID_FOR_EACH * octets.len() + 2 * bytes + 128 * messages;
-            assert!(said <= most, "{said} octets of {most}");
+            let limit = SAID_BYTES + SAID_FOR_EACH * octets.len() + 2 * bytes + 128 * messages;
+            assert!(output_bytes <= limit, "{output_bytes} octets of {limit}");
         }
     }
     visits.into_iter().for_each(FuzzSession::hang_up);

@@ -12,9 +12,9 @@ pub fn check(data: &[u8]) {
             let written = toml::to_string(&read).expect("a plan is always TOML");
             assert_eq!(plan_file::read(&written, Path::new("p"), &SimulatorPlan::default()), Ok(read));
         }
-        Err(why) => {
+        Err(complaints) => {
             let lines = text.split('\n').count();
-            for complaint in why.lines() {
+            for complaint in complaints.lines() {
                 let mut parts = complaint.splitn(4, ':').skip(1);
                 let line: usize = parts.next().and_then(|line| line.parse().ok()).expect("it has a line");
                 let column: usize = parts.next().and_then(|column| column.parse().ok()).expect("it has a column");

@@ -57,8 +57,8 @@ mod tests {
                 for queue in queues.names() {
                     let counts = queues.counts(queues.get_or_create(&queue).unwrap());
                     assert_eq!(counts.held, 0, "{name} {cut} {queue}");
-                    let gone = counts.accepted + counts.rejected;
-                    assert_eq!(counts.put, counts.waiting as u64 + gone, "{name} {cut} {queue}");
+                    let settled = counts.accepted + counts.rejected;
+                    assert_eq!(counts.put, counts.waiting as u64 + settled, "{name} {cut} {queue}");
                 }
             }
         }

@@ -263,19 +263,19 @@ fn on_timer(session: &mut BrokerSession, times: &ConnectionTimes) -> Option<Inst
         connection.time_out_handshake();
         return None;
     }
-    let gone = times.read_at + SILENCE_TIMEOUT;
-    if now >= gone {
+    let silence_deadline = times.read_at + SILENCE_TIMEOUT;
+    if now >= silence_deadline {
         connection.time_out_silence();
         return None;
     }
-    let Some(idle) = connection.peer_idle_timeout_ms() else { return Some(gone) };
+    let Some(idle) = connection.peer_idle_timeout_ms() else { return Some(silence_deadline) };
     // Heartbeats come after half of the peer's limit, so that a late heartbeat is still in time.
     let heartbeat_interval = Duration::from_millis(u64::from(idle.max(2) / 2));
     if now < times.wrote_at + heartbeat_interval {
-        return Some(gone.min(times.wrote_at + heartbeat_interval));
+        return Some(silence_deadline.min(times.wrote_at + heartbeat_interval));
     }
     connection.send_heartbeat();
-    Some(gone.min(now + heartbeat_interval))
+    Some(silence_deadline.min(now + heartbeat_interval))
 }
 
 fn end_of(fault: &ConnectionError) -> ConnectionEnd {
@@ -312,27 +312,27 @@ mod tests {
         BrokerSession::new(queues, ListenerAuth::Any, "test", 1000, Admission::Granted)
     }
 
-    fn says(heard: &[u8], why: &str) -> bool {
-        heard.windows(why.len()).any(|octets| octets == why.as_bytes())
+    fn says(output: &[u8], text: &str) -> bool {
+        output.windows(text.len()).any(|octets| octets == text.as_bytes())
     }
 
     #[test]
     fn who_never_opens_the_connection_reads_why_it_ends() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            for said in [&[][..], b"AMQP\x00\x01\x00\x00"] {
+            for greeting in [&[][..], b"AMQP\x00\x01\x00\x00"] {
                 let (mut peer, ours) = duplex(1 << 16);
-                peer.write_all(said).await.unwrap();
+                peer.write_all(greeting).await.unwrap();
                 let served = serve_connection(ours, session(), Instant::now() + Duration::from_millis(50));
-                let mut heard = Vec::new();
+                let mut output = Vec::new();
                 let (end, read) = tokio::join!(served, async {
-                    let read = peer.read_to_end(&mut heard).await;
+                    let read = peer.read_to_end(&mut output).await;
                     drop(peer);
                     read
                 });
                 assert!(end.is_err_and(|error| error.kind() == io::ErrorKind::TimedOut));
                 read.unwrap();
-                assert!(heard.starts_with(b"AMQP\x00\x01\x00\x00") && says(&heard, "the handshake took too long"));
+                assert!(output.starts_with(b"AMQP\x00\x01\x00\x00") && says(&output, "the handshake took too long"));
             }
         });
     }
@@ -346,7 +346,7 @@ mod tests {
         let times = ConnectionTimes { handshake_deadline: now, wrote_at: now, read_at: now - SILENCE_TIMEOUT };
         assert_eq!(on_timer(&mut session, &times), None);
         let length = session.output().remaining();
-        let heard = session.output().copy_to_bytes(length);
-        assert!(says(&heard, "amqp:resource-limit-exceeded") && says(&heard, "the peer was silent for too long"));
+        let output = session.output().copy_to_bytes(length);
+        assert!(says(&output, "amqp:resource-limit-exceeded") && says(&output, "the peer was silent for too long"));
     }
 }

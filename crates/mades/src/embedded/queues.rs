@@ -550,9 +550,9 @@ mod tests {
             let helpings =
                 messages_taken(&queues, id, &all, |_, message| queues.settle(message, DeliveryOutcome::Accepted));
             assert_eq!(helpings.iter().sum::<usize>(), messages);
-            let least = helpings.iter().min().unwrap();
-            let most = helpings.iter().max().unwrap();
-            assert!(most - least <= MAX_SHARE.min(messages / 2), "{helpings:?}");
+            let smallest = helpings.iter().min().unwrap();
+            let largest = helpings.iter().max().unwrap();
+            assert!(largest - smallest <= MAX_SHARE.min(messages / 2), "{helpings:?}");
         }
     }
 

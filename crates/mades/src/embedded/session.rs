@@ -137,9 +137,9 @@ impl BrokerSession {
             ConnectionEvent::MessageReceived { link, delivery, message, settled } => {
                 let Some(producer) = self.producers.get_mut(&link) else { return };
                 producer.last_bytes = message.bytes();
-                let put = self.queues.put(producer.queue, message, None);
+                let result = self.queues.put(producer.queue, message, None);
                 if !settled {
-                    let outcome = if put.is_ok() { DeliveryOutcome::Accepted } else { DeliveryOutcome::Released };
+                    let outcome = if result.is_ok() { DeliveryOutcome::Accepted } else { DeliveryOutcome::Released };
                     self.connection.settle(link, delivery, outcome);
                 }
             }
@@ -170,12 +170,12 @@ impl BrokerSession {
 
     fn attach(&mut self, link: LinkId, peer: LinkRole, address: &str) {
         let Some(queue) = self.queues.get_or_create(address) else {
-            let (condition, why) = if address.len() > MAX_NAME_BYTES {
+            let (condition, reason) = if address.len() > MAX_NAME_BYTES {
                 ("amqp:invalid-field", "the name of the queue is too long")
             } else {
                 ("amqp:resource-limit-exceeded", "too many queues")
             };
-            return self.connection.refuse(link, condition, why);
+            return self.connection.refuse(link, condition, reason);
         };
         self.connection.accept(link);
         match peer {
@@ -192,14 +192,14 @@ impl BrokerSession {
     fn detach(&mut self, link: LinkId) {
         self.producers.remove(&link);
         if let Some(at) = self.consumers.iter().position(|consumer| consumer.link == link) {
-            let gone = self.consumers.swap_remove(at);
-            self.queues.unsubscribe(gone.queue, gone.id);
+            let consumer = self.consumers.swap_remove(at);
+            self.queues.unsubscribe(consumer.queue, consumer.id);
         }
     }
 
     fn stop_consuming(&mut self) {
-        for gone in self.consumers.drain(..) {
-            self.queues.unsubscribe(gone.queue, gone.id);
+        for consumer in self.consumers.drain(..) {
+            self.queues.unsubscribe(consumer.queue, consumer.id);
         }
     }
 

@@ -233,11 +233,11 @@ impl OutboxMessage {
     /// Writes the reply of an ECP endpoint that refuses the message. The reply has no `messageID`,
     /// and clients recognise a refusal by that.
     pub(super) fn reply_refused(&self, refusal: RefusalReason, plan: &SimulatorPlan, at_ms: i64) -> EncodedMessage {
-        let (code, why) = error_text(refusal, plan);
+        let (code, text) = error_text(refusal, plan);
         let entries = [
             ("errorID", Some(&*self.id_text())),
             ("errorCode", Some(code)),
-            ("errorMessage", Some(why)),
+            ("errorMessage", Some(text)),
             ("errorDetails", Some("mailrun mades-endpoint")),
             ("receiverCode", self.receiver_code.as_deref()),
             ("baMessageID", self.ba_message_id.as_deref()),
@@ -629,8 +629,8 @@ mod tests {
             ("<a><mRID></mRID></a>", None),
             ("<a><x", None),
         ] {
-            let found = head(text).unwrap();
-            assert_eq!((found.mrid.as_deref(), found.is_acknowledgement), (mrid, false), "{text}");
+            let message = head(text).unwrap();
+            assert_eq!((message.mrid.as_deref(), message.is_acknowledgement), (mrid, false), "{text}");
         }
         assert_eq!((head(""), head("octets"), head("<")), (None, None, None));
         assert!(head("<Acknowledgement_MarketDocument>").unwrap().is_acknowledgement);

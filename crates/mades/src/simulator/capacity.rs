@@ -79,9 +79,9 @@ impl CapacityLimiter {
             at = resume(at.max(free) + self.work_time.mul_f64(slowness));
             self.workers_free_at.push(Reverse(at));
         }
-        let takes = self.interval + Duration::from_secs_f64(bytes as f64 * self.s_per_byte);
-        if takes > Duration::ZERO {
-            at = resume(at.max(self.free_at) + takes.mul_f64(slowness));
+        let duration = self.interval + Duration::from_secs_f64(bytes as f64 * self.s_per_byte);
+        if duration > Duration::ZERO {
+            at = resume(at.max(self.free_at) + duration.mul_f64(slowness));
             self.free_at = at;
         }
         resume(at)

@@ -55,8 +55,8 @@ impl DelayDistribution {
             Some(("file", path)) if !path.is_empty() => DelayShape::Times(Vec::new()),
             Some((word, _)) => return Err(format!("{word:?} is not a distribution; use exp, lognormal or file")),
             None if text.contains("..") => {
-                let (least, most) = quantity::span(text)?;
-                DelayShape::Uniform(least, most)
+                let (min, max) = quantity::span(text)?;
+                DelayShape::Uniform(min, max)
             }
             None => DelayShape::Constant(quantity::time(text)?),
         };
@@ -82,7 +82,7 @@ impl DelayDistribution {
     pub fn read_times(&mut self, text: &str) -> Result<(), String> {
         let lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
         let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-        let times = lines.map(|(number, line)| quantity::time(line).map_err(|why| format!("line {number}: {why}")));
+        let times = lines.map(|(number, line)| quantity::time(line).map_err(|error| format!("line {number}: {error}")));
         let times: Vec<Duration> = times.take(MAX_TIMES + 1).collect::<Result<_, _>>()?;
         match times.len() {
             0 => Err("it contains no time".to_owned()),
@@ -94,12 +94,12 @@ impl DelayDistribution {
         }
     }
 
-    pub(super) fn sample(&self, mut chance: SeededRng, number: u64) -> Duration {
+    pub(super) fn sample(&self, mut rng: SeededRng, number: u64) -> Duration {
         match &self.shape {
             DelayShape::Constant(time) => *time,
-            DelayShape::Uniform(least, most) => *least + (*most - *least).mul_f64(chance.unit()),
-            DelayShape::Exponential(mean) => scaled(*mean, -chance.unit().ln()),
-            DelayShape::LogNormal(median, sigma) => scaled(*median, (sigma * normal(&mut chance)).exp()),
+            DelayShape::Uniform(min, max) => *min + (*max - *min).mul_f64(rng.unit()),
+            DelayShape::Exponential(mean) => scaled(*mean, -rng.unit().ln()),
+            DelayShape::LogNormal(median, sigma) => scaled(*median, (sigma * normal(&mut rng)).exp()),
             DelayShape::Times(times) if times.is_empty() => Duration::ZERO,
             DelayShape::Times(times) => times[(number % times.len() as u64) as usize],
         }
@@ -111,16 +111,16 @@ fn scaled(time: Duration, factor: f64) -> Duration {
 }
 
 /// Returns a random number of the standard normal distribution (Box and Muller, 1958).
-fn normal(chance: &mut SeededRng) -> f64 {
-    let radius = chance.unit();
-    let turn = chance.unit();
+fn normal(rng: &mut SeededRng) -> f64 {
+    let radius = rng.unit();
+    let turn = rng.unit();
     (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * turn).cos()
 }
 
 fn log_normal(text: &str) -> Result<DelayShape, String> {
-    let wrong = || format!("{text:?} is not a valid log-normal delay; use something like lognormal:10ms,0.8");
-    let (median, sigma) = text.split_once(',').ok_or_else(wrong)?;
-    let sigma: f64 = sigma.trim().parse().map_err(|_| wrong())?;
+    let error = || format!("{text:?} is not a valid log-normal delay; use something like lognormal:10ms,0.8");
+    let (median, sigma) = text.split_once(',').ok_or_else(error)?;
+    let sigma: f64 = sigma.trim().parse().map_err(|_| error())?;
     if !(0.0..=MAX_SIGMA).contains(&sigma) {
         return Err(format!("{sigma}: a deviation must be between 0 and {MAX_SIGMA}"));
     }

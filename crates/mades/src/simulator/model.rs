@@ -179,15 +179,15 @@ pub struct Simulator<M> {
 }
 
 impl<M> Simulator<M> {
-    /// Starts at the time `began`. With `keeps_records`, `next_record` returns the record of each
+    /// Starts at the time `start`. With `keeps_records`, `next_record` returns the record of each
     /// message.
-    pub fn new(plan: SimulatorPlan, began: Duration, keeps_records: bool) -> Self {
+    pub fn new(plan: SimulatorPlan, start: Duration, keeps_records: bool) -> Self {
         Self {
             accept: CapacityLimiter::new(&plan.accept.capacity),
             network: CapacityLimiter::new(&plan.network.capacity),
             acknowledge: CapacityLimiter::new(&plan.acknowledge.capacity),
             plan,
-            started_at: began,
+            started_at: start,
             due_steps: BinaryHeap::new(),
             order: 0,
             slots: Vec::new(),

@@ -29,13 +29,13 @@ impl Outage {
     /// # Errors
     /// Names the mistake, and gives a correct example.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is not a valid outage; use something like 'A.down 10s..15s' (A, B or net)");
-        let (what, span) = text.trim().split_once(char::is_whitespace).ok_or_else(wrong)?;
+        let error = || format!("{text:?} is not a valid outage; use something like 'A.down 10s..15s' (A, B or net)");
+        let (what, span) = text.trim().split_once(char::is_whitespace).ok_or_else(error)?;
         let target = match what.to_ascii_lowercase().as_str() {
             "a.down" => OutageTarget::A,
             "b.down" => OutageTarget::B,
             "net.down" => OutageTarget::Network,
-            _ => return Err(wrong()),
+            _ => return Err(error()),
         };
         let (from, to) = quantity::span(span.trim())?;
         Ok(Self { target, from, to, text: text.to_owned() })
@@ -69,8 +69,8 @@ pub(super) fn up_at(outages: &[Outage], target: OutageTarget, mut at: Duration) 
 
 /// Returns the last time before or at `at` at which the target came up.
 pub(super) fn up_since(outages: &[Outage], target: OutageTarget, at: Duration) -> Duration {
-    let ends = outages.iter().filter(|outage| outage.target == target && outage.to <= at).map(|outage| outage.to);
-    ends.max().unwrap_or(Duration::ZERO)
+    let end_times = outages.iter().filter(|outage| outage.target == target && outage.to <= at).map(|outage| outage.to);
+    end_times.max().unwrap_or(Duration::ZERO)
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ pub fn read(text: &str, file: &Path, preset: &SimulatorPlan) -> Result<Simulator
         merged.try_into::<SimulatorPlan>()
     });
     let plan = plan.map_err(|error| error.message().to_owned());
-    plan.and_then(|plan| plan.check().map(|()| plan)).map_err(|why| ConfigError::at(text, 0, why).in_file(file))
+    plan.and_then(|plan| plan.check().map(|()| plan)).map_err(|reason| ConfigError::at(text, 0, reason).in_file(file))
 }
 
 fn check_plan(mut root: Section<'_>) {
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn each_mistake_has_its_line_and_its_place() {
-        for (text, said) in [
+        for (text, expected) in [
             ("mode = 'endpont'", "plan.toml:1:8: mode \"endpont\" is unknown; did you mean \"endpoint\"?"),
             ("mode = 'smtp'", "plan.toml:1:8: mode \"smtp\" is unknown; known are endpoint, toolbox, tracing"),
             ("mode = 5", "plan.toml:1:8: mode has the wrong type; use something like mode = 'endpoint'"),
@@ -144,7 +144,7 @@ mod tests {
                 "plan.toml:2:14: unknown key \"rate\" in [accept.capacity]; known keys: rate_per_s, bytes_per_s, workers, work",
             ),
         ] {
-            assert_eq!(complaints(text), said, "{text}");
+            assert_eq!(complaints(text), expected, "{text}");
         }
         assert!(complaints("mode = \n").starts_with("plan.toml:1:8: not valid TOML: "), "{}", complaints("mode = \n"));
         assert!(complaints("seed = 1\nseed = 2").starts_with("plan.toml:2:1: not valid TOML: "));
@@ -198,8 +198,8 @@ mod tests {
         #[test]
         fn one_wrong_value_hides_no_other(drop in 1.01_f64..9.0, credit in -9_i64..0, seed in any::<u32>()) {
             let text = format!("seed = {seed}\ncredit = {credit}\n[faults]\ndrop = {drop}\nreject = '1%'\n");
-            let why = complaints(&text);
-            let places: Vec<&str> = why.lines().filter_map(|line| line.get(..12)).collect();
+            let messages = complaints(&text);
+            let places: Vec<&str> = messages.lines().filter_map(|line| line.get(..12)).collect();
             prop_assert_eq!(places, ["plan.toml:2:", "plan.toml:4:"]);
         }
     }

@@ -33,16 +33,16 @@ fn messages_go_through_and_foreign_ones_are_given_back() {
         // This accepts the messages of the second run, and holds the messages of the first run.
         let mut inlet = connection.attach_receiver(&ReceiverOptions::new(&*queue, 200)).await.unwrap();
         let mut held = Vec::new();
-        let mut taken = 0;
-        while taken < 50 {
+        let mut count = 0;
+        while count < 50 {
             let IncomingDelivery::Delivery(delivery) = inlet.next().await.unwrap() else { panic!("decodable") };
             let read = Submission::read(&delivery.message);
             assert!(read.is_durable && read.oddities.is_empty());
             assert_eq!(InboxMessage::read(&delivery.message).identity(), read.identity());
             match read.identity() {
                 Some(identity) if identity.run == second => {
-                    assert_eq!(identity.sequence, taken);
-                    taken += 1;
+                    assert_eq!(identity.sequence, count);
+                    count += 1;
                     inlet.accept(delivery.handle).unwrap();
                 }
                 _ => held.push(delivery.handle),

@@ -25,8 +25,8 @@ use tokio::time::timeout;
 
 const SHORT_TIMEOUT: Duration = Duration::from_millis(300);
 
-async fn opened(said: &[u8], then: Then) -> Result<Connection, Error> {
-    let port = say(vec![said.to_vec()], then).await;
+async fn opened(octets: &[u8], then: Then) -> Result<Connection, Error> {
+    let port = say(vec![octets.to_vec()], then).await;
     Connection::open(&Broker { step_timeout: SHORT_TIMEOUT, ..broker(port) }).await
 }
 
@@ -56,14 +56,14 @@ fn frames_that_lie_about_their_length_are_refused() {
     limited(async {
         let sasl = b"AMQP\x03\x01\x00\x00".to_vec();
         for size in [0_u32, 1, 3, 4, 7, 0x7fff_ffff, 0xffff_ffff] {
-            let said = [&sasl[..], &size.to_be_bytes(), &[2, 1, 0, 0, 0, 0x53]].concat();
-            let error = opened(&said, Then::HangUp).await.expect_err("a lie");
+            let octets = [&sasl[..], &size.to_be_bytes(), &[2, 1, 0, 0, 0, 0x53]].concat();
+            let error = opened(&octets, Then::HangUp).await.expect_err("a lie");
             assert!(matches!(error, Error::Lost { .. } | Error::PeerMisbehaved { .. }), "{size}: {error:?}");
         }
         // The same lies must have the same effect after the connection is open.
         for lie in [&[0, 0, 0, 4][..], &[0, 0, 0, 9, 2, 0, 0, 0, 0xff], &[0, 0, 0, 8, 9, 0, 0, 0], &[0xff; 16]] {
-            let said = [&handshake()[..], lie].concat();
-            match opened(&said, Then::Stay).await {
+            let octets = [&handshake()[..], lie].concat();
+            match opened(&octets, Then::Stay).await {
                 Ok(mut connection) => {
                     let error = tokio::time::timeout(Duration::from_secs(5), connection.closed()).await;
                     let error = error.expect("a lie ends the connection");
@@ -202,9 +202,9 @@ fn a_server_that_sends_more_than_it_was_let_is_refused() {
     });
 }
 
-/// Sends an endless message in pieces of `piece_bytes` to a receiver that accepts at most `most`
+/// Sends an endless message in pieces of `piece_bytes` to a receiver that accepts at most `max_bytes`
 /// bytes.
-async fn endless(piece_bytes: usize, most: u64) {
+async fn endless(piece_bytes: usize, max_bytes: u64) {
     let written = Arc::<AtomicU64>::default();
     let counted = Arc::clone(&written);
     let link = attach("test:q:1", Role::Sender, Some("q"));
@@ -219,13 +219,13 @@ async fn endless(piece_bytes: usize, most: u64) {
     })
     .await;
     let mut connection = Connection::open(&broker(port)).await.unwrap();
-    let plan = ReceiverOptions { max_message_bytes: most, ..ReceiverOptions::new("q", 8) };
+    let plan = ReceiverOptions { max_message_bytes: max_bytes, ..ReceiverOptions::new("q", 8) };
     let mut receiver = connection.attach_receiver(&plan).await.unwrap();
     let next = timeout(Duration::from_secs(8), receiver.next()).await;
     let written = written.load(Ordering::Relaxed);
     let error = next.unwrap_or_else(|_| panic!("{written} octets are taken")).unwrap_err();
-    assert_eq!(error, Error::Oversized { queue: "q".to_owned(), limit: most });
-    assert!(written < most + (32 << 20), "what waits in sockets is all that came");
+    assert_eq!(error, Error::Oversized { queue: "q".to_owned(), limit: max_bytes });
+    assert!(written < max_bytes + (32 << 20), "what waits in sockets is all that came");
     // The message goes on after its link has ended. This ends the session and then the connection.
     let error = connection.closed().await.to_string();
     let expected = "the peer violates AMQP 1.0: amqp:not-allowed: transfers of a session that we have ended go on; this \
@@ -245,9 +245,9 @@ fn one_in_pieces_of_an_octet_too() {
 
 /// Returns the error of `next` for a peer that sends these bytes on the client's link and then
 /// never answers.
-async fn after(said: Vec<u8>) -> Error {
+async fn after(octets: Vec<u8>) -> Error {
     let link = attach("test:q:1", Role::Sender, Some("q"));
-    let port = say(vec![handshake(), begin(), [link, said].concat()], Then::Stay).await;
+    let port = say(vec![handshake(), begin(), [link, octets].concat()], Then::Stay).await;
     // If `next` waited for an answer, the test would not end.
     let broker = Broker { step_timeout: TEST_TIMEOUT * 2, ..broker(port) };
     let mut connection = Connection::open(&broker).await.unwrap();
@@ -344,18 +344,18 @@ fn a_session_that_the_broker_ends_takes_no_other_link_with_it() {
 /// Starts a peer that sends these parts when the client asks for them, and then reads to the end.
 /// Returns the port of the peer, and a channel with the bytes that the peer reads after the parts.
 async fn heard_by(parts: Vec<Vec<u8>>) -> (u16, tokio::sync::oneshot::Receiver<Vec<u8>>) {
-    let (tell, told) = tokio::sync::oneshot::channel();
+    let (tell, answer) = tokio::sync::oneshot::channel();
     let tell = Arc::new(std::sync::Mutex::new(Some(tell)));
     let port = say_and(parts, move |mut stream| {
         let tell = Arc::clone(&tell);
         async move {
-            let mut heard = Vec::new();
-            let _ = stream.read_to_end(&mut heard).await;
-            let _ = tell.lock().unwrap().take().unwrap().send(heard);
+            let mut octets = Vec::new();
+            let _ = stream.read_to_end(&mut octets).await;
+            let _ = tell.lock().unwrap().take().unwrap().send(octets);
         }
     })
     .await;
-    (port, told)
+    (port, answer)
 }
 
 #[test]
@@ -410,8 +410,8 @@ fn bad_input_gives_one_line_with_the_cause_and_leaves_nothing_running() {
         // Here the connection ends in the middle of a message.
         let link = [attach("test:q:1", Role::Sender, Some("q")), piece(0, &[7; 100], true)].concat();
         let cut = [&link[..], &transfer(0, &[7; 100])[..50]].concat();
-        for said in [link, cut] {
-            let port = say(vec![handshake(), begin(), said], Then::HangUp).await;
+        for frame in [link, cut] {
+            let port = say(vec![handshake(), begin(), frame], Then::HangUp).await;
             let mut connection = Connection::open(&broker(port)).await.unwrap();
             let error = match connection.attach_receiver(&ReceiverOptions::new("q", 8)).await {
                 Err(error) => error,
@@ -426,23 +426,23 @@ fn bad_input_gives_one_line_with_the_cause_and_leaves_nothing_running() {
 #[test]
 fn a_peer_reads_why_we_end_the_connection() {
     limited(async {
-        let says = |heard: &[u8], why: &str| heard.windows(why.len()).any(|octets| octets == why.as_bytes());
+    let says = |output: &[u8], text: &str| output.windows(text.len()).any(|octets| octets == text.as_bytes());
         // Here the peer never opens the connection.
         let unopened = handshake();
         let open = unopened.windows(3).position(|octets| octets == [0, 0x53, 0x10]).unwrap() - 8;
         for cut in [open - 8, open] {
-            let (port, heard) = heard_by(vec![unopened[..cut].to_vec()]).await;
+            let (port, output) = heard_by(vec![unopened[..cut].to_vec()]).await;
             let broker = Broker { step_timeout: SHORT_TIMEOUT, ..broker(port) };
             Connection::open(&broker).await.unwrap_err();
-            let heard = heard.await.unwrap();
-            assert!(says(&heard, "amqp:resource-limit-exceeded") && says(&heard, "the handshake took too long"));
+            let output = output.await.unwrap();
+            assert!(says(&output, "amqp:resource-limit-exceeded") && says(&output, "the handshake took too long"));
         }
         // Here the peer falls silent.
-        let (port, heard) = heard_by(vec![handshake()]).await;
+        let (port, output) = heard_by(vec![handshake()]).await;
         let broker = Broker { idle_timeout: SHORT_TIMEOUT, ..broker(port) };
         let connection = Connection::open(&broker).await.unwrap();
-        let heard = heard.await.unwrap();
-        assert!(says(&heard, "amqp:resource-limit-exceeded") && says(&heard, "the peer was silent for too long"));
+        let output = output.await.unwrap();
+        assert!(says(&output, "amqp:resource-limit-exceeded") && says(&output, "the peer was silent for too long"));
         drop(connection);
     });
 }
@@ -512,18 +512,18 @@ fn an_offer_that_waits_for_credit_ends_with_its_link_or_its_connection() {
     limited(async {
         for last in [Vec::new(), detach(AmqpError::ResourceLocked)] {
             let now = Arc::<Notify>::default();
-            let told = Arc::clone(&now);
+            let notify = Arc::clone(&now);
             let last_words = last.clone();
             let link = attach("test:q:1", Role::Receiver, Some("q"));
             let port = say_and(vec![handshake(), begin(), link], move |mut stream| {
-                let told = Arc::clone(&told);
+                let notify = Arc::clone(&notify);
                 let last_words = last_words.clone();
                 async move {
-                    told.notified().await;
+                    notify.notified().await;
                     let _ = stream.write_all(&last_words).await;
                     if !last_words.is_empty() {
                         // The connection stays open.
-                        told.notified().await;
+                        notify.notified().await;
                     }
                 }
             })
@@ -636,11 +636,11 @@ fn one_that_asks_and_never_reads_the_answers_is_not_heard_for_ever() {
         let (port, _queues) = our_own(QueueLimits::default()).await;
         let mut deaf = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         deaf.write_all(&[client(), attach("deaf", Role::Receiver, Some("q"))].concat()).await.unwrap();
-        let asked: Vec<u8> = flow(0).repeat(1000);
+        let flows: Vec<u8> = flow(0).repeat(1000);
         let mut written = 0;
-        while let Ok(wrote) = timeout(Duration::from_secs(1), deaf.write_all(&asked)).await {
+        while let Ok(wrote) = timeout(Duration::from_secs(1), deaf.write_all(&flows)).await {
             wrote.unwrap();
-            written += asked.len();
+            written += flows.len();
             assert!(written < 64 << 20, "it hears and hears");
         }
         // Other connections are still served.
@@ -725,9 +725,9 @@ fn a_peer_that_is_silent_for_too_long_is_lost_and_one_that_wants_to_hear_us_does
         let port = say_and(vec![handshake_with(Some(100))], move |mut stream| {
             let counted = Arc::clone(&counted);
             async move {
-                let mut heard = Vec::new();
-                while matches!(stream.read_buf(&mut heard).await, Ok(1..)) {
-                    let empty = heard.windows(8).filter(|frame| *frame == [0, 0, 0, 8, 2, 0, 0, 0]).count();
+                let mut input = Vec::new();
+                while matches!(stream.read_buf(&mut input).await, Ok(1..)) {
+                    let empty = input.windows(8).filter(|frame| *frame == [0, 0, 0, 8, 2, 0, 0, 0]).count();
                     counted.store(empty as u64, Ordering::Relaxed);
                 }
             }
@@ -740,9 +740,9 @@ fn a_peer_that_is_silent_for_too_long_is_lost_and_one_that_wants_to_hear_us_does
 }
 
 /// Returns true if the last fields of a flow are link-credit 0, available null and drain true.
-fn has_drained(heard: &[u8]) -> bool {
-    let starts = (0..heard.len()).filter(|at| heard[*at..].starts_with(&[0, 0x53, 0x13]));
-    starts.map(|at| &heard[at - 8..]).any(|frame| {
+fn has_drained(input: &[u8]) -> bool {
+    let starts = (0..input.len()).filter(|at| input[*at..].starts_with(&[0, 0x53, 0x13]));
+    starts.map(|at| &input[at - 8..]).any(|frame| {
         let size = u32::from_be_bytes(frame[..4].try_into().unwrap()) as usize;
         frame.get(..size).is_some_and(|frame| frame.ends_with(&[0x43, 0x40, 0x41]))
     })
@@ -753,18 +753,18 @@ fn a_peer_that_wants_its_credit_back_gets_it_with_and_without_any() {
     limited(async {
         for credit in [0, 5] {
             let answered = Arc::<Notify>::default();
-            let told = Arc::clone(&answered);
+            let notify = Arc::clone(&answered);
             let link = attach("test:q:1", Role::Receiver, Some("q"));
             let port = say_and(vec![handshake(), begin(), link], move |mut stream| {
-                let told = Arc::clone(&told);
+                let notify = Arc::clone(&notify);
                 async move {
                     stream.write_all(&drain(credit)).await.unwrap();
-                    let mut heard = Vec::new();
-                    while !has_drained(&heard) {
-                        assert!(stream.read_buf(&mut heard).await.unwrap() > 0, "it hangs up");
+                    let mut input = Vec::new();
+                    while !has_drained(&input) {
+                        assert!(stream.read_buf(&mut input).await.unwrap() > 0, "it hangs up");
                     }
-                    told.notify_one();
-                    let _ = stream.read_buf(&mut heard).await;
+                    notify.notify_one();
+                    let _ = stream.read_buf(&mut input).await;
                 }
             })
             .await;
@@ -787,10 +787,10 @@ fn the_listener_takes_credit_back_with_and_without_any() {
                 .write_all(&[client(), attach(&name, Role::Receiver, Some("q")), drain(credit)].concat())
                 .await
                 .unwrap();
-            let mut heard = Vec::new();
+            let mut input = Vec::new();
             let answer = async {
-                while !has_drained(&heard) {
-                    assert!(stream.read_buf(&mut heard).await.unwrap() > 0, "it hangs up");
+                while !has_drained(&input) {
+                    assert!(stream.read_buf(&mut input).await.unwrap() > 0, "it hangs up");
                 }
             };
             timeout(Duration::from_secs(5), answer).await.expect("a flow answers");

@@ -217,13 +217,13 @@ impl HeardFrames {
     async fn wait_for_question(&mut self, part: &[u8], stream: &mut TcpStream) -> bool {
         let code = performative(part);
         loop {
-            let asked = match code {
+            let count = match code {
                 Some(BEGIN) => &mut self.begins,
                 Some(ATTACH) => &mut self.attaches,
                 _ => return self.read(stream).await,
             };
-            if *asked > 0 {
-                *asked -= 1;
+            if *count > 0 {
+                *count -= 1;
                 return true;
             }
             if !self.read(stream).await {
@@ -251,8 +251,8 @@ fn performative(bytes: &[u8]) -> Option<u8> {
 pub(crate) async fn say(parts: Vec<Vec<u8>>, then: Then) -> u16 {
     say_and(parts, move |mut stream| async move {
         // The peer reads until the client disconnects.
-        let mut heard = [0; 4096];
-        while then == Then::Stay && matches!(stream.read(&mut heard).await, Ok(1..)) {}
+        let mut buffer = [0; 4096];
+        while then == Then::Stay && matches!(stream.read(&mut buffer).await, Ok(1..)) {}
     })
     .await
 }
@@ -269,9 +269,9 @@ where
             let parts = parts.clone();
             let then = then.clone();
             tokio::spawn(async move {
-                let mut heard = HeardFrames::default();
+                let mut frames = HeardFrames::default();
                 for part in &parts {
-                    if !heard.wait_for_question(part, &mut stream).await || stream.write_all(part).await.is_err() {
+                    if !frames.wait_for_question(part, &mut stream).await || stream.write_all(part).await.is_err() {
                         return;
                     }
                 }

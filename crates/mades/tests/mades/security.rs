@@ -177,10 +177,10 @@ fn a_broker_is_trusted_for_its_certificate_and_name_or_if_we_are_told_to() {
             ("localhost", trusting(&other), "of localhost is not trusted: --cacert FILE or --insecure"),
             ("127.0.0.1", trusting(&certificate), "is for localhost, not for 127.0.0.1: --tls-name localhost"),
         ];
-        for (host, tls, why) in rows {
+        for (host, tls, reason) in rows {
             let error = open(host, tls).await.unwrap_err();
             assert!(matches!(error, Error::Untrusted { .. }), "{error:?}");
-            assert_eq!(error.to_string(), format!("{host}:{port}: the certificate {why}"));
+            assert_eq!(error.to_string(), format!("{host}:{port}: the certificate {reason}"));
         }
         let named = TlsSetup { server_name: Some("localhost".to_owned()), ..trusting(&certificate) };
         open("127.0.0.1", named).await.unwrap();

@@ -16,7 +16,7 @@ fn convert(message: &[u8]) -> Result<Option<String>, ConversionError> {
 }
 
 fn converted(message: &str) -> String {
-    convert(message.as_bytes()).unwrap_or_else(|why| panic!("{why}: {message}")).expect("it needs to be")
+    convert(message.as_bytes()).unwrap_or_else(|error| panic!("{error}: {message}")).expect("it needs to be")
 }
 
 const TOP: &str = "X-MIME-Autoconverted: from 8bit to 7bit by relay.example\r\n";
@@ -315,7 +315,7 @@ proptest! {
                 check_restored(&message, &converted, block);
                 prop_assert_eq!(leaves(&message), leaves(&converted), "{}", message.escape_ascii());
             }
-            Err(why) => prop_assert!(false, "{}: {}", why, message.escape_ascii()),
+            Err(error) => prop_assert!(false, "{}: {}", error, message.escape_ascii()),
         }
     }
 }

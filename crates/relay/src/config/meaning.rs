@@ -71,10 +71,10 @@ impl<'a> SectionReader<'a> {
     fn networks(self, root: &mut Section<'a>) -> Option<Networks> {
         let at = root.key("networks")?;
         let networks = root.values("networks", "[\"10.0.0.0/8\"]", network)?;
-        let checked = is_open_relay(&networks).map_or(Ok(()), |what| {
+        let outcome = is_open_relay(&networks).map_or(Ok(()), |what| {
             Err(format!("together they are {what}: that would be an open relay; use only your own networks"))
         });
-        self.errors.ok_or_add(&at, checked).map(|()| Networks(networks))
+        self.errors.ok_or_add(&at, outcome).map(|()| Networks(networks))
     }
 
     /// Reads the recipients of DSNs. A postmaster who receives DSNs must have a mailbox.
@@ -110,12 +110,12 @@ impl<'a> SectionReader<'a> {
         let null = Address::mailbox(b"").expect("the null path is a path");
         let Ok(postmaster) = Address::mailbox(config.dsn.postmaster.as_bytes()) else { return };
         if let Err(refusal) = config.router.route(Access::Trusted, &null, &postmaster) {
-            let what = format!(
+            let message = format!(
                 "mail cannot be delivered to {} ({refusal:?}); write postmaster = \"ADDRESS\" in [dsn], or add a \
                  mailbox or alias",
                 config.dsn.postmaster
             );
-            self.errors.add(at, what);
+            self.errors.add(at, message);
         }
     }
 
@@ -179,15 +179,15 @@ impl<'a> SectionReader<'a> {
         let key_pem = self.secret(&key_at, &key);
         let certificate = match Certificate::from_pem(&chain_pem?, &key_pem?) {
             Ok(certificate) => certificate,
-            Err(why) => {
-                let is_key = matches!(why, TlsSetupError::NoKey);
+            Err(error) => {
+                let is_key = matches!(error, TlsSetupError::NoKey);
                 let (span, path) = if is_key { (&key_at, &key) } else { (&chain_at, &chain) };
-                self.errors.add(span, format!("{}: {why}", path.display()));
+                self.errors.add(span, format!("{}: {error}", path.display()));
                 return None;
             }
         };
         let setup = ServerTls::new(certificate, None, resumption)
-            .map_err(|why| format!("{} and {} cannot be used: {why}", chain.display(), key.display()));
+            .map_err(|error| format!("{} and {} cannot be used: {error}", chain.display(), key.display()));
         let files = TlsFiles { certificate: chain, key, client_roots: None, resumption };
         self.errors.ok_or_add(&chain_at, setup).map(|setup| ListenerTls { setup, files })
     }
@@ -202,11 +202,11 @@ impl<'a> SectionReader<'a> {
         let is_inside = |endpoint: &Endpoint| endpoint.ip().is_none_or(|ip| ip.is_loopback());
         let in_the_clear = config.listen.iter().chain(&config.listen_lmtp);
         if config.tls.is_none() && !in_the_clear.clone().all(is_inside) {
-            let what = "passwords would cross the network unencrypted; add [tls], or listen on loopback only";
-            self.errors.add(&section.span, what);
+            let message = "passwords would cross the network unencrypted; add [tls], or listen on loopback only";
+            self.errors.add(&section.span, message);
         }
         let users = self.secret_text(&span, &path).and_then(|text| {
-            self.errors.ok_or_add(&span, Users::parse(&text, &path).map_err(|why| format!("{why:#}")))
+            self.errors.ok_or_add(&span, Users::parse(&text, &path).map_err(|error| format!("{error:#}")))
         });
         config.users = users.map(Arc::new);
         let limits = &mut config.login_limits;
@@ -241,13 +241,13 @@ impl<'a> SectionReader<'a> {
             enough => Ok(enough as u32),
         };
         limits.message_bytes = section.value("max_message_size", "\"64M\"", message).unwrap_or(limits.message_bytes);
-        let most = limits.message_bytes;
+        let limit = limits.message_bytes;
         let incoming = |text: &str| match bytes(text)? {
-            few if few < most => Err(format!("{text:?} is less than limits.max_message_size; use at least {most}")),
+            few if few < limit => Err(format!("{text:?} is less than limits.max_message_size; use at least {limit}")),
             enough => Ok(enough),
         };
         let incoming = section.value("max_incoming_size", "\"128M\"", incoming);
-        limits.incoming_bytes = incoming.unwrap_or(limits.incoming_bytes.max(most));
+        limits.incoming_bytes = incoming.unwrap_or(limits.incoming_bytes.max(limit));
         limits.recipients = section.value("max_recipients", "1000", recipients).unwrap_or(limits.recipients);
         let sessions = section.value("max_sessions", "10000", |text| Ok(count(text, 1_000_000)? as usize));
         limits.sessions = sessions.unwrap_or(limits.sessions);

@@ -443,7 +443,7 @@ impl Config {
     /// Returns the reason why one of the flags is invalid.
     /// The reason why one of these is invalid.
     pub fn from_flags(listen: &str, to: &str, spool: &Path, reach: DeliveryScope) -> Result<Self, String> {
-        let listen = Endpoint::listening(listen).map_err(|why| format!("--listen: {why}"))?;
+        let listen = Endpoint::listening(listen).map_err(|reason| format!("--listen: {reason}"))?;
         let own = OwnAddresses::new([&listen].into_iter());
         let hop = routes::parse_next_hop(to, reach, &own).map_err(|what| format!("--to {what}"))?;
         let route = Route { from: Vec::new(), to: vec![DomainPattern::any()], target: RouteTarget::NextHop(hop) };
@@ -620,7 +620,8 @@ mod tests {
     #[test]
     fn dsn_recipients_are_configured() {
         const BASE: &str = "spool.directory = 'spool'\nhostname = 'relay.example'\n";
-        let dsn = |text: &str| parse(&format!("{BASE}{text}")).map(|config| config.dsn).map_err(|why| why.to_string());
+        let dsn =
+            |text: &str| parse(&format!("{BASE}{text}")).map(|config| config.dsn).map_err(|error| error.to_string());
         let usual = dsn("").unwrap();
         assert_eq!((usual.failures, usual.double_bounces, usual.success), (None, None, SuccessDsnPolicy::Networks));
         assert_eq!(usual.postmaster, "postmaster@relay.example");
@@ -707,19 +708,19 @@ mod tests {
     type ConfigErrorRow = (&'static str, &'static [&'static str]);
 
     fn check(rows: &[ConfigErrorRow]) {
-        let mut wrong = Vec::new();
+        let mut failures = Vec::new();
         for (text, expected) in rows {
             let text = format!("spool.directory = 's'\n{text}");
-            let said = parse(&text).map(|_| ()).map_err(|complaints| complaints.to_string()).err().unwrap_or_default();
-            let said: Vec<&str> =
-                said.lines().map(|line| line.strip_prefix("/etc/relay/relay.toml:").unwrap()).collect();
-            let is_as_expected = said.len() == expected.len()
-                && said.iter().zip(*expected).all(|(line, expected)| line.starts_with(expected));
+            let errors = parse(&text).map(|_| ()).map_err(|errors| errors.to_string()).err().unwrap_or_default();
+            let lines: Vec<&str> =
+                errors.lines().map(|line| line.strip_prefix("/etc/relay/relay.toml:").unwrap()).collect();
+            let is_as_expected = lines.len() == expected.len()
+                && lines.iter().zip(*expected).all(|(line, expected)| line.starts_with(expected));
             if !is_as_expected {
-                wrong.push(format!("{text}\nsays {said:#?}"));
+                failures.push(format!("{text}\nsays {lines:#?}"));
             }
         }
-        assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+        assert!(failures.is_empty(), "{}", failures.join("\n\n"));
     }
 
     const MISTAKES: &[(&str, &[&str])] = &[
@@ -893,9 +894,9 @@ mod tests {
     fn a_user_without_a_password_is_refused() {
         let text = "spool.directory = 's'\n[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'";
         let outside = ConfigEnvironment { read: &file, variable: &|_| None, ..outside() };
-        let why = Config::parse(text, Path::new("r"), &outside).unwrap_err().to_string();
+        let error = Config::parse(text, Path::new("r"), &outside).unwrap_err().to_string();
         let expected = "r:5:8: user requires a password: write password_file = \"FILE\", or set MAILRUN_PASSWORD";
-        assert_eq!(why, expected);
+        assert_eq!(error, expected);
         let NextHop::Smtp(smtp) = hop(&parse(text).unwrap(), "", "a@b.example") else { panic!("no SMTP") };
         assert_eq!(smtp.credentials.as_ref().unwrap().secret, "s3cret");
     }
@@ -988,8 +989,8 @@ mod tests {
             ("[spool]\ndirectory = 's'\nmax_size = '1k'", "3:12: \"1k\" is too small for a spool"),
             ("[spool]\ndirectory = 's'\ndurability = 'maybe'", "3:14: \"maybe\" is not one of sync, write, memory"),
         ] {
-            let said = parse(text).unwrap_err().to_string();
-            assert!(said.contains(expected), "{said}");
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
         }
     }
 
@@ -1018,8 +1019,8 @@ mod tests {
             ("'::/1', '8000::/1'", half_v6),
             ("'64:ff9b::/64'", translated),
         ] {
-            let said = parse(&format!("spool.directory = 's'\nnetworks = [{networks}]")).unwrap_err().to_string();
-            assert!(said.contains(complaint), "{networks}: {said}");
+            let error = parse(&format!("spool.directory = 's'\nnetworks = [{networks}]")).unwrap_err().to_string();
+            assert!(error.contains(complaint), "{networks}: {error}");
         }
         // Large networks that may have a single owner, so they are permitted.
         for networks in [
@@ -1104,8 +1105,8 @@ mod tests {
         // Even a private network contains computers of other people.
         for (far, tls) in [("10.0.0.1", "none"), ("192.168.1.1:587", "opportunistic"), ("[fd00::1]:25", "none")] {
             let far = text.replace("'a.example'", &format!("['127.0.0.1', '{far}']\ntls = '{tls}'"));
-            let said = parse(&far).unwrap_err().to_string();
-            assert!(said.contains("5:1: the password would be sent unencrypted"), "{said}");
+            let error = parse(&far).unwrap_err().to_string();
+            assert!(error.contains("5:1: the password would be sent unencrypted"), "{error}");
         }
     }
 

@@ -86,10 +86,10 @@ impl<'a> RouteReader<'a, '_> {
             let Some(route) = route else { continue };
             if let Some((domain, earlier)) = index.add(routes.len(), &route) {
                 let earlier = earlier + 1;
-                let what = format!(
+                let message = format!(
                     "route {earlier} matches all mail to {domain} before this one; put this one first, or remove it"
                 );
-                self.errors().add(&span, what);
+                self.errors().add(&span, message);
             }
             routes.push(route);
         }
@@ -102,8 +102,8 @@ impl<'a> RouteReader<'a, '_> {
         let to = section.values("to", "\"example.com\"", DomainPattern::parse);
         let way = self.target(section);
         if to.as_ref().map_or(!has_to, Vec::is_empty) {
-            let what = "the route has no domains; write to = \"example.com\", or to = \"*\" for all";
-            self.errors().add(&section.span, what);
+            let message = "the route has no domains; write to = \"example.com\", or to = \"*\" for all";
+            self.errors().add(&section.span, message);
         }
         Some(Route { from, to: to?, target: way? })
     }
@@ -141,9 +141,9 @@ impl<'a> RouteReader<'a, '_> {
         const TARGET_KEYS: [&str; 5] = ["smtp", "mx", "lmtp", "maildir", "discard"];
         const SMTP_KEYS: [&str; 8] =
             ["tls", "cacert", "insecure", "tls_name", "user", "password", "password_file", "auth_mechanism"];
-        let given: Vec<&str> = TARGET_KEYS.into_iter().filter(|key| section.key(key).is_some()).collect();
-        let [end] = given[..] else {
-            let (span, what) = match given.last().and_then(|last| section.key(last)) {
+        let keys: Vec<&str> = TARGET_KEYS.into_iter().filter(|key| section.key(key).is_some()).collect();
+        let [end] = keys[..] else {
+            let (span, what) = match keys.last().and_then(|last| section.key(last)) {
                 Some(span) => {
                     (span, "a route has only one destination; keep one of smtp, mx, lmtp, maildir and discard")
                 }
@@ -207,8 +207,8 @@ impl<'a> RouteReader<'a, '_> {
         let default = if insecure { TlsPolicy::Required } else { default };
         let policy = section.value("tls", "\"required\"", |text| keyword(&TlsPolicy::ALL, text)).unwrap_or(default);
         if let (Some(span), true, false) = (insecure_at, insecure, policy.is_required()) {
-            let what = "insecure has no effect without tls = \"required\" or \"implicit\"; remove it, or change tls";
-            self.errors().add(&span, what);
+            let message = "insecure has no effect without tls = \"required\" or \"implicit\"; remove it, or change tls";
+            self.errors().add(&span, message);
         }
         let is_near =
             |host: &TargetHost| host.name.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
@@ -235,14 +235,14 @@ impl<'a> RouteReader<'a, '_> {
             return None;
         }
         if !security.is_verified() {
-            let what = "cacert has no effect without tls = \"required\" or \"implicit\"; add one, or remove cacert";
-            self.errors().add(span, what);
+            let message = "cacert has no effect without tls = \"required\" or \"implicit\"; add one, or remove cacert";
+            self.errors().add(span, message);
             return None;
         }
         let pem = self.reader.file(span, path)?;
         let authority = Arc::new(CaFile { path: path.to_owned(), pem });
         let security = NextHopTls { ca_file: Some(Arc::clone(&authority)), ..security.clone() };
-        let usable = security.client("localhost").map_err(|why| format!("{}: {why}", path.display()));
+        let usable = security.client("localhost").map_err(|error| format!("{}: {error}", path.display()));
         self.errors().ok_or_add(span, usable).map(|_| authority)
     }
 
@@ -353,17 +353,17 @@ impl<'a> RouteReader<'a, '_> {
         };
         for (at, domain) in domains.iter().filter(|(_, domain)| is_domain(domain)) {
             if !router.has_route_for(&Domain::new(domain)) {
-                let what = format!(
+                let message = format!(
                     "mail to {domain} has no destination; add maildir or lmtp to [local], or a route with to = \
                      \"{domain}\""
                 );
-                self.errors().add(at, what);
+                self.errors().add(at, message);
             }
         }
         if self.errors().is_empty() && !domains.is_empty() && !reaches("postmaster") {
-            let what =
+            let message =
                 "a domain must have a postmaster (RFC 5321 §4.5.1); add postmaster: NAME to aliases, or to users";
-            self.errors().add(span, what);
+            self.errors().add(span, message);
         }
     }
 }
@@ -376,13 +376,13 @@ fn mailbox_names(text: &str) -> HashSet<Box<str>> {
 
 /// Parses `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`.
 fn host(text: &str, default_port: u16, reach: DeliveryScope, own: &OwnAddresses) -> Result<TargetHost, String> {
-    let wrong = || format!("{text:?} is not a valid host; use something like mail.example.com:25 or [::1]:25");
-    let (name, port) = Endpoint::split_port(text).ok_or_else(wrong)?;
+    let error = || format!("{text:?} is not a valid host; use something like mail.example.com:25 or [::1]:25");
+    let (name, port) = Endpoint::split_port(text).ok_or_else(error)?;
     let may_be_name = !text.starts_with('[') && is_domain(name);
     if name.parse::<IpAddr>().is_err() && !may_be_name {
-        return Err(wrong());
+        return Err(error());
     }
-    let port = port.map_or(Ok(default_port), self::port).map_err(|_| wrong())?;
+    let port = port.map_or(Ok(default_port), self::port).map_err(|_| error())?;
     name.parse().map_or(Ok(()), |address| check_scope(address, reach))?;
     let name = Domain::new(name);
     if own.contains_host(&name, port) {
@@ -407,7 +407,7 @@ fn lmtp_server(text: &str, reach: DeliveryScope, own: &OwnAddresses) -> Result<E
         true => Endpoint::resolve(text),
         false => Endpoint::resolve(&host(text, LMTP_PORT, DeliveryScope::Anywhere, own)?.to_string()),
     };
-    let endpoint = endpoint.map_err(|why| why.to_string())?;
+    let endpoint = endpoint.map_err(|error| error.to_string())?;
     endpoint.ip().map_or(Ok(()), |address| check_scope(address, reach))?;
     if own.contains(&endpoint) { Err(own_address(text)) } else { Ok(endpoint) }
 }

@@ -11,16 +11,16 @@ use std::time::Duration;
 const DAY: Duration = Duration::from_secs(86_400);
 
 pub(super) fn keyword<T: Copy>(all: &[(T, &str)], text: &str) -> Result<T, String> {
-    let found = all.iter().find(|(_, word)| *word == text).map(|(meaning, _)| *meaning);
-    found.ok_or_else(|| {
+    let value = all.iter().find(|(_, word)| *word == text).map(|(meaning, _)| *meaning);
+    value.ok_or_else(|| {
         let words: Vec<&str> = all.iter().map(|(_, word)| *word).collect();
         format!("{text:?} is not one of {}", words.join(", "))
     })
 }
 
 /// Parses a positive number such as `500` or `"10k"`.
-pub(super) fn count(text: &str, most: u64) -> Result<u64, String> {
-    count_up_to(text, most).map_err(|_| format!("{text:?} is not a number from 1 to {most}"))
+pub(super) fn count(text: &str, max: u64) -> Result<u64, String> {
+    count_up_to(text, max).map_err(|_| format!("{text:?} is not a number from 1 to {max}"))
 }
 
 /// Parses a positive number, or "unlimited".
@@ -107,13 +107,13 @@ pub(super) fn is_open_relay(networks: &[IpNet]) -> Option<&'static str> {
 }
 
 pub(super) fn endpoint(text: &str) -> Result<Endpoint, String> {
-    Endpoint::listening(text).map_err(|why| why.to_string())
+    Endpoint::listening(text).map_err(|error| error.to_string())
 }
 
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     match Endpoint::listening(text) {
         Ok(Endpoint::Tcp(address)) => Ok(address),
-        Err(why) => Err(why.to_string()),
+        Err(error) => Err(error.to_string()),
         Ok(Endpoint::Unix(_)) => Err(format!("{text:?} is not a valid HOST:PORT; use something like 127.0.0.1:8025")),
     }
 }

@@ -30,14 +30,14 @@ use std::time::Duration;
 /// # Errors
 /// Fails if the relay cannot listen on the address.
 pub(crate) fn serve(address: SocketAddr, relay: &Arc<RunningRelay>) -> Result<SocketAddr> {
-    let began = clock::now();
+    let start = clock::now();
     let counters = Arc::<HttpCounters>::default();
     let config = relay.context.config();
     let names = HostNames::new([config.hostname.as_str()].into_iter().chain(config.http_name.as_deref()));
     let counted = Arc::clone(&counters);
     let routes = Router::new()
         .route("/", get(async || "mailrun relay: /metrics, /health, /ready\n"))
-        .route("/metrics", get(move |relay| get_metrics(relay, counted, began)))
+        .route("/metrics", get(move |relay| get_metrics(relay, counted, start)))
         .route("/health", get(health))
         .route("/ready", get(ready))
         .with_state(Arc::clone(relay));
@@ -47,8 +47,8 @@ pub(crate) fn serve(address: SocketAddr, relay: &Arc<RunningRelay>) -> Result<So
     })
 }
 
-async fn get_metrics(State(relay): State<Arc<RunningRelay>>, http: Arc<HttpCounters>, began: Duration) -> Response {
-    let asked = tokio::task::spawn_blocking(move || {
+async fn get_metrics(State(relay): State<Arc<RunningRelay>>, http: Arc<HttpCounters>, start: Duration) -> Response {
+    let reply = tokio::task::spawn_blocking(move || {
         let stats = collect_queue_stats(&relay)?;
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let displaced =
@@ -77,10 +77,10 @@ async fn get_metrics(State(relay): State<Arc<RunningRelay>>, http: Arc<HttpCount
             untrusted: untrusted_clients(&relay),
             has_failed: relay.context.has_failed(),
             hostname: &relay.context.config().hostname,
-            uptime_s: clock::now().saturating_sub(began).as_secs_f64(),
+            uptime_s: clock::now().saturating_sub(start).as_secs_f64(),
         }))
     });
-    match asked.await {
+    match reply.await {
         Ok(Ok(text)) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response(),
         Ok(Err(silent)) => (StatusCode::SERVICE_UNAVAILABLE, format!("{silent}\n")).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
@@ -88,12 +88,12 @@ async fn get_metrics(State(relay): State<Arc<RunningRelay>>, http: Arc<HttpCount
 }
 
 fn untrusted_clients(relay: &RunningRelay) -> UntrustedClients {
-    let refused = ClientLimit::ALL.map(|limit| (limit.name(), relay.context.clients.refused(limit)));
+    let refusals = ClientLimit::ALL.map(|limit| (limit.name(), relay.context.clients.refused(limit)));
     UntrustedClients {
         connections: relay.context.clients.connected(),
         incoming_bytes: relay.context.memory_budget.untrusted_bytes(),
         incoming_limit: relay.context.memory_budget.untrusted_limit_bytes(),
-        refused: refused.into(),
+        refused: refusals.into(),
     }
 }
 

@@ -170,7 +170,7 @@ mod tests {
             "mailrun_relay_client_refused_total{limit=\"connections\"} 4",
             "mailrun_relay_spool_failed 1",
         ] {
-            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+            assert!(text.lines().any(|sample| sample == line), "{line}\n{text}");
         }
         assert!(text.contains("durability=\"sync\""));
     }

@@ -151,15 +151,15 @@ mod tests {
     fn however_many_hops_there_are_few_are_named_and_none_is_lost() {
         for many in [0, 1, MAX_DESTINATIONS, MAX_DESTINATIONS + 1, 3 * MAX_DESTINATIONS] {
             let rows: Vec<HopRow> = (0..many).map(|number| hop(&format!("mx:{number}"), number as u64)).collect();
-            let told = largest(rows.clone());
+            let sums = largest(rows.clone());
             assert!(
-                told.len() <= MAX_DESTINATIONS + 1 && (told.len() <= MAX_DESTINATIONS) == (many <= MAX_DESTINATIONS),
+                sums.len() <= MAX_DESTINATIONS + 1 && (sums.len() <= MAX_DESTINATIONS) == (many <= MAX_DESTINATIONS),
                 "{many}"
             );
             let sum = |rows: &[HopRow]| rows.iter().map(HopRow::entries).sum::<u64>();
-            assert_eq!(sum(&told), sum(&rows));
-            assert!(told.is_sorted_by_key(|row| (row.hop == OTHERS, std::cmp::Reverse(row.ready))), "{told:?}");
-            assert_eq!(largest(told.clone()), told, "what is summed up stays so");
+            assert_eq!(sum(&sums), sum(&rows));
+            assert!(sums.is_sorted_by_key(|row| (row.hop == OTHERS, std::cmp::Reverse(row.ready))), "{sums:?}");
+            assert_eq!(largest(sums.clone()), sums, "what is summed up stays so");
         }
     }
 

@@ -212,15 +212,15 @@ fn list<W: Write>(
     filter: &EntryFilter,
     limit: Option<u64>,
 ) -> Result<(), ControlError> {
-    let mut left = limit.unwrap_or(u64::MAX);
+    let mut remaining = limit.unwrap_or(u64::MAX);
     for number in 0..relay.workers.count() {
         let mut next = Some(0);
-        while let Some(from) = next.filter(|_| left > 0) {
+        while let Some(from) = next.filter(|_| remaining > 0) {
             let filter = filter.clone();
             let (rows, then) = relay.workers.call(number, move |worker| page(worker, &filter, from))?;
             for row in rows {
-                if left > 0 {
-                    left -= 1;
+                if remaining > 0 {
+                    remaining -= 1;
                     writer.send(&ControlReply::Entry(row))?;
                 }
             }
@@ -255,14 +255,14 @@ fn row(worker: &RelayWorker, entry: &ListedEntry) -> EntryRow {
 
 fn show<W: Write>(relay: &RunningRelay, writer: &mut ReplyWriter<W>, id: QueueId) -> Result<(), ControlError> {
     let entries = move |worker: &Rc<RelayWorker>| -> Vec<(EntryRow, Vec<u16>)> {
-        let listed = worker.queue.borrow().show(MessageId(id.0), clock::now());
-        listed.iter().map(|entry| (row(worker, entry), entry.recipients.to_vec())).collect()
+        let queue_entries = worker.queue.borrow().show(MessageId(id.0), clock::now());
+        queue_entries.iter().map(|entry| (row(worker, entry), entry.recipients.to_vec())).collect()
     };
-    let mut found = Vec::new();
+    let mut statistics = Vec::new();
     for rows in relay.workers.call_all(entries) {
-        found.extend(rows?);
+        statistics.extend(rows?);
     }
-    if found.is_empty() {
+    if statistics.is_empty() {
         return Err(ControlError::Rejected(format!("no message {id} in the queue")));
     }
     // The message may have been delivered meanwhile. The reply then shows its last known state.
@@ -271,10 +271,10 @@ fn show<W: Write>(relay: &RunningRelay, writer: &mut ReplyWriter<W>, id: QueueId
     if let (Some(draft), Some(envelope)) = (&draft, &envelope) {
         writer.send(&ControlReply::Message(message(id, draft, envelope)))?;
     }
-    for (mut row, numbers) in found {
+    for (mut row, numbers) in statistics {
         let recipients = envelope.as_ref().map_or(&[][..], |envelope| &envelope.recipients);
-        let known = numbers.iter().filter_map(|number| recipients.get(usize::from(*number)));
-        row.to = known.map(|recipient| String::from_utf8_lossy(&recipient.address).into_owned()).collect();
+        let row_recipients = numbers.iter().filter_map(|number| recipients.get(usize::from(*number)));
+        row.to = row_recipients.map(|recipient| String::from_utf8_lossy(&recipient.address).into_owned()).collect();
         writer.send(&ControlReply::Entry(row))?;
     }
     Ok(())

@@ -56,7 +56,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         Err(error) => Err(error),
         // Connecting to any other file is refused too, so check that the file is a socket before
         // removing it.
-        Ok(found) if !found.file_type().is_socket() => {
+        Ok(metadata) if !metadata.file_type().is_socket() => {
             Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is not a socket exists there"))
         }
         Ok(_) => match listener::try_connect(path) {

@@ -42,19 +42,19 @@ impl CaFiles {
 
     /// Rereads changed files. Blocks for as long as the file system takes.
     pub(crate) fn check(&self) {
-        let known: Vec<_> = self.lock().iter().map(|(path, content)| (path.clone(), content.stamp)).collect();
-        for (path, stamp) in known {
-            let found = FileStamp::of(&path);
-            if stamp == Some(found) {
+        let stamps: Vec<_> = self.lock().iter().map(|(path, content)| (path.clone(), content.stamp)).collect();
+        for (path, stamp) in stamps {
+            let current = FileStamp::of(&path);
+            if stamp == Some(current) {
                 continue;
             }
-            let read = mailrun_net::check_regular(&path).and_then(|()| config::read(&path));
-            if let Err(error) = &read {
+            let new_pem = mailrun_net::check_regular(&path).and_then(|()| config::read(&path));
+            if let Err(error) = &new_pem {
                 tracing::warn!(target: LOG_TARGET, "cannot read {}: {}; the certificates read before stay in use", path.display(), reason(error));
             }
             if let Some(content) = self.lock().get_mut(&path) {
-                content.stamp = Some(found);
-                if let Some(pem) = read.ok().filter(|pem| **pem != *content.pem) {
+                content.stamp = Some(current);
+                if let Some(pem) = new_pem.ok().filter(|pem| **pem != *content.pem) {
                     content.pem = pem.into();
                 }
             }

@@ -186,12 +186,12 @@ impl SmtpDelivery {
         let buffers = self.worker.resources.buffers.clone();
         let session =
             ClientSession::new(socket, client, self, &mut timer, REPLY_TIMEOUT, buffers).with_security(security);
-        let ended = Box::pin(session.run()).await;
-        self.end_session(ended, is_optional, greeting_timeout)
+        let session_end = Box::pin(session.run()).await;
+        self.end_session(session_end, is_optional, greeting_timeout)
     }
 
-    fn unreachable(&self, why: &str) -> ConnectionResult {
-        ConnectionResult::Unreachable(DeliveryRefusal::new(0, Some(EnhancedStatusCode(4, 4, 1)), why, &self.host))
+    fn unreachable(&self, reason: &str) -> ConnectionResult {
+        ConnectionResult::Unreachable(DeliveryRefusal::new(0, Some(EnhancedStatusCode(4, 4, 1)), reason, &self.host))
     }
 
     /// Ends the session. Messages in transit go back to the queue.
@@ -238,11 +238,11 @@ impl SmtpDelivery {
                 Some(refusal) => return ConnectionResult::Unreachable(refusal),
                 None => "the server closed the session".to_owned(),
             },
-            SessionEnd::GaveUp(why @ GaveUp::OwnName) => {
+            SessionEnd::GaveUp(error @ GaveUp::OwnName) => {
                 let loops = Some(EnhancedStatusCode(5, 4, 6));
-                return ConnectionResult::Loop(DeliveryRefusal::new(554, loops, &why.to_string(), &self.host));
+                return ConnectionResult::Loop(DeliveryRefusal::new(554, loops, &error.to_string(), &self.host));
             }
-            SessionEnd::GaveUp(why) => self.give_up_text(why),
+            SessionEnd::GaveUp(error) => self.give_up_text(error),
             SessionEnd::Lost(_, error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 "connection closed".to_owned()
             }
@@ -260,8 +260,8 @@ impl SmtpDelivery {
         self.is_greeting_refused && refusal.is_permanent() && greeting_5xx == RefusedGreeting::Fail
     }
 
-    fn give_up_text(&mut self, why: GaveUp) -> String {
-        self.closing_reply.take().map_or_else(|| why.to_string(), |refusal| format!("{why}: {}", refusal.text))
+    fn give_up_text(&mut self, reason: GaveUp) -> String {
+        self.closing_reply.take().map_or_else(|| reason.to_string(), |refusal| format!("{reason}: {}", refusal.text))
     }
 
     /// Sends QUIT. Until the peer has answered it, this connection does not count as available.
@@ -273,10 +273,10 @@ impl SmtpDelivery {
     }
 
     /// Returns the connection to the queue manager.
-    pub(crate) fn finish(mut self, left: ConnectionResult) {
+    pub(crate) fn finish(mut self, result: ConnectionResult) {
         self.waiter.cancel();
         let slot = self.slot.take().expect("it is given back once");
-        let closing = match left {
+        let closing = match result {
             ConnectionResult::Refused(refusal) | ConnectionResult::Loop(refusal) => {
                 return fail_all(&self.worker, slot, &refusal);
             }

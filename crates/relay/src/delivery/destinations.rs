@@ -145,7 +145,7 @@ impl Destinations {
         }
         let renewed = smtp.security.client_trusting(host, pem.as_deref().map(Vec::from));
         let Some(at) = at else {
-            let security = renewed.or_else(|_| smtp.security.client(host)).map_err(|why| why.to_string())?;
+            let security = renewed.or_else(|_| smtp.security.client(host)).map_err(|error| error.to_string())?;
             entry.hosts.push(HostTls { host: Arc::clone(host), pem, security: security.clone() });
             return Ok(security);
         };

@@ -14,9 +14,9 @@ pub(crate) fn mail_parameters(message: &Message, extensions: &Extensions) -> Res
         let blank = if words.is_empty() { "" } else { " " };
         write!(words, "{blank}{word}").expect("a String takes any text");
     };
-    if let Some(most) = extensions.size {
+    if let Some(limit) = extensions.size {
         let bytes = message.body.len() as u64;
-        if most > 0 && bytes > most {
+        if limit > 0 && bytes > limit {
             return Err(DeliveryRefusal::new(
                 552,
                 Some(EnhancedStatusCode(5, 3, 4)),

@@ -103,16 +103,16 @@ fn converted(message: &Message, extensions: &Extensions, host: &str) -> Result<O
         // Pass an undeclared 8-bit message on unchanged, as all servers do. A client that sends
         // 8-bit bytes without declaring them relies on this, and would not understand a bounce.
         (Err(_), BodyType::SevenBit) => Ok(None),
-        (Err(why), BodyType::EightBitMime) => {
-            let text = format!("the next hop does not offer 8BITMIME, and the message cannot be converted: {why}");
+        (Err(error), BodyType::EightBitMime) => {
+            let text = format!("the next hop does not offer 8BITMIME, and the message cannot be converted: {error}");
             Err(missing_extension(554, EnhancedStatusCode(5, 6, 3), &text))
         }
         // We do not offer BINARYMIME, so only a spool of another version can contain such a
         // message.
-        (Err(why), BodyType::Binary) => Err(missing_extension(
+        (Err(error), BodyType::Binary) => Err(missing_extension(
             554,
             EnhancedStatusCode(5, 6, 1),
-            &format!("a binary message cannot be converted: {why}"),
+            &format!("a binary message cannot be converted: {error}"),
         )),
     }
 }
@@ -194,20 +194,20 @@ mod tests {
         ];
         for (body, content, expected) in rows {
             let message = test_message(false, body, "a@b.example", &["c@d.example"], content);
-            let found = |eight_bit_mime| {
+            let requirement = |eight_bit_mime| {
                 let form = form(&message, eight_bit_mime, false);
                 form.map(|form| form.converted.is_some()).map_err(|refusal| refusal.enhanced)
             };
-            assert_eq!(found(false), expected, "{body:?} {content:?}");
+            assert_eq!(requirement(false), expected, "{body:?} {content:?}");
             let offered = if body == BodyType::Binary { expected } else { as_it_is };
-            assert_eq!(found(true), offered, "{body:?} {content:?}, offered");
+            assert_eq!(requirement(true), offered, "{body:?} {content:?}, offered");
         }
         let eight = test_message(false, BodyType::EightBitMime, "a@b.example", &["c@d.example"], IN_BODY);
         let converted = form(&eight, false, false).unwrap().converted.unwrap();
         assert!(mailrun_mime::is_seven_bit(&converted.body) && converted.envelope == eight.envelope);
         let signed = test_message(false, BodyType::EightBitMime, "a@b.example", &["c@d.example"], SIGNED);
-        let why = form(&signed, false, false).unwrap_err();
-        assert!(why.text.contains("8BITMIME") && why.text.contains("signed"), "{}", why.text);
+        let missing = form(&signed, false, false).unwrap_err();
+        assert!(missing.text.contains("8BITMIME") && missing.text.contains("signed"), "{}", missing.text);
     }
 
     #[test]
@@ -255,8 +255,8 @@ mod tests {
             assert_eq!(form.left_out, if offered { vec![] } else { vec![3] });
             assert_eq!(form.converted.is_some(), declared != offered || !declared);
             let sent = form.converted.unwrap_or(message).envelope;
-            let found = sent.recipients.iter().map(|recipient| str::from_utf8(&recipient.address).unwrap());
-            assert_eq!(found.collect::<Vec<_>>(), if offered { to } else { a_labels });
+            let addresses = sent.recipients.iter().map(|recipient| str::from_utf8(&recipient.address).unwrap());
+            assert_eq!(addresses.collect::<Vec<_>>(), if offered { to } else { a_labels });
             let sender = if offered { "a@bücher.example" } else { "a@xn--bcher-kva.example" };
             assert_eq!(sent.sender, sender.as_bytes());
             assert_eq!(sent.smtp_utf8, declared || offered);

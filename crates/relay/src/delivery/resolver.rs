@@ -98,23 +98,23 @@ pub(crate) struct Exchanger {
 /// Fails if no host is left.
 pub(crate) fn order_hosts(
     domain: &str,
-    found: &[Exchanger],
+    exchangers: &[Exchanger],
     own_name: &str,
     seed: u64,
 ) -> Result<Vec<(u16, String)>, Unroutable> {
-    if found.is_empty() {
+    if exchangers.is_empty() {
         return Ok(vec![(0, domain.to_owned())]);
     }
-    let named = found
+    let ranked_hosts = exchangers
         .iter()
         .map(|exchanger| (exchanger.preference, Domain::new(exchanger.host.trim_end_matches('.')).to_string()));
-    let mut hosts: Vec<(u16, String)> = named.filter(|(_, host)| !host.is_empty()).collect();
+    let mut hosts: Vec<(u16, String)> = ranked_hosts.filter(|(_, host)| !host.is_empty()).collect();
     if hosts.is_empty() {
         return Err(Unroutable::TakesNoMail(domain.to_owned()));
     }
     let own_name = Domain::new(own_name.trim_end_matches('.'));
-    let own = hosts.iter().filter(|(_, host)| **host == *own_name).map(|(preference, _)| *preference).min();
-    hosts.retain(|(preference, _)| own.is_none_or(|own| *preference < own));
+    let own_preference = hosts.iter().filter(|(_, host)| **host == *own_name).map(|(preference, _)| *preference).min();
+    hosts.retain(|(preference, _)| own_preference.is_none_or(|own| *preference < own));
     if hosts.is_empty() {
         return Err(Unroutable::Loop(domain.to_owned()));
     }
@@ -139,26 +139,26 @@ type RankedServers = Vec<(u16, MailServer)>;
 
 /// Leaves out this relay, and mail exchangers that are not better than this relay, because they
 /// would send the mail back (RFC 5321 §5.1).
-fn without_own(mut found: RankedServers, target: &SmtpTarget, own: &OwnAddresses) -> Vec<MailServer> {
+fn without_own(mut servers: RankedServers, target: &SmtpTarget, own: &OwnAddresses) -> Vec<MailServer> {
     let is_own = |server: &MailServer| own.contains(&Endpoint::Tcp(server.address));
-    let ranks: Vec<u16> = found.iter().filter(|(_, server)| is_own(server)).map(|(rank, _)| *rank).collect();
-    found.retain(|(rank, _)| match target {
+    let ranks: Vec<u16> = servers.iter().filter(|(_, server)| is_own(server)).map(|(rank, _)| *rank).collect();
+    servers.retain(|(rank, _)| match target {
         SmtpTarget::Hosts(_) => !ranks.contains(rank),
         SmtpTarget::Domain { .. } => ranks.iter().all(|own| rank < own),
     });
-    found.into_iter().map(|(_, server)| server).collect()
+    servers.into_iter().map(|(_, server)| server).collect()
 }
 
 /// Leaves out duplicates, and addresses to which the relay may not send mail.
-fn reachable(found: Vec<MailServer>, reach: DeliveryScope) -> Result<Vec<MailServer>, Unroutable> {
-    let public = found.iter().map(|one| one.address.ip()).find(|ip| !is_local_address(*ip));
+fn reachable(servers: Vec<MailServer>, reach: DeliveryScope) -> Result<Vec<MailServer>, Unroutable> {
+    let public = servers.iter().map(|one| one.address.ip()).find(|ip| !is_local_address(*ip));
     let mut seen = HashSet::new();
     let may = |one: &MailServer| reach == DeliveryScope::Anywhere || is_local_address(one.address.ip());
-    let near: Vec<_> =
-        found.into_iter().filter(|one| may(one) && seen.insert(one.address)).take(MAX_ADDRESSES).collect();
-    match (near.is_empty(), public) {
+    let reachable_servers: Vec<_> =
+        servers.into_iter().filter(|one| may(one) && seen.insert(one.address)).take(MAX_ADDRESSES).collect();
+    match (reachable_servers.is_empty(), public) {
         (true, Some(public)) => Err(Unroutable::Public(public)),
-        _ => Ok(near),
+        _ => Ok(reachable_servers),
     }
 }
 
@@ -213,20 +213,20 @@ impl Resolver {
     /// # Errors
     /// Fails if there is no server, or if DNS does not answer.
     pub(crate) async fn resolve(&self, to: &SmtpTarget, seed: u64) -> Result<Vec<MailServer>, Unroutable> {
-        let found = match literal_addresses(to)? {
-            Some(found) => without_own(found, to, &self.own),
+        let servers = match literal_addresses(to)? {
+            Some(servers) => without_own(servers, to, &self.own),
             None => self.request(to, seed).await?,
         };
-        if found.is_empty() {
+        if servers.is_empty() {
             return Err(Unroutable::Loop(to.to_string()));
         }
-        reachable(found, self.scope)
+        reachable(servers, self.scope)
     }
 
     async fn request(&self, to: &SmtpTarget, seed: u64) -> Result<Vec<MailServer>, Unroutable> {
         let (answer, answered) = oneshot::channel();
-        let sent = self.requests.send(LookupRequest { target: to.clone(), seed, answer }).await;
-        let answered = if sent.is_ok() { answered.await.ok() } else { None };
+        let result = self.requests.send(LookupRequest { target: to.clone(), seed, answer }).await;
+        let answered = if result.is_ok() { answered.await.ok() } else { None };
         answered.unwrap_or_else(|| Err(Unroutable::lookup_failed(&to.to_string(), "its thread has ended")))
     }
 }
@@ -258,7 +258,7 @@ async fn serve(mut requests: mpsc::Receiver<LookupRequest>, context: Arc<LookupC
         let context = Arc::clone(&context);
         tokio::spawn(async move {
             tokio::select! {
-                found = context.resolve(&to, seed) => drop(answer.send(found)),
+                servers = context.resolve(&to, seed) => drop(answer.send(servers)),
                 // The caller no longer waits.
                 () = answer.closed() => {}
             }
@@ -311,24 +311,24 @@ impl LookupContext {
         whose: &str,
         hosts: &[(u16, TargetHost)],
     ) -> Result<Vec<MailServer>, Unroutable> {
-        let mut found = Vec::new();
+        let mut servers = Vec::new();
         let mut missing = Unroutable::NoAddress(whose.to_owned());
         for (rank, host) in hosts {
             match self.addresses_of(&host.name).await {
                 Ok(addresses) => {
-                    found.extend(addresses.into_iter().map(|ip| (*rank, mail_server(&host.name, ip, host.port))))
+                    servers.extend(addresses.into_iter().map(|ip| (*rank, mail_server(&host.name, ip, host.port))))
                 }
                 // A temporary error takes precedence over a permanent one, because an address may
                 // be found later.
-                Err(why) if why.is_transient() || hosts.len() == 1 => missing = why,
+                Err(error) if error.is_transient() || hosts.len() == 1 => missing = error,
                 Err(_) => {}
             }
         }
-        if !found.is_empty() && !missing.is_transient() {
+        if !servers.is_empty() && !missing.is_transient() {
             missing = Unroutable::Loop(whose.to_owned());
         }
-        let found = without_own(found, target, &self.own);
-        if found.is_empty() { Err(missing) } else { Ok(found) }
+        let servers = without_own(servers, target, &self.own);
+        if servers.is_empty() { Err(missing) } else { Ok(servers) }
     }
 
     /// Returns the addresses of a host. IPv4 addresses come first, because they work with and
@@ -338,22 +338,22 @@ impl LookupContext {
             return Ok(vec![ip]);
         }
         let both = tokio::join!(self.lookup(host, RecordType::A), self.lookup(host, RecordType::AAAA));
-        let mut found = Vec::new();
+        let mut addresses = Vec::new();
         let mut exists = false;
         let mut missing = None;
         for answer in [both.0, both.1] {
             match answer {
                 Ok(DnsAnswer::Records(records)) => {
-                    found.extend(records.into_iter().filter_map(|record| record.ip_addr()))
+                    addresses.extend(records.into_iter().filter_map(|record| record.ip_addr()))
                 }
                 Ok(DnsAnswer::NoRecords) => exists = true,
                 Ok(DnsAnswer::NoSuchName) => {}
-                Err(why) => missing = Some(why),
+                Err(error) => missing = Some(error),
             }
         }
-        match (found.is_empty(), missing) {
-            (false, _) => Ok(found),
-            (true, Some(why)) => Err(why),
+        match (addresses.is_empty(), missing) {
+            (false, _) => Ok(addresses),
+            (true, Some(error)) => Err(error),
             (true, None) if exists => Err(Unroutable::NoAddress(host.to_owned())),
             (true, None) => Err(Unroutable::NoSuchDomain(host.to_owned())),
         }
@@ -362,12 +362,12 @@ impl LookupContext {
     /// Looks up a name as fully qualified, so that no search list can redirect mail.
     async fn lookup(&self, name: &str, kind: RecordType) -> Result<DnsAnswer, Unroutable> {
         let resolver = self.resolver.get_or_try_init(|| async { build(&self.dns) }).await;
-        let resolver = resolver.map_err(|why| Unroutable::lookup_failed(name, &format!("{why}")))?;
+        let resolver = resolver.map_err(|error| Unroutable::lookup_failed(name, &format!("{error}")))?;
         match resolver.lookup(format!("{name}."), kind).await {
-            Ok(found) => Ok(DnsAnswer::Records(found.answers().iter().map(|record| record.data.clone()).collect())),
-            Err(why) if why.is_nx_domain() => Ok(DnsAnswer::NoSuchName),
-            Err(why) if why.is_no_records_found() => Ok(DnsAnswer::NoRecords),
-            Err(why) => Err(Unroutable::lookup_failed(name, &why.to_string())),
+            Ok(answer) => Ok(DnsAnswer::Records(answer.answers().iter().map(|record| record.data.clone()).collect())),
+            Err(error) if error.is_nx_domain() => Ok(DnsAnswer::NoSuchName),
+            Err(error) if error.is_no_records_found() => Ok(DnsAnswer::NoRecords),
+            Err(error) => Err(Unroutable::lookup_failed(name, &error.to_string())),
         }
     }
 }
@@ -442,10 +442,10 @@ mod tests {
             (&[(10, "relay.example"), (20, "b.example")], Err(Unroutable::Loop(own()))),
             (&[(10, "a.example"), (20, "a.example."), (20, "A.EXAMPLE")], Ok(&["a.example"])),
         ];
-        for (found, expected) in rows {
+        for (exchangers, expected) in rows {
             let expected =
                 expected.clone().map(|hosts| hosts.iter().map(|host| (*host).to_owned()).collect::<Vec<_>>());
-            assert_eq!(ordered(found, 1), expected, "{found:?}");
+            assert_eq!(ordered(exchangers, 1), expected, "{exchangers:?}");
         }
     }
 
@@ -499,7 +499,7 @@ mod tests {
     fn what_may_go_better_later_is_told_from_what_may_not() {
         assert!(Unroutable::lookup_failed("d", "w").is_transient());
         let name = || "d".to_owned();
-        for why in [
+        for error in [
             Unroutable::NoSuchDomain(name()),
             Unroutable::TakesNoMail(name()),
             Unroutable::NoAddress(name()),
@@ -507,8 +507,8 @@ mod tests {
             Unroutable::BadLiteral(name()),
             Unroutable::Public("8.8.8.8".parse().unwrap()),
         ] {
-            let (code, enhanced) = why.codes();
-            assert!(!why.is_transient() && (500..600).contains(&code) && enhanced.starts_with("5."), "{why}");
+            let (code, enhanced) = error.codes();
+            assert!(!error.is_transient() && (500..600).contains(&code) && enhanced.starts_with("5."), "{error}");
         }
     }
 
@@ -550,16 +550,16 @@ mod tests {
     fn answer(question: &[u8]) -> Option<Vec<u8>> {
         let requests = Message::from_vec(question).ok()?;
         let query = requests.queries.first()?.clone();
-        let mut said = requests.clone();
-        said.metadata.message_type = MessageType::Response;
-        said.metadata.recursion_available = true;
+        let mut response = requests.clone();
+        response.metadata.message_type = MessageType::Response;
+        response.metadata.recursion_available = true;
         let name = query.name().to_utf8().to_lowercase();
         let (code, data) = zone(&name, query.query_type());
-        said.metadata.response_code = code;
+        response.metadata.response_code = code;
         for data in data {
-            said.add_answer(Record::from_rdata(query.name().clone(), 300, data));
+            response.add_answer(Record::from_rdata(query.name().clone(), 300, data));
         }
-        said.to_vec().ok()
+        response.to_vec().ok()
     }
 
     fn zone(name: &str, kind: RecordType) -> (ResponseCode, Vec<RData>) {

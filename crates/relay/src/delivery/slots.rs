@@ -57,8 +57,8 @@ impl WaitingSlots {
     pub(crate) fn add(&self, destination: DestinationId, waiter: &mut SlotWaiter, waker: &Waker) {
         *waiter = SlotWaiter::default();
         waiter.0.set(WaiterState::Waiting);
-        let mut waiting = self.0.borrow_mut();
-        let list = waiting.entry(destination).or_default();
+        let mut lists = self.0.borrow_mut();
+        let list = lists.entry(destination).or_default();
         // Drop stale entries. A connection that closed by itself is never woken, so its entry would
         // stay forever.
         while list.front().is_some_and(|(waiter, _)| waiter.0.get() != WaiterState::Waiting) {
@@ -68,8 +68,8 @@ impl WaitingSlots {
     }
 
     pub(crate) fn wake(&self, destination: DestinationId, reason: WakeReason) {
-        let mut waiting = self.0.borrow_mut();
-        let Some(list) = waiting.get_mut(&destination) else { return };
+        let mut lists = self.0.borrow_mut();
+        let Some(list) = lists.get_mut(&destination) else { return };
         while let Some((waiter, waker)) = list.pop_front() {
             if waiter.0.get() == WaiterState::Waiting {
                 waiter.0.set(reason.state());
@@ -80,8 +80,8 @@ impl WaitingSlots {
     }
 
     pub(crate) fn close_all(&self) {
-        let mut waiting = self.0.borrow_mut();
-        for (waiter, waker) in waiting.drain().flat_map(|(_, list)| list) {
+        let mut lists = self.0.borrow_mut();
+        for (waiter, waker) in lists.drain().flat_map(|(_, list)| list) {
             if waiter.0.get() == WaiterState::Waiting {
                 waiter.0.set(WaiterState::Closing);
                 waker.wake();

@@ -22,19 +22,19 @@ const FIRST_TRIAL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Delivers to the first server of the next hop that accepts mail.
 pub(crate) async fn deliver(worker: &Rc<RelayWorker>, slot: SlotGuard, smtp: &Smtp) {
-    let begun = clock::now();
+    let start = clock::now();
     let is_first = slot.is_first_trial();
     let lookup = worker.resources.resolver.resolve(&smtp.target, worker.next_seed());
-    let found = if is_first {
-        let found = Timer::default().timeout_at(begun + FIRST_LOOKUP_TIMEOUT, Box::pin(lookup)).await;
-        let why = || format!("no answer within {} s", FIRST_LOOKUP_TIMEOUT.as_secs());
-        found.unwrap_or_else(|| Err(Unroutable::lookup_failed(&smtp.target.to_string(), &why())))
+    let outcome = if is_first {
+        let outcome = Timer::default().timeout_at(start + FIRST_LOOKUP_TIMEOUT, Box::pin(lookup)).await;
+        let reason = || format!("no answer within {} s", FIRST_LOOKUP_TIMEOUT.as_secs());
+        outcome.unwrap_or_else(|| Err(Unroutable::lookup_failed(&smtp.target.to_string(), &reason())))
     } else {
         lookup.await
     };
-    let servers = match found {
+    let servers = match outcome {
         Ok(servers) => servers,
-        Err(why) => return handle_unroutable(worker, slot, &why),
+        Err(error) => return handle_unroutable(worker, slot, &error),
     };
     let mut delivery = SmtpDelivery::new(worker, slot, "".into());
     let mut result = None;
@@ -50,7 +50,7 @@ pub(crate) async fn deliver(worker: &Rc<RelayWorker>, slot: SlotGuard, smtp: &Sm
             }
             other => result = Some(other),
         }
-        let is_late = is_first && clock::now() > begun + FIRST_TRIAL_TIMEOUT;
+        let is_late = is_first && clock::now() > start + FIRST_TRIAL_TIMEOUT;
         if is_late
             || matches!(result, Some(ConnectionResult::Finished | ConnectionResult::Refused(_)))
             || delivery.is_reached()
@@ -64,10 +64,10 @@ pub(crate) async fn deliver(worker: &Rc<RelayWorker>, slot: SlotGuard, smtp: &Sm
 
 /// Handles a next hop without servers. After a permanent error, the waiting messages fail. After a
 /// temporary error, they are tried again later.
-fn handle_unroutable(worker: &Rc<RelayWorker>, slot: SlotGuard, why: &Unroutable) {
-    let (code, enhanced) = why.codes();
-    let refusal = DeliveryRefusal::new(code, EnhancedStatusCode::parse(enhanced.as_bytes()), &why.to_string(), "");
-    if why.is_transient() {
+fn handle_unroutable(worker: &Rc<RelayWorker>, slot: SlotGuard, error: &Unroutable) {
+    let (code, enhanced) = error.codes();
+    let refusal = DeliveryRefusal::new(code, EnhancedStatusCode::parse(enhanced.as_bytes()), &error.to_string(), "");
+    if error.is_transient() {
         return worker.connection_closed(slot, DisconnectReason::Unreachable(refusal));
     }
     fail_all(worker, slot, &refusal);
@@ -81,7 +81,7 @@ async fn try_server(delivery: &mut SmtpDelivery, smtp: &Smtp, server: &MailServe
     let security = destinations.borrow_mut().security(destination, &server.name, &resources.ca_files);
     let security = match security {
         Ok(security) => security,
-        Err(why) => return ConnectionResult::Unreachable(DeliveryRefusal::new(0, None, &why, "")),
+        Err(reason) => return ConnectionResult::Unreachable(DeliveryRefusal::new(0, None, &reason, "")),
     };
     let may_stream = destinations.borrow().may_stream(destination, clock::now());
     let options = client::Options {

@@ -80,16 +80,16 @@ fn describe_next_step(action: DsnAction) -> Cow<'static, str> {
 /// Writes a recipient, the server's reply, and the meaning of the reply.
 fn write_recipient(recipient: &DsnRecipient<'_>, out: &mut String) {
     let address = text::sanitize(recipient.address, Charset::Utf8);
-    let written = original_address(recipient).map(|original| format!(" (you wrote to {original})"));
-    text::fold(&format!("<{address}>{}", written.unwrap_or_default()), "  ", "    ", out);
-    let said = text::sanitize(recipient.text, Charset::Utf8);
+    let note = original_address(recipient).map(|original| format!(" (you wrote to {original})"));
+    text::fold(&format!("<{address}>{}", note.unwrap_or_default()), "  ", "    ", out);
+    let text = text::sanitize(recipient.text, Charset::Utf8);
     match (recipient.remote_mta, recipient.code) {
         (Some(remote), Some(code)) => {
-            text::fold(&format!("{} said: {code} {said}", text::sanitize_token(remote)), "    ", "    ", out);
+            text::fold(&format!("{} said: {code} {text}", text::sanitize_token(remote)), "    ", "    ", out);
         }
-        (None, Some(code)) => text::fold(&format!("The next system said: {code} {said}"), "    ", "    ", out),
-        _ if said.is_empty() => {}
-        _ => text::fold(&said, "    ", "    ", out),
+        (None, Some(code)) => text::fold(&format!("The next system said: {code} {text}"), "    ", "    ", out),
+        _ if text.is_empty() => {}
+        _ => text::fold(&text, "    ", "    ", out),
     }
     let advice = if recipient.action <= DsnAction::Relayed { advice(status::status(recipient)) } else { None };
     if let Some(advice) = advice {

@@ -304,8 +304,8 @@ fn the_message_comes_back_whole_or_its_header() {
     ];
     for (facts, recipient, limit, kind, body) in rows {
         let dsn = compose(&facts, &[recipient], limit, at(90)).unwrap();
-        let (found, octets) = parts(&dsn).pop().unwrap();
-        assert_eq!((found.as_str(), String::from_utf8_lossy(&octets)), (kind, String::from_utf8_lossy(body)));
+        let (part_kind, octets) = parts(&dsn).pop().unwrap();
+        assert_eq!((part_kind.as_str(), String::from_utf8_lossy(&octets)), (kind, String::from_utf8_lossy(body)));
         let says = explanation(&dsn).replace("\r\n", " ").contains("and the header of your message.");
         assert_eq!(says, kind == headers);
     }

@@ -37,8 +37,8 @@ pub(crate) struct Dsn {
 /// Returns true if the recipient's NOTIFY asks for a DSN about this action (RFC 3461 §4.1, §5.2).
 /// Without NOTIFY, failures and delays are reported.
 pub(crate) fn is_due(addressee: &[u8], notify: Option<Notify>, action: DsnAction) -> bool {
-    let asked = action.notify_value();
-    !addressee.is_empty() && notify.map_or(asked != Notify::SUCCESS, |notify| notify.wants(asked))
+    let condition = action.notify_value();
+    !addressee.is_empty() && notify.map_or(condition != Notify::SUCCESS, |notify| notify.wants(condition))
 }
 
 /// Composes the DSN about these recipients, if a DSN is due for any of them. A message of more than

@@ -113,14 +113,14 @@ fn sound_header(message: &[u8]) -> Vec<u8> {
     header
 }
 
-/// Returns the number of bytes of a line to keep: at most `most`, without cutting a UTF-8
+/// Returns the number of bytes of a line to keep: at most `limit`, without cutting a UTF-8
 /// character.
-fn character_boundary(line: &[u8], most: usize) -> usize {
+fn character_boundary(line: &[u8], limit: usize) -> usize {
     let is_inner = |at: usize| line.get(at).is_some_and(|octet| octet & 0xC0 == 0x80);
-    if line.len() <= most {
+    if line.len() <= limit {
         line.len()
     } else {
-        (most.saturating_sub(3)..=most).rev().find(|at| !is_inner(*at)).unwrap_or(most)
+        (limit.saturating_sub(3)..=limit).rev().find(|at| !is_inner(*at)).unwrap_or(limit)
     }
 }
 

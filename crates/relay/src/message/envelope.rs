@@ -600,9 +600,9 @@ impl<'a> EnvelopeReader<'a> {
     }
 
     fn take(&mut self, length: usize) -> Result<&'a [u8], MalformedEnvelope> {
-        let taken = self.octets[self.at..].get(..length).ok_or_else(|| self.malformed("a sudden end"))?;
+        let octets = self.octets[self.at..].get(..length).ok_or_else(|| self.malformed("a sudden end"))?;
         self.at += length;
-        Ok(taken)
+        Ok(octets)
     }
 
     fn array<const LENGTH: usize>(&mut self) -> Result<[u8; LENGTH], MalformedEnvelope> {

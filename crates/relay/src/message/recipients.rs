@@ -219,7 +219,7 @@ mod tests {
         let text = "spool.directory = 'spool'\n[local]\ndomains = ['a.example', 'bücher.example']\nusers = 'users'\n\
                     aliases = 'aliases'\nmaildir = 'mail/{domain}/{user}'\n";
         let around = ConfigEnvironment { read: &file, ..ConfigEnvironment::of_process() };
-        Config::parse(text, Path::new("relay.toml"), &around).unwrap_or_else(|why| panic!("{why}")).router
+        Config::parse(text, Path::new("relay.toml"), &around).unwrap_or_else(|error| panic!("{error}")).router
     }
 
     fn mailboxes(name: usize, domain: usize) -> Vec<String> {
@@ -272,7 +272,7 @@ mod tests {
                     ResolvedRoute::Direct(next_hop) => vec![(address.as_str().into(), next_hop)],
                     ResolvedRoute::Alias(members) => members,
                 };
-                let most = list.memory_bytes_with(&members, Some(&*original));
+                let limit = list.memory_bytes_with(&members, Some(&*original));
                 for (address, next_hop) in members {
                     let is_known = list.contains(&router, address.as_bytes(), &next_hop);
                     let before = list.len();
@@ -288,7 +288,7 @@ mod tests {
                     }
                 }
                 prop_assert!(used(&list) as u64 <= list.memory_bytes(), "{} of {}", used(&list), list.memory_bytes());
-                prop_assert!(list.memory_bytes() <= most);
+                prop_assert!(list.memory_bytes() <= limit);
             }
             prop_assert_eq!(list.len(), expected.len());
             let (recipients, groups) = list.into_parts();
@@ -301,8 +301,8 @@ mod tests {
                     "xn--kse-qla.example" => local_part.to_owned(),
                     _ => format!("{local_part} {}", usize::from(domain != "a.example")),
                 };
-                let found = expected.iter().find(|(expected, ..)| *expected == mailbox);
-                let (_, original_bytes, notifies) = found.expect("it was named");
+                let entry = expected.iter().find(|(expected, ..)| *expected == mailbox);
+                let (_, original_bytes, notifies) = entry.expect("it was named");
                 prop_assert_eq!(recipient.original.as_ref().unwrap().address.len(), *original_bytes, "the first one's");
                 for event in [Notify::SUCCESS, Notify::FAILURE] {
                     let is_wanted = notifies.iter().any(|notify| is_notified(*notify, event));

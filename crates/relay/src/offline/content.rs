@@ -60,12 +60,12 @@ impl SpooledMessage {
         recipients.filter(|(_, progress)| is_undelivered(progress)).map(|(recipient, _)| recipient.address.as_slice())
     }
 
-    pub(super) fn left_out(&self, why: &str) -> LeftOut {
+    pub(super) fn left_out(&self, reason: &str) -> LeftOut {
         LeftOut {
             id: Some(self.message.id.to_string()),
             sender: Some(lossy(&self.envelope.sender)),
             recipients: self.undelivered().map(lossy).collect(),
-            why: why.to_owned(),
+            why: reason.to_owned(),
         }
     }
 }

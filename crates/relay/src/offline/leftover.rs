@@ -20,16 +20,16 @@ pub fn units(directory: &Path, run: RunId) -> Result<Ledger> {
         Spool::open(Arc::new(disk), mailrun_spool::Options::default()).map_err(|error| cannot(&error))?;
     let mut units = Ledger::default();
     let mut reader = TraceReader::default();
-    for left in backlog {
-        let left = left.map_err(|error| cannot(&error))?;
-        reader.receive(&spool.read(left.id).map_err(|error| cannot(&error))?);
+    for message in backlog {
+        let message = message.map_err(|error| cannot(&error))?;
+        reader.receive(&spool.read(message.id).map_err(|error| cannot(&error))?);
         let (TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace))) =
             reader.finish()
         else {
             continue;
         };
         if trace.run == run {
-            let open = open_recipients(&left)?;
+            let open = open_recipients(&message)?;
             open.into_iter().for_each(|recipient| _ = units.mark(trace.sequence, trace.numbering.number(recipient)));
         }
     }
@@ -38,11 +38,11 @@ pub fn units(directory: &Path, run: RunId) -> Result<Ledger> {
 }
 
 /// Returns the recipients of a message whose fate is still open.
-fn open_recipients(left: &RecoveredMessage) -> Result<Vec<RecipientId>> {
-    let unreadable = |error: &dyn std::fmt::Display| anyhow!("message {} cannot be read: {error}", left.id);
-    let envelope = MessageEnvelope::decode(&left.envelope).map_err(|error| unreadable(&error))?;
+fn open_recipients(message: &RecoveredMessage) -> Result<Vec<RecipientId>> {
+    let unreadable = |error: &dyn std::fmt::Display| anyhow!("message {} cannot be read: {error}", message.id);
+    let envelope = MessageEnvelope::decode(&message.envelope).map_err(|error| unreadable(&error))?;
     let mut progress = MessageProgress::new(envelope.recipients.len());
-    for note in &left.notes {
+    for note in &message.notes {
         progress.apply_note(note).map_err(|error| unreadable(&error))?;
     }
     let progress = envelope.recipients.iter().zip(&progress.recipients);

@@ -37,7 +37,7 @@ impl OfflineSpool {
     /// Fails if a relay has the spool open, if a later version has written it, or if it cannot be
     /// read.
     pub fn open(directory: &Path) -> Result<Self> {
-        let cannot = |why: &str| anyhow!("cannot read the spool {}: {why}", directory.display());
+        let cannot = |reason: &str| anyhow!("cannot read the spool {}: {reason}", directory.display());
         if !directory.is_dir() {
             return Err(cannot("no such directory"));
         }

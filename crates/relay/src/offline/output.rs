@@ -44,8 +44,8 @@ impl OutputDirectory {
 
     /// Returns the error for a failed write, with the path and what the operator must do before
     /// another attempt.
-    pub(super) fn error(&self, why: impl Display) -> anyhow::Error {
-        anyhow!("{}: {why}; remove {}, which is incomplete", self.target.display(), self.partial.display())
+    pub(super) fn error(&self, reason: impl Display) -> anyhow::Error {
+        anyhow!("{}: {reason}; remove {}, which is incomplete", self.target.display(), self.partial.display())
     }
 
     /// Returns the temporary path, to which the caller writes.
@@ -61,8 +61,8 @@ impl OutputDirectory {
         let Self { target: place, partial: draft } = self;
         File::open(&draft)?.sync_all()?;
         renameat_with(CWD, &draft, CWD, &place, RenameFlags::NOREPLACE).map_err(|error| {
-            let why = reason(&error.into());
-            anyhow!("cannot move {} to {}: {why}", draft.display(), place.display())
+            let cause = reason(&error.into());
+            anyhow!("cannot move {} to {}: {cause}", draft.display(), place.display())
         })?;
         let parent = place.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(parent)?.sync_all()?;

@@ -63,8 +63,8 @@ fn taken(queue: &mut MailQueue<TestMessage>, slot: &mut ConnectionSlot, now: Dur
     }
 }
 
-fn is_waiting(taken: &NextRequest<TestMessage>) -> bool {
-    matches!(taken, NextRequest::Wait)
+fn is_waiting(request: &NextRequest<TestMessage>) -> bool {
+    matches!(request, NextRequest::Wait)
 }
 
 fn ticked(queue: &mut MailQueue<TestMessage>, now: Duration) -> Vec<Actions> {
@@ -519,8 +519,8 @@ fn connections_do_not_flap() {
                     slots.push((slot, false));
                 }
                 Some(ConnectionAction::Wake(_)) => {
-                    let found = slots.iter_mut().find(|(_, waits)| *waits);
-                    found.expect("somebody waits").1 = false;
+                    let waiter = slots.iter_mut().find(|(_, waits)| *waits);
+                    waiter.expect("somebody waits").1 = false;
                 }
                 Some(ConnectionAction::Close(_)) => panic!("nobody is in the way"),
                 None if slots.iter().all(|(_, waits)| *waits) => break,
@@ -790,11 +790,11 @@ fn an_empty_queue_is_small_again() {
     assert!(queue.messages.capacity() <= 2 * SPARE_MESSAGES);
 }
 
-fn deliver(queue: &mut MailQueue<TestMessage>, most: u64) -> u64 {
+fn deliver(queue: &mut MailQueue<TestMessage>, limit: u64) -> u64 {
     let mut sent = 0;
     let mut ids = Vec::new();
     let mut slots = Vec::new();
-    while sent < most {
+    while sent < limit {
         while let Some(call) = queue.next_connection_action(START) {
             slots.extend(if let ConnectionAction::Open(slot) = call { Some(slot) } else { None });
         }

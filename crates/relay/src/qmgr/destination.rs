@@ -116,10 +116,10 @@ impl DestinationQueue {
     pub(super) fn wants_connection(&self, limit: u32, now_ms: u64) -> bool {
         let limit = self.concurrency_limit.unwrap_or(limit);
         let is_possible = !self.ready.is_empty() && self.idle == 0 && self.backoff_until_ms <= now_ms;
-        let most = if self.failures > 0 { 1 } else { limit };
+        let max_serving = if self.failures > 0 { 1 } else { limit };
         let serving = self.connections - self.quitting;
         // The curve is checked last, because it is the only expensive condition.
-        is_possible && self.connections < limit && serving < most && serving < self.wanted_connections(limit)
+        is_possible && self.connections < limit && serving < max_serving && serving < self.wanted_connections(limit)
     }
 
     /// Shares the text of a refusal with the previous entry, if that entry got the same refusal.

@@ -357,9 +357,9 @@ impl<M: Clone> MailQueue<M> {
     }
 
     /// Sets a destination's own connection limit (at least one), which replaces the general limit.
-    pub(crate) fn set_concurrency_limit(&mut self, key: DestinationId, most: u32) {
+    pub(crate) fn set_concurrency_limit(&mut self, key: DestinationId, limit: u32) {
         self.add_destination(key);
-        self.destination(key).concurrency_limit = Some(most.max(1));
+        self.destination(key).concurrency_limit = Some(limit.max(1));
     }
 
     /// Sets the origin of a destination. A destination without an origin is restricted only by its

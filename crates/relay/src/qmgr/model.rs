@@ -137,7 +137,7 @@ impl QueueModel {
             ModelStep::Answer(which, how) => self.answer(which, how),
             ModelStep::Close(which, dead) => self.close(which, dead),
             ModelStep::Quit(which) => self.quit(which),
-            ModelStep::Read(most) => self.read(usize::from(most % 4)),
+            ModelStep::Read(count) => self.read(usize::from(count % 4)),
             ModelStep::Advance(ms) => self.advance(Duration::from_millis(u64::from(ms))),
             ModelStep::Command(command, which) => self.command(command, which),
             ModelStep::StoreDsn(which) => self.store_dsn(which),
@@ -323,12 +323,12 @@ impl QueueModel {
         self.queue.closed(live.slot, reason, self.now);
     }
 
-    fn read(&mut self, most: usize) {
+    fn read(&mut self, limit: usize) {
         let mut ids = Vec::new();
         self.queue.messages_to_read(&mut ids);
         assert!(ids.is_sorted(), "in the order of the log");
         self.reads.extend(ids.iter().map(|id| id.0));
-        for _ in 0..most {
+        for _ in 0..limit {
             let Some(id) = self.reads.pop_first() else { break };
             self.queue.loaded(MessageId(id), &Arc::new(id));
         }
@@ -436,7 +436,7 @@ impl QueueModel {
     fn check_invariants(&self) {
         let queue = &self.queue;
         let mut counts = vec![[0_u32; STATE_COUNT]; DESTINATIONS as usize];
-        let mut asked = vec![0; DESTINATIONS as usize];
+        let mut loading = vec![0; DESTINATIONS as usize];
         let mut bytes = vec![0; DESTINATIONS as usize];
         let mut live = 0;
         for at in (0..queue.entries.slot_count()).filter(|at| queue.entries.is_live(*at)) {
@@ -444,7 +444,7 @@ impl QueueModel {
             let destination = entry.destination.0 as usize;
             live += 1;
             counts[destination][entry.state as usize] += 1;
-            asked[destination] += u32::from(entry.flags.loading);
+            loading[destination] += u32::from(entry.flags.loading);
             bytes[destination] += if entry.flags.in_budget { u64::from(entry.message_bytes) } else { 0 };
             assert!(entry.message.is_none() || entry.flags.in_budget, "what is in memory is counted");
             assert!(entry.message.is_none() || entry.state == EntryState::Ready, "only who is ready keeps a message");
@@ -453,7 +453,7 @@ impl QueueModel {
         for (key, destination) in queue.destinations.iter().enumerate() {
             assert_eq!(
                 (destination.counts, destination.loading, destination.message_bytes),
-                (counts[key], asked[key], bytes[key]),
+                (counts[key], loading[key], bytes[key]),
                 "destination {key}"
             );
             let mine = || self.connections.iter().filter(|live| live.slot.destination.0 as usize == key);
@@ -471,8 +471,8 @@ impl QueueModel {
         assert_eq!(queue.memory.used_bytes, bytes.iter().sum::<u64>());
         // One message per destination may be read beyond the budget, and one more per connection
         // may be in flight.
-        let most = MEMORY_LIMIT + u64::from(MAX_MESSAGE_BYTES) * u64::from(DESTINATIONS + 2 * CONCURRENCY_LIMIT);
-        assert!(queue.memory.used_bytes <= most, "{} bytes in memory", queue.memory.used_bytes);
+        let limit = MEMORY_LIMIT + u64::from(MAX_MESSAGE_BYTES) * u64::from(DESTINATIONS + 2 * CONCURRENCY_LIMIT);
+        assert!(queue.memory.used_bytes <= limit, "{} bytes in memory", queue.memory.used_bytes);
     }
 
     /// Delivers everything to destinations that accept all messages, and checks that none is

@@ -142,8 +142,8 @@ impl<M: Clone> MailQueue<M> {
         self.count_failed_session(at);
         if times >= MAX_UNSENT_TRIES || !is_to_stay {
             self.entries[at].unsent_tries = 0;
-            let why = DeliveryRefusal::new(0, None, "sessions end before the message is sent", "");
-            let statuses = vec![RecipientStatus::Deferred(why); self.entries[at].recipients.len()];
+            let refusal = DeliveryRefusal::new(0, None, "sessions end before the message is sent", "");
+            let statuses = vec![RecipientStatus::Deferred(refusal); self.entries[at].recipients.len()];
             return self.apply_statuses(at, statuses, NextTry::Scheduled, now_ms);
         }
         self.leave_state(at);

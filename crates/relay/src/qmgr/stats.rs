@@ -89,11 +89,11 @@ impl<M: Clone> MailQueue<M> {
         })
     }
 
-    /// Visits at most `most` places, beginning with `from`. In this way, a list of a million
+    /// Visits at most `limit` places, beginning with `from`. In this way, a list of a million
     /// entries is shown in many short turns, without a lock. Entries that come or go meanwhile may
     /// be missing or appear twice.
-    pub(crate) fn page(&self, from: u32, most: u32, now: Duration) -> EntryPage {
-        let end = from.saturating_add(most.max(1)).min(self.entries.slot_count());
+    pub(crate) fn page(&self, from: u32, limit: u32, now: Duration) -> EntryPage {
+        let end = from.saturating_add(limit.max(1)).min(self.entries.slot_count());
         let live = (from..end).filter(|at| self.entries.is_live(*at));
         let next = (end < self.entries.slot_count()).then_some(end);
         EntryPage { entries: live.map(|at| self.listed(at, millis(now))).collect(), next }

@@ -51,9 +51,9 @@ pub(crate) async fn requeue(worker: Rc<RelayWorker>) {
         if share.is_empty() {
             return redirect_all(&worker, redirects).await;
         }
-        for left in share {
-            match left {
-                Ok(left) => requeue_catching_panic(&worker, &left, &mut redirects),
+        for message in share {
+            match message {
+                Ok(message) => requeue_catching_panic(&worker, &message, &mut redirects),
                 Err(error) => tracing::error!(target: LOG_TARGET, %error, "a message of an earlier run cannot be read"),
             }
         }

@@ -88,9 +88,9 @@ impl Aliases {
                 message: format!("it is longer than {MAX_FILE_BYTES} bytes"),
             }]);
         }
-        let mut reading = AliasParser::default();
-        text.lines().enumerate().for_each(|(number, line)| reading.parse_line(number + 1, line));
-        reading.finish(surroundings)
+        let mut parser = AliasParser::default();
+        text.lines().enumerate().for_each(|(number, line)| parser.parse_line(number + 1, line));
+        parser.finish(surroundings)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -106,22 +106,22 @@ impl Aliases {
         }
         let first = find(&self.keys, &name, domain)?;
         let mut seen = HashSet::new();
-        let mut meant = Vec::new();
+        let mut targets = Vec::new();
         let mut open = vec![(first, domain)];
         while let Some((number, domain)) = open.pop() {
             for target in self.targets[number].iter() {
                 match target {
                     UnresolvedTarget::Alias(next, other) => open.push((*next, other.as_ref().unwrap_or(domain))),
                     target => {
-                        let found = target.resolve(domain);
-                        if seen.insert(found.clone()) {
-                            meant.push(found);
+                        let address = target.resolve(domain);
+                        if seen.insert(address.clone()) {
+                            targets.push(address);
                         }
                     }
                 }
             }
         }
-        Some(meant)
+        Some(targets)
     }
 }
 
@@ -232,15 +232,15 @@ impl<'a> AliasParser<'a> {
             Some((local_part, Some(domain))) => qualified_key(&normalize_local_part(local_part), &Domain::new(domain)),
             Some((local_part, None)) => normalize_local_part(local_part).into_owned(),
             None => {
-                let what =
+                let message =
                     format!("{:?} is not a valid name; use something like sales, or sales@example.com", name.text);
-                return self.errors.push(name.error(what));
+                return self.errors.push(name.error(message));
             }
         };
         if let Some(earlier) = self.keys.get(key.as_str()) {
             let line = self.entries[*earlier].name.line;
-            let what = format!("the alias {} is already defined in line {line}; put all targets there", name.text);
-            return self.errors.push(name.error(what));
+            let message = format!("the alias {} is already defined in line {line}; put all targets there", name.text);
+            return self.errors.push(name.error(message));
         }
         if self.entries.len() >= MAX_ALIASES {
             return self.errors.push(name.error(format!("at most {MAX_ALIASES} aliases are possible")));
@@ -257,7 +257,7 @@ impl<'a> AliasParser<'a> {
                 break;
             }
             match self.resolve_targets(number, entry, surroundings) {
-                Ok(found) => targets.push(found),
+                Ok(target) => targets.push(target),
                 Err(mistake) => mistakes.push(mistake),
             }
         }
@@ -275,8 +275,8 @@ impl<'a> AliasParser<'a> {
         around: &AliasContext<'_>,
     ) -> Result<Box<[UnresolvedTarget]>, AliasError> {
         if entry.targets.is_empty() {
-            let what = format!("{} has no target; add one, or a dot to discard its mail", entry.name.text);
-            return Err(entry.name.error(what));
+            let message = format!("{} has no target; add one, or a dot to discard its mail", entry.name.text);
+            return Err(entry.name.error(message));
         }
         if entry.targets.len() > MAX_EXPANSION {
             return Err(entry.name.error(format!("{} has more than {MAX_EXPANSION} targets", entry.name.text)));
@@ -301,11 +301,11 @@ impl<'a> AliasParser<'a> {
             return Ok(UnresolvedTarget::Remote(word.text.into()));
         }
         let name = normalize_local_part(local_part);
-        let found = match &domain {
+        let alias = match &domain {
             Some(domain) => find(&self.keys, &name, domain),
             None => self.keys.get(name.as_ref()).copied(),
         };
-        match found.filter(|number| *number != own) {
+        match alias.filter(|number| *number != own) {
             Some(number) => Ok(UnresolvedTarget::Alias(number, domain)),
             None if (around.is_user)(&name) => Ok(UnresolvedTarget::Mailbox(local_part.into(), domain)),
             None => Err(word.error(format!("{} is neither an alias nor a mailbox of this relay", word.text))),
@@ -328,13 +328,13 @@ fn find_unquoted(line: &str, wanted: char) -> impl Iterator<Item = usize> {
     let mut escaped = false;
     let mut bracketed = false;
     line.char_indices().filter_map(move |(at, character)| {
-        let found = character == wanted && !quoted && !bracketed;
+        let matches = character == wanted && !quoted && !bracketed;
         if !quoted {
             bracketed = (bracketed || character == '[') && character != ']';
         }
         quoted ^= character == '"' && !escaped;
         escaped = quoted && character == '\\' && !escaped;
-        found.then_some(at)
+        matches.then_some(at)
     })
 }
 
@@ -436,16 +436,16 @@ impl ExpansionCheck {
         Some(match self.error? {
             ExpansionError::Loop(circle) => {
                 let first = circle.first()?;
-                let shown: Vec<&str> = circle.iter().take(10).chain([first]).map(name).collect();
-                entries[*first].name.error(format!("aliases form a loop: {}", shown.join(" → ")))
+                let names: Vec<&str> = circle.iter().take(10).chain([first]).map(name).collect();
+                entries[*first].name.error(format!("aliases form a loop: {}", names.join(" → ")))
             }
             ExpansionError::TooMany(number) => {
-                let what = format!("{} expands to more than {MAX_EXPANSION} recipients", name(&number));
-                entries[number].name.error(what)
+                let message = format!("{} expands to more than {MAX_EXPANSION} recipients", name(&number));
+                entries[number].name.error(message)
             }
             ExpansionError::TooDeep(number) => {
-                let what = format!("{} goes through a chain of more than {MAX_DEPTH} aliases", name(&number));
-                entries[number].name.error(what)
+                let message = format!("{} goes through a chain of more than {MAX_DEPTH} aliases", name(&number));
+                entries[number].name.error(message)
             }
         })
     }
@@ -541,15 +541,15 @@ mod tests {
             ("x: a\na: b@b.example\nb: a@a.example", "2:1: aliases form a loop: a → b → a"),
         ];
         for (text, expected) in rows {
-            let said = parse(text).expect_err(text)[0].to_string();
-            assert!(said.starts_with(expected), "{text:?}: {said}");
+            let mistake = parse(text).expect_err(text)[0].to_string();
+            assert!(mistake.starts_with(expected), "{text:?}: {mistake}");
         }
     }
 
     #[test]
     fn several_mistakes_are_told_at_once_but_not_a_thousand() {
-        let said = parse("a: eve\nb\nc: |x\n").unwrap_err();
-        let lines: Vec<_> = said.iter().map(|mistake| mistake.line).collect();
+        let mistakes = parse("a: eve\nb\nc: |x\n").unwrap_err();
+        let lines: Vec<_> = mistakes.iter().map(|mistake| mistake.line).collect();
         assert_eq!(lines, [2, 1, 3]);
         let many: String = (0..1000).map(|number| format!("a{number}: nonsense\n")).collect();
         assert_eq!(parse(&many).unwrap_err().len(), MAX_ERRORS);
@@ -566,13 +566,13 @@ mod tests {
     #[test]
     fn what_grows_or_goes_too_deep_is_refused_without_going_there() {
         let doubling: String = (0..60).map(|n| format!("a{n}: a{}@a.example, a{0}@b.example\n", n + 1)).collect();
-        let said = parse(&(doubling + "a60: ann\n")).unwrap_err();
-        assert!(said[0].message.contains("more than 1000 recipients"), "{said:?}");
+        let mistakes = parse(&(doubling + "a60: ann\n")).unwrap_err();
+        assert!(mistakes[0].message.contains("more than 1000 recipients"), "{mistakes:?}");
         let chain: String = (0..20_000).map(|n| format!("a{n}: a{}\n", n + 1)).collect();
-        let said = parse(&(chain.clone() + "a20000: ann\n")).unwrap_err();
-        assert!(said[0].message.contains("a chain of more than 50 aliases"), "{said:?}");
-        let said = parse(&(chain + "a20000: a0\n")).unwrap_err();
-        assert!(said[0].message.contains("form a loop"), "{said:?}");
+        let mistakes = parse(&(chain.clone() + "a20000: ann\n")).unwrap_err();
+        assert!(mistakes[0].message.contains("a chain of more than 50 aliases"), "{mistakes:?}");
+        let mistakes = parse(&(chain + "a20000: a0\n")).unwrap_err();
+        assert!(mistakes[0].message.contains("form a loop"), "{mistakes:?}");
         let wide = (0..1001).map(|n| format!("u{n}@else.example")).collect::<Vec<_>>().join(", ");
         assert!(parse(&format!("a: {wide}\n")).unwrap_err()[0].message.contains("more than 1000 targets"));
     }

@@ -99,14 +99,14 @@ impl SenderPattern {
     /// # Errors
     /// Fails if the text has none of these forms.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let wrong =
+        let error =
             || format!("{text:?} is not a valid sender; use something like ann@example.com, @example.com or <>");
         if text == "<>" {
             return Ok(Self("".into()));
         }
         let whole = if text.starts_with('@') { format!("x{text}") } else { text.to_owned() };
-        let path = Path::mailbox(whole.as_bytes()).map_err(|_| wrong())?;
-        let domain = Domain::new(path.domain().ok_or_else(wrong)?);
+        let path = Path::mailbox(whole.as_bytes()).map_err(|_| error())?;
+        let domain = Domain::new(path.domain().ok_or_else(error)?);
         let local_part = text.rsplit_once('@').map_or("", |(local_part, _)| local_part).to_lowercase();
         Ok(Self(format!("{local_part}@{domain}").into()))
     }
@@ -225,8 +225,8 @@ impl RouteIndex {
         let local_part = String::from_utf8_lossy(sender.local_part()).to_lowercase();
         let of_domain = sender.domain().map(|domain| format!("@{}", Domain::new(domain))).unwrap_or_default();
         let keys = [local_part + &of_domain, of_domain];
-        let found = keys.iter().filter_map(|key| first_route_for(self.senders.get(&**key)?, domain, fit));
-        found.chain(first).min()
+        let positions = keys.iter().filter_map(|key| first_route_for(self.senders.get(&**key)?, domain, fit));
+        positions.chain(first).min()
     }
 }
 
@@ -620,9 +620,9 @@ mod tests {
             }
             // Not even with the boss's address, because any client can use it as its sender.
             for sender in ["", "s@x.example", "boss@a.example", "ann@a.example"] {
-                let told =
+                let hop =
                     routed_to(&router, Access::Untrusted, sender, recipient).replace("smtp:bounces:25", "smtp:else:25");
-                assert_eq!(told.replace("smtp:vip:25", "smtp:else:25"), expected, "{sender} to {recipient}");
+                assert_eq!(hop.replace("smtp:vip:25", "smtp:else:25"), expected, "{sender} to {recipient}");
             }
         }
     }

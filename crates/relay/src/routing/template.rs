@@ -99,8 +99,8 @@ mod tests {
     #[test]
     fn what_is_no_template_is_refused() {
         for (text, named) in [("", "not a valid path"), ("/{user", "without its"), ("/{name}", "{name} is unknown")] {
-            let why = MaildirTemplate::parse(text).unwrap_err();
-            assert!(why.contains(named), "{why}");
+            let error = MaildirTemplate::parse(text).unwrap_err();
+            assert!(error.contains(named), "{error}");
         }
     }
 

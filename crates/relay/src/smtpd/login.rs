@@ -49,11 +49,11 @@ struct LoginAttempt {
 impl SessionLogins {
     /// Creates the logins of a client. `client` is `None` for a Unix-domain socket.
     pub(crate) fn new(context: &Arc<RelayContext>, config: &Arc<Config>, client: Option<std::net::IpAddr>) -> Self {
-        let counted = client.filter(|address| !config.login_exempt.contain(*address));
+        let counted_client = client.filter(|address| !config.login_exempt.contain(*address));
         Self {
             context: Arc::clone(context),
             config: Arc::clone(config),
-            client: counted.map(ClientKey::of),
+            client: counted_client.map(ClientKey::of),
             attempt: None,
         }
     }

@@ -104,12 +104,12 @@ impl FailureRecord {
         }
     }
 
-    fn charge(&mut self, most: u32, now: Duration) -> Result<(), LoginRefusal> {
+    fn charge(&mut self, limit: u32, now: Duration) -> Result<(), LoginRefusal> {
         // If a reload has lowered the limit, waiting for other logins would be useless.
-        if self.is_locked(now) || self.failures >= most {
+        if self.is_locked(now) || self.failures >= limit {
             return Err(LoginRefusal::Locked);
         }
-        if self.failures + self.pending >= most {
+        if self.failures + self.pending >= limit {
             return Err(LoginRefusal::Busy);
         }
         self.pending += 1;
@@ -121,10 +121,10 @@ impl FailureRecord {
     }
 
     /// Counts a failure. Returns true if it locks the account.
-    fn fail(&mut self, most: u32, limits: &LoginLimits, now: Duration) -> bool {
+    fn fail(&mut self, limit: u32, limits: &LoginLimits, now: Duration) -> bool {
         self.give_back();
         self.failures += 1;
-        let locks = self.failures == most;
+        let locks = self.failures == limit;
         if locks {
             self.locked_until = now + limits.lock_duration;
         }
@@ -187,8 +187,8 @@ impl LoginGuard {
         let account = self.budget(who);
         let mut charged = 0;
         let mut refusal = None;
-        self.any_record(account, who, limits, now, |record, most| {
-            refusal = record.charge(most, now).err();
+        self.any_record(account, who, limits, now, |record, limit| {
+            refusal = record.charge(limit, now).err();
             charged += u32::from(refusal.is_none());
             refusal.is_some()
         });
@@ -229,8 +229,8 @@ impl LoginGuard {
         let mut lines: Vec<LoginLogLine> = self.log().note(who, method, now).into_iter().collect();
         let for_s = limits.lock_duration.as_secs();
         let mut locked = Vec::new();
-        self.any_record(account, who, limits, now, |record, most| {
-            locked.push(record.fail(most, limits, now));
+        self.any_record(account, who, limits, now, |record, limit| {
+            locked.push(record.fail(limit, limits, now));
             false
         });
         // The order is that of `any_record`: the address, if it counts, and then the user, or both
@@ -564,11 +564,11 @@ mod tests {
             let mut now = Duration::ZERO;
             let mut failed = Vec::new();
             let mut known = std::collections::HashSet::new();
-            for (pause, address, user, chance) in steps {
+            for (pause, address, user, choice) in steps {
                 now += Duration::from_secs(pause / 10);
                 let who = identity_of(address, users[usize::from(user)]);
                 let Ok(account) = guard.charge(who, &limits, now) else { continue };
-                if chance == 0 {
+                if choice == 0 {
                     guard.succeeded(who, account, &limits, now);
                     known.insert((address, user));
                 } else {

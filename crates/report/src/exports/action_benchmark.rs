@@ -45,8 +45,8 @@ fn latencies(record: &Record) -> Vec<Value> {
 
 fn row(record: &Record, figure: &str, unit: &str, value: f64, range: Option<String>) -> Value {
     let run = printable(&record.name);
-    let why = headline::why(record);
-    let verdict = format!("{} {}", Headline::of(record).name(), printable(&why));
+    let reason = headline::why(record);
+    let verdict = format!("{} {}", Headline::of(record).name(), printable(&reason));
     let extra = format!("{}\nrun {}\nmailrun {}", verdict.trim_end(), printable(&record.run_id), record.version);
     let mut row =
         json!({ "name": format!("{run}: {}", printable(figure)), "unit": unit, "value": value, "extra": extra });

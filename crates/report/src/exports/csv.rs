@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn a_strangers_cell_is_no_formula() {
-        for (said, cell) in [
+        for (text, cell) in [
             ("=cmd|' /C calc'!A0", "'=cmd|' /C calc'!A0"),
             ("+1", "'+1"),
             ("-1+1", "'-1+1"),
@@ -401,8 +401,8 @@ mod tests {
             ("a\r\nb\u{202e}", "a\\r\\nb\\u{202e}"),
             ("plain", "plain"),
         ] {
-            let shown = harmless(said);
-            assert_eq!(shown.trim_matches('"'), cell.trim_matches('"'), "{said:?}");
+            let shown = harmless(text);
+            assert_eq!(shown.trim_matches('"'), cell.trim_matches('"'), "{text:?}");
         }
         assert_eq!(CsvCell::from(-1.5).text(), "-1.5", "a figure stays one");
         assert_eq!(CsvCell::from(f64::NAN).text(), "");

@@ -46,8 +46,8 @@ pub fn annotations(record: &Record) -> String {
         Some(value) => format!("{}: it was {value} {}", row.expression, row.unit).trim_end().to_owned(),
         None => format!("{}: could not be seen", row.expression),
     });
-    let why = (!headline::is_of_threshold(record)).then(|| headline::why(record));
-    let messages = why.into_iter().chain(missed).take(MAX_ANNOTATIONS);
+    let reason = (!headline::is_of_threshold(record)).then(|| headline::why(record));
+    let messages = reason.into_iter().chain(missed).take(MAX_ANNOTATIONS);
     messages.map(|message| annotation(level, &title, &message)).collect()
 }
 

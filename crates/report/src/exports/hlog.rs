@@ -27,8 +27,8 @@ fn log(record: &Record) -> io::Result<Vec<u8>> {
 
 /// Returns the start of the run, or 1970 if that is later, because the format has no earlier times.
 fn started(record: &Record) -> SystemTime {
-    let known = record.started_at.parse::<jiff::Timestamp>().map(SystemTime::from);
-    known.map_or(SystemTime::UNIX_EPOCH, |time| time.max(SystemTime::UNIX_EPOCH))
+    let start_time = record.started_at.parse::<jiff::Timestamp>().map(SystemTime::from);
+    start_time.map_or(SystemTime::UNIX_EPOCH, |time| time.max(SystemTime::UNIX_EPOCH))
 }
 
 /// Returns the encoded distributions with their tags. If two stages have the same name, the second

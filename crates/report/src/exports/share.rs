@@ -57,9 +57,9 @@ pub(super) fn share_short(record: &Record) -> String {
 }
 
 fn outcome(record: &Record) -> String {
-    let why = without_others_texts(record, headline::why(record));
-    let why = public_sentence(&why, &record.workload.target);
-    format!("{} {why}", Headline::of(record).name()).trim_end().to_owned()
+    let reason = without_others_texts(record, headline::why(record));
+    let reason = public_sentence(&reason, &record.workload.target);
+    format!("{} {reason}", Headline::of(record).name()).trim_end().to_owned()
 }
 
 /// Removes the replies of servers and the last output of programs from a sentence, because they may
@@ -306,10 +306,10 @@ mod tests {
             "The relay died at 1.5 s: signal 9; its last message: cannot open the mailbox of private.".to_owned(),
             "No answer from gw.private.example at 1.4 s; see /var/private/log.".to_owned(),
         ];
-        for why in whys {
+        for reason in whys {
             let mut record = telling();
             record.verdict.outcome = Some(mailrun_journey::record::Outcome::Fail);
-            record.verdict.why.clone_from(&why);
+            record.verdict.why.clone_from(&reason);
             record.parties[0].died = Some(Death {
                 at_s: 1.5,
                 how: "signal 9".to_owned(),
@@ -317,8 +317,8 @@ mod tests {
                 out_of_memory: false,
             });
             for text in [share(&record), share_short(&record)] {
-                assert!(!text.contains("private"), "{why}\n{text}");
-                assert!(text.contains(&why[..12]) && text.to_lowercase().contains("left out"), "{why}\n{text}");
+                assert!(!text.contains("private"), "{reason}\n{text}");
+                assert!(text.contains(&reason[..12]) && text.to_lowercase().contains("left out"), "{reason}\n{text}");
                 assert!(text.contains("samples of errors") && text.contains("domains"), "{text}");
             }
         }

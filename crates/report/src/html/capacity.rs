@@ -46,7 +46,7 @@ pub fn capacity_page(run: &CapacityRun) -> String {
 
 fn top(run: &CapacityRun) -> String {
     let line = capacity_verdict(run);
-    let (word, why) = line.trim_end().split_once("  ").unwrap_or(("INTERRUPTED", line.trim_end()));
+    let (word, sentence) = line.trim_end().split_once("  ").unwrap_or(("INTERRUPTED", line.trim_end()));
     let headline = match word {
         "CAPACITY" => Headline::Judged(Outcome::Pass),
         "FAIL" => Headline::Judged(Outcome::Fail),
@@ -59,7 +59,7 @@ fn top(run: &CapacityRun) -> String {
          <p class=\"verdict\">{stamp} <span class=\"why\">{}</span></p><p class=\"counts\">{} · {}, {}</p>{}</header>",
         env!("CARGO_PKG_VERSION"),
         isolated(&run.directory.file_name().unwrap_or_default().to_string_lossy()),
-        isolated(why),
+        isolated(sentence),
         isolated(run.facts.first().map_or("", |(_, server)| server)),
         counted(run.trials.len() as u64, "trial"),
         escaped(&seconds(run.result.spent_s)),

@@ -56,10 +56,10 @@ fn top(page: &ComparisonPage) -> String {
     };
     let (class, stamp) = verdict::stamp(headline, word);
     let summary = page.summary();
-    let why = page.outcome.as_ref().map_or(&summary, |(_, why)| why);
+    let sentence = page.outcome.as_ref().map_or(&summary, |(_, sentence)| sentence);
     let below = if page.outcome.is_some() { summary.as_str() } else { "" };
-    let refused = page.refused.iter().map(|line| format!("Refused: {line}"));
-    let mut remarks: Vec<String> = refused.chain(page.remarks.iter().cloned()).collect();
+    let refusals = page.refused.iter().map(|line| format!("Refused: {line}"));
+    let mut remarks: Vec<String> = refusals.chain(page.remarks.iter().cloned()).collect();
     if let Some(more) = remarks.len().checked_sub(MAX_REMARKS + 1) {
         remarks.truncate(MAX_REMARKS);
         remarks.push(format!("And {} more.", more + 1));
@@ -69,7 +69,7 @@ fn top(page: &ComparisonPage) -> String {
          <p class=\"verdict\">{stamp} <span class=\"why\">{}</span></p><p class=\"counts\">{}</p>{}</header>",
         env!("CARGO_PKG_VERSION"),
         isolated(&page.title),
-        isolated(why),
+        isolated(sentence),
         escaped(below),
         verdict::remark_list(&remarks),
     )
@@ -127,9 +127,9 @@ fn runs(page: &ComparisonPage) -> Option<PagePart> {
         if page.figures[..place].iter().any(|other| other.name == figure.name) {
             continue;
         }
-        let same = page.figures.iter().filter(|other| other.name == figure.name && other.side < STYLES.len());
+        let same_figures = page.figures.iter().filter(|other| other.name == figure.name && other.side < STYLES.len());
         let mut values: Vec<(usize, &[f64])> = vec![(0, &figure.reference_values)];
-        values.extend(same.map(|figure| (figure.side, figure.values.as_slice())));
+        values.extend(same_figures.map(|figure| (figure.side, figure.values.as_slice())));
         drawn.extend(values_figure(page, &figure.name, &values));
     }
     let names = page.sides.iter().zip(&STYLES).map(|(side, style)| (side.name.as_str(), style.median.colour));
@@ -140,11 +140,11 @@ fn runs(page: &ComparisonPage) -> Option<PagePart> {
 
 fn values_figure(page: &ComparisonPage, name: &str, sides: &[(usize, &[f64])]) -> Option<String> {
     let numbers = || sides.iter().flat_map(|(_, values)| values.iter().copied()).filter(|value| value.is_finite());
-    let least = numbers().reduce(f64::min)?;
-    let most = numbers().reduce(f64::max)?;
+    let min = numbers().reduce(f64::min)?;
+    let max = numbers().reduce(f64::max)?;
     let longest = sides.iter().map(|(_, values)| values.len()).max().unwrap_or_default().max(2);
     let x = PlotScale::labelled(1.0, longest as f64, [1, longest].map(|at| (at as f64, at.to_string())).to_vec());
-    let y = PlotScale::between(least, most, plot::number_label);
+    let y = PlotScale::between(min, max, plot::number_label);
     let draw = |(side, values): &(usize, &[f64])| {
         let points = values.iter().enumerate().map(|(at, value)| ((at + 1) as f64, *value));
         plot::dots(points.filter(|(_, value)| value.is_finite()), &x, &y, STYLES[*side].median.colour)
@@ -202,9 +202,9 @@ fn rates(page: &ComparisonPage) -> Option<PagePart> {
     }
     let axis = TimeAxis::new(seconds.iter().copied(), DRAWN_POINTS);
     let times = axis.times();
-    let most = of_runs().flat_map(|run| run.rates.iter().map(|(_, rate)| *rate)).filter(|rate| rate.is_finite());
+    let rates = of_runs().flat_map(|run| run.rates.iter().map(|(_, rate)| *rate)).filter(|rate| rate.is_finite());
     let x = time_scale(times.last().copied().unwrap_or_default());
-    let y = PlotScale::linear(most.fold(0.0, f64::max), plot::number_label);
+    let y = PlotScale::linear(rates.fold(0.0, f64::max), plot::number_label);
     let mut behind = String::new();
     let mut before = String::new();
     for (side, style) in page.sides.iter().zip(&STYLES) {

@@ -68,8 +68,8 @@ impl TimeCurve {
         values.sort_by(f64::total_cmp);
         let text = |value: f64| if unit == TimeUnit::Millis { latency(value) } else { rate(value) };
         match (values.get(values.len() / 2), values.last()) {
-            (Some(median), Some(most)) if median < most => format!("median {}, max {}", text(*median), text(*most)),
-            (_, Some(most)) => text(*most),
+            (Some(median), Some(max)) if median < max => format!("median {}, max {}", text(*median), text(*max)),
+            (_, Some(max)) => text(*max),
             _ => "–".to_owned(),
         }
     }

@@ -50,10 +50,10 @@ fn drawing(runs: PageRuns<'_>) -> Option<String> {
 pub(super) fn figure(label: &str, curves: &[PercentileCurve], legend: &str) -> String {
     let all = || curves.iter().flat_map(|curve| curve.points.iter());
     let y = PlotScale::log(all().map(|(_, ms)| *ms), plot::time_label);
-    let most = all().map(|(at, _)| *at).fold(2.0, f64::max);
+    let max = all().map(|(at, _)| *at).fold(2.0, f64::max);
     let labels = [(0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (0.999, "p99.9"), (0.9999, "p99.99")];
     let labels = labels.into_iter().map(|(share, text)| (nines(share), text.to_owned()));
-    let x = PlotScale::labelled(0.0, most, labels.filter(|(at, _)| *at <= most + 1e-6).collect());
+    let x = PlotScale::labelled(0.0, max, labels.filter(|(at, _)| *at <= max + 1e-6).collect());
     let draw = |curve: &PercentileCurve| plot::curve(curve.points.iter().copied(), &x, &y, curve.style);
     let shapes: String = curves.iter().map(draw).collect();
     format!("<figure class=\"panel\">{}{legend}</figure>", plot::plot(label, HEIGHT, &x, &y, &shapes))

@@ -46,11 +46,11 @@ pub(super) struct PlotScale {
 }
 
 impl PlotScale {
-    /// Returns a scale from zero to at least `most`, with labels at round values.
-    pub(super) fn linear(most: f64, label: impl Fn(f64) -> String) -> Self {
-        let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
-        let step = round_step(most / 4.0);
-        let steps = (most / step).ceil().clamp(1.0, 10.0);
+    /// Returns a scale from zero to at least `max`, with labels at round values.
+    pub(super) fn linear(max: f64, label: impl Fn(f64) -> String) -> Self {
+        let max = if max.is_finite() && max > 0.0 { max } else { 1.0 };
+        let step = round_step(max / 4.0);
+        let steps = (max / step).ceil().clamp(1.0, 10.0);
         let labels = (0..=steps as u32).map(|at| f64::from(at) * step).map(|value| (value, label(value))).collect();
         Self { least: 0.0, most: steps * step, is_log: false, labels }
     }
@@ -60,12 +60,12 @@ impl PlotScale {
         Self { least, most, is_log: false, labels }
     }
 
-    /// Returns a scale from a round value below `least` to a round value above `most`.
-    pub(super) fn between(least: f64, most: f64, label: impl Fn(f64) -> String) -> Self {
-        let span = (most - least).max(least.abs().max(most.abs()) * 1e-3).clamp(f64::MIN_POSITIVE, 1e18);
+    /// Returns a scale from a round value below `min` to a round value above `max`.
+    pub(super) fn between(min: f64, max: f64, label: impl Fn(f64) -> String) -> Self {
+        let span = (max - min).max(min.abs().max(max.abs()) * 1e-3).clamp(f64::MIN_POSITIVE, 1e18);
         let step = round_step(span / 3.0);
-        let first = (least / step).floor();
-        let steps = ((most / step).ceil() - first).clamp(1.0, 10.0);
+        let first = (min / step).floor();
+        let steps = ((max / step).ceil() - first).clamp(1.0, 10.0);
         let labels = (0..=steps as u32).map(|at| (first + f64::from(at)) * step).map(|value| (value, label(value)));
         Self { least: first * step, most: (first + steps) * step, is_log: false, labels: labels.collect() }
     }
@@ -73,10 +73,10 @@ impl PlotScale {
     /// Returns a logarithmic scale of whole decades around the positive values.
     pub(super) fn log(values: impl Iterator<Item = f64>, label: impl Fn(f64) -> String) -> Self {
         let positive: Vec<f64> = values.filter(|value| value.is_finite() && *value > 0.0).collect();
-        let least = positive.iter().copied().reduce(f64::min).unwrap_or(1.0);
-        let most = positive.iter().copied().reduce(f64::max).unwrap_or(10.0);
-        let last = (most.log10().ceil() as i32).clamp(-12, 18);
-        let first = (least.log10().floor() as i32).clamp(last - MAX_DECADES, last - 1);
+        let min = positive.iter().copied().reduce(f64::min).unwrap_or(1.0);
+        let max = positive.iter().copied().reduce(f64::max).unwrap_or(10.0);
+        let last = (max.log10().ceil() as i32).clamp(-12, 18);
+        let first = (min.log10().floor() as i32).clamp(last - MAX_DECADES, last - 1);
         let every = if last - first > 6 { 2 } else { 1 };
         let decades = (first..=last).filter(|decade| (last - decade) % every == 0);
         let labels = decades.map(|decade| 10_f64.powi(decade)).map(|value| (value, label(value))).collect();

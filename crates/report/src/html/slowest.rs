@@ -25,8 +25,8 @@ const DRAWN_SHARE: f64 = 0.002;
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let record = runs.record;
     let mut messages: Vec<&SlowMessage> = record.slowest.iter().collect();
-    let took = |message: &SlowMessage| message.delivered_ms.unwrap_or(message.accepted_ms);
-    messages.sort_by(|one, other| took(other).total_cmp(&took(one)));
+    let latency = |message: &SlowMessage| message.delivered_ms.unwrap_or(message.accepted_ms);
+    messages.sort_by(|one, other| latency(other).total_cmp(&latency(one)));
     messages.truncate(MAX_MESSAGES);
     if messages.is_empty() {
         return None;
@@ -133,8 +133,8 @@ fn longest(message: &SlowMessage, record: &Record) -> String {
     named.collect::<Vec<_>>().join(" · ")
 }
 
-fn recipients(named: &[String], count: u32) -> String {
-    let shown: Vec<&str> = named.iter().take(MAX_RECIPIENTS).map(String::as_str).collect();
+fn recipients(names: &[String], count: u32) -> String {
+    let shown: Vec<&str> = names.iter().take(MAX_RECIPIENTS).map(String::as_str).collect();
     let count = usize::try_from(count).unwrap_or(usize::MAX).max(shown.len());
     match count.saturating_sub(shown.len()) {
         0 => shown.join(", "),
@@ -148,12 +148,12 @@ type TimePart = (&'static str, &'static str, f64);
 
 /// Draws the bar of a message. The bar of the slowest message takes the whole width.
 fn bar(message: &SlowMessage, all: &[&SlowMessage], record: &Record) -> String {
-    let most = longest_whole(all, record);
+    let longest = longest_whole(all, record);
     let mut before = 0.0;
     let mut drawn = String::new();
     for (_, colour, ms) in parts(message, record) {
-        if ms / most >= DRAWN_SHARE {
-            drawn.push_str(&plot::bar(before / most, (before + ms) / most, colour));
+        if ms / longest >= DRAWN_SHARE {
+            drawn.push_str(&plot::bar(before / longest, (before + ms) / longest, colour));
         }
         before += ms;
     }
@@ -161,8 +161,8 @@ fn bar(message: &SlowMessage, all: &[&SlowMessage], record: &Record) -> String {
 }
 
 fn longest_whole(all: &[&SlowMessage], record: &Record) -> f64 {
-    let most = all.iter().map(|message| whole(&parts(message, record))).fold(0.0, f64::max);
-    if most > 0.0 { most } else { 1.0 }
+    let longest = all.iter().map(|message| whole(&parts(message, record))).fold(0.0, f64::max);
+    if longest > 0.0 { longest } else { 1.0 }
 }
 
 fn whole(parts: &[TimePart]) -> f64 {
@@ -211,11 +211,11 @@ fn legend(messages: &[&SlowMessage], record: &Record) -> String {
         ("accepted", reply),
         ("delivered", end),
     ];
-    let most = longest_whole(messages, record);
+    let longest = longest_whole(messages, record);
     let drawn: Vec<&str> = messages
         .iter()
         .flat_map(|message| parts(message, record))
-        .filter(|(_, _, ms)| ms / most >= DRAWN_SHARE)
+        .filter(|(_, _, ms)| ms / longest >= DRAWN_SHARE)
         .map(|(_, colour, _)| colour)
         .collect();
     let row = |(colour, name): (&str, &str)| {

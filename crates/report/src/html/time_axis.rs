@@ -62,11 +62,11 @@ impl TimeAxis {
 /// Returns the minimum and the maximum in the order in which they occurred.
 fn extremes(values: &[f64]) -> [f64; 2] {
     let numbers = || values.iter().copied().enumerate().filter(|(_, value)| value.is_finite());
-    let least = numbers().min_by(|one, other| one.1.total_cmp(&other.1));
-    let most = numbers().max_by(|one, other| one.1.total_cmp(&other.1));
-    match (least, most) {
-        (Some(least), Some(most)) if least.0 <= most.0 => [least.1, most.1],
-        (Some(least), Some(most)) => [most.1, least.1],
+    let min = numbers().min_by(|one, other| one.1.total_cmp(&other.1));
+    let max = numbers().max_by(|one, other| one.1.total_cmp(&other.1));
+    match (min, max) {
+        (Some(min), Some(max)) if min.0 <= max.0 => [min.1, max.1],
+        (Some(min), Some(max)) => [max.1, min.1],
         _ => [f64::NAN; 2],
     }
 }
@@ -88,8 +88,8 @@ mod tests {
             prop_assert!(thin.len() <= points.max(2) + 1, "{} of {points}", thin.len());
             prop_assert!(times.windows(2).all(|pair| pair[0] < pair[1]), "{times:?}");
             let largest = |values: &[f64]| values.iter().copied().fold(f64::MIN, f64::max);
-            let least = |values: &[f64]| values.iter().copied().fold(f64::MAX, f64::min);
-            prop_assert_eq!((largest(&thin), least(&thin)), (largest(&values), least(&values)));
+            let smallest = |values: &[f64]| values.iter().copied().fold(f64::MAX, f64::min);
+            prop_assert_eq!((largest(&thin), smallest(&thin)), (largest(&values), smallest(&values)));
         }
     }
 }

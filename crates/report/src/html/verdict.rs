@@ -18,8 +18,8 @@ struct KeyFigure<'a> {
 pub(super) fn top(runs: PageRuns<'_>) -> String {
     let record = runs.record;
     let headline = Headline::of(record);
-    let why = headline::why(record);
-    let (sentence, _) = first_sentence(&why);
+    let reason = headline::why(record);
+    let (sentence, _) = first_sentence(&reason);
     let (class, stamp) = stamp(headline, headline.name());
     format!(
         "<header class=\"top {class}\"><div class=\"head\"><div><p class=\"eyebrow\">mailrun {} · started {}</p><h1>{}</h1>\

@@ -30,8 +30,8 @@ impl SplitMix64 {
         let mut blocks = Vec::new();
         let mut rest = bytes;
         while !rest.is_empty() {
-            let most = if self.once_in(4) { 200 } else { 6 };
-            let (block, after) = rest.split_at(rest.len().min(1 + self.below(most) as usize));
+            let limit = if self.once_in(4) { 200 } else { 6 };
+            let (block, after) = rest.split_at(rest.len().min(1 + self.below(limit) as usize));
             blocks.push(block);
             rest = after;
         }

@@ -8,7 +8,7 @@ type Told = (Vec<(u16, String, Option<EnhancedStatusCode>)>, Option<ReplyError>)
 
 fn read(blocks: &[&[u8]]) -> Told {
     let mut reader = ReplyReader::default();
-    let mut told = Vec::new();
+    let mut replies = Vec::new();
     for block in blocks {
         let mut input = *block;
         loop {
@@ -16,15 +16,15 @@ fn read(blocks: &[&[u8]]) -> Told {
                 Ok(Some(reply)) => {
                     assert!((200..600).contains(&reply.code()));
                     let _ = Extensions::parse(reply.lines());
-                    told.push((reply.code(), reply.text(), reply.enhanced()));
+                    replies.push((reply.code(), reply.text(), reply.enhanced()));
                 }
                 Ok(None) => break,
-                Err(why) => return (told, Some(why)),
+                Err(error) => return (replies, Some(error)),
             }
         }
         assert!(input.is_empty(), "a block is read to its end");
     }
-    (told, None)
+    (replies, None)
 }
 
 pub fn check(data: &[u8]) {

@@ -270,14 +270,14 @@ mod tests {
     fn play(mut client: Client, recipients: &[&str], messages: u32, script: &str) -> Client {
         let envelope = Arc::new(Envelope::new("a@b", "", recipients.iter().copied()).unwrap());
         let mut caller = ScriptedCaller { left: messages, envelope, is_half_way: false };
-        let mut said = String::new();
+        let mut output = String::new();
         let mut expected = String::new();
         for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
             if let Some(text) = line.strip_prefix(">") {
                 expected += &format!("{}\n", text.strip_prefix(' ').unwrap_or(text));
                 continue;
             }
-            assert_eq!(said, expected, "before {line}");
+            assert_eq!(output, expected, "before {line}");
             let bytes = format!("{}\r\n", line.strip_prefix("< ").expect("a line is < or >"));
             let mut out = Vec::new();
             for byte in bytes.as_bytes().chunks(1) {
@@ -285,9 +285,9 @@ mod tests {
                 client.next_event(&mut input, NOW, &mut out).expect("the script is well-formed");
             }
             while caller.act(&mut client, &mut out) {}
-            said += &String::from_utf8(out).unwrap().replace("\r\n", "\n");
+            output += &String::from_utf8(out).unwrap().replace("\r\n", "\n");
         }
-        assert_eq!(said, expected);
+        assert_eq!(output, expected);
         client
     }
 
@@ -336,18 +336,18 @@ mod tests {
     #[test]
     fn a_probe_resets_in_place_of_sending_a_message() {
         let mut client = Client::new("me".into(), PipelineMode::Group, Duration::ZERO).probing();
-        let mut said = Vec::new();
-        let hear = |client: &mut Client, text: &str, said: &mut Vec<u8>| {
+        let mut output = Vec::new();
+        let hear = |client: &mut Client, text: &str, output: &mut Vec<u8>| {
             let mut input = text.as_bytes();
-            while client.next_event(&mut input, Duration::ZERO, said).unwrap().is_some() {}
+            while client.next_event(&mut input, Duration::ZERO, output).unwrap().is_some() {}
         };
-        hear(&mut client, "220 a\r\n250-a\r\n250 PIPELINING\r\n", &mut said);
+        hear(&mut client, "220 a\r\n250-a\r\n250 PIPELINING\r\n", &mut output);
         let envelope = Arc::new(Envelope::new("a@b.example", "", ["c@d.example"]).unwrap());
-        client.begin(envelope, Duration::ZERO, &mut said);
-        hear(&mut client, "250 ok\r\n", &mut said);
-        hear(&mut client, "250 ok\r\n", &mut said);
-        assert!(said.ends_with(b"RCPT TO:<c@d.example>\r\nRSET\r\n"), "{}", said.escape_ascii());
-        hear(&mut client, "250 ok\r\n", &mut said);
+        client.begin(envelope, Duration::ZERO, &mut output);
+        hear(&mut client, "250 ok\r\n", &mut output);
+        hear(&mut client, "250 ok\r\n", &mut output);
+        assert!(output.ends_with(b"RCPT TO:<c@d.example>\r\nRSET\r\n"), "{}", output.escape_ascii());
+        hear(&mut client, "250 ok\r\n", &mut output);
         assert_eq!(client.wants(), Want::Transaction);
     }
 
@@ -805,9 +805,9 @@ mod tests {
                 GaveUp::Exchange(ExchangeError::Challenge),
             ),
         ];
-        for (rest, why) in rows {
+        for (rest, reason) in rows {
             let client = dialogue_with(logging_in(tim()), &["c@d"], 1, &[AUTH, rest].concat());
-            assert_eq!(client.gave_up(), Some(why), "{rest}");
+            assert_eq!(client.gave_up(), Some(reason), "{rest}");
         }
         let scram = Client::with_options("me".into(), Arc::new(logging_in(tim())), Some([7; 18]), NOW);
         let first = sasl::encode(format!("n,,n=tim,r={}", sasl::encode(&[7; 18])).as_bytes());

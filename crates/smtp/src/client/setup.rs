@@ -82,8 +82,8 @@ pub(super) fn quit(out: &mut Vec<u8>) -> ClientState {
     ClientState::ExpectQuit
 }
 
-fn give_up(why: GaveUp, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
-    core.gave_up = Some(why);
+fn give_up(reason: GaveUp, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
+    core.gave_up = Some(reason);
     quit(out)
 }
 
@@ -172,9 +172,9 @@ fn authenticate(
     core: &mut ClientCore,
     out: &mut Vec<u8>,
 ) -> ClientState {
-    let mut left = credentials.mechanisms.and(core.extensions.auth);
-    while let Some(mechanism) = left.strongest() {
-        left = left.without(mechanism);
+    let mut remaining = credentials.mechanisms.and(core.extensions.auth);
+    while let Some(mechanism) = remaining.strongest() {
+        remaining = remaining.without(mechanism);
         let Ok(exchange) = ClientExchange::new(mechanism, credentials, nonce) else { continue };
         let mut line = format!("AUTH {}", mechanism.name());
         let initial = exchange.initial().map(|response| format!(" {}\r\n", sasl::encode(response)));
@@ -209,22 +209,22 @@ pub(super) fn auth_answered(
                 out.extend_from_slice(b"\r\n");
                 ClientState::SetUp(SetUpState::ExpectAuth(Box::new(exchange)))
             }
-            Err(why) => {
+            Err(error) => {
                 out.extend_from_slice(b"*\r\n");
-                ClientState::SetUp(SetUpState::ExpectCancelled(why))
+                ClientState::SetUp(SetUpState::ExpectCancelled(error))
             }
         },
         200..300 => match exchange.accept() {
             Ok(()) => ClientState::Transaction(SendState::Idle),
-            Err(why) => give_up(GaveUp::Exchange(why), core, out),
+            Err(error) => give_up(GaveUp::Exchange(error), core, out),
         },
         _ => give_up(GaveUp::NotAuthenticated, core, out),
     }
 }
 
 /// Gives up after the reply to `*`, whatever that reply is.
-pub(super) fn cancelled(why: ExchangeError, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
-    give_up(GaveUp::Exchange(why), core, out)
+pub(super) fn cancelled(error: ExchangeError, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
+    give_up(GaveUp::Exchange(error), core, out)
 }
 
 /// Returns the encoded response to a challenge, and the next state of the exchange.

@@ -99,7 +99,7 @@ impl SetUpState {
             Self::ExpectXclient(setup) if is_done => setup.next_xclient(core, out),
             Self::ExpectXclient(_) => setup::xclient_refused(core, out),
             Self::ExpectAuth(exchange) => setup::auth_answered(*exchange, reply, core, out),
-            Self::ExpectCancelled(why) => setup::cancelled(why, core, out),
+            Self::ExpectCancelled(error) => setup::cancelled(error, core, out),
         }
     }
 

@@ -38,9 +38,9 @@ mod tests {
     #[test]
     fn the_example_of_rfc_2195() {
         let challenge = b"<1896.697170952@postoffice.reston.mci.net>";
-        let said = response("tim", "tanstaaftanstaaf", challenge);
-        assert_eq!(said, "tim b913a602c7eda7a495b4e6e7334d3890");
-        assert_eq!(super::super::encode(said.as_bytes()), "dGltIGI5MTNhNjAyYzdlZGE3YTQ5NWI0ZTZlNzMzNGQzODkw");
+        let answer = response("tim", "tanstaaftanstaaf", challenge);
+        assert_eq!(answer, "tim b913a602c7eda7a495b4e6e7334d3890");
+        assert_eq!(super::super::encode(answer.as_bytes()), "dGltIGI5MTNhNjAyYzdlZGE3YTQ5NWI0ZTZlNzMzNGQzODkw");
     }
 
     #[test]

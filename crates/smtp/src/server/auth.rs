@@ -174,8 +174,8 @@ fn granted(reply: &Reply, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
 
 /// Refuses a login. XOAUTH2 first sends the client an error, and sends the refusal after the client
 /// has acknowledged the error with an empty response.
-fn check_refused(shown: &ShownSecret, reply: &Reply, out: &mut Vec<u8>) -> State {
-    if shown.mechanism() != Mechanism::Xoauth2 {
+fn check_refused(secret: &ShownSecret, reply: &Reply, out: &mut Vec<u8>) -> State {
+    if secret.mechanism() != Mechanism::Xoauth2 {
         return refused(reply, out);
     }
     challenge(XOAUTH2_REFUSAL, out);

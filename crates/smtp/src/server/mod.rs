@@ -264,7 +264,7 @@ mod tests {
     /// Returns the largest number of heap bytes of the session's line reader while the session
     /// received that many blocks.
     fn heap_bytes(server: &mut Server, block: &[u8], blocks: usize) -> usize {
-        let mut most = 0;
+        let mut max_bytes = 0;
         let mut out = Vec::new();
         for _ in 0..blocks {
             let mut input = block;
@@ -274,9 +274,9 @@ mod tests {
                 }
             }
             out.clear();
-            most = most.max(server.lines.heap_bytes());
+            max_bytes = max_bytes.max(server.lines.heap_bytes());
         }
-        most
+        max_bytes
     }
 
     #[test]
@@ -304,8 +304,8 @@ mod tests {
         for (before, endless) in before.iter().flat_map(|before| endless.map(|endless| (before, endless))) {
             let mut server = patient();
             heap_bytes(&mut server, before, 1);
-            let most = heap_bytes(&mut server, endless, 5_000);
-            assert!(most <= 2 * MAX_EXCHANGE_LINE_BYTES, "{most} bytes for {:?}", String::from_utf8_lossy(endless));
+            let size = heap_bytes(&mut server, endless, 5_000);
+            assert!(size <= 2 * MAX_EXCHANGE_LINE_BYTES, "{size} bytes for {:?}", String::from_utf8_lossy(endless));
         }
         assert!(size_of::<Server>() <= 256, "{} bytes a session", size_of::<Server>());
         assert!(size_of::<State>() <= 40, "{} bytes move at each step", size_of::<State>());

@@ -258,18 +258,18 @@ pub(crate) fn check(bytes: &[u8]) {
     let mut cuts = SplitMix64(u64::from(mode) + bytes.len() as u64);
     let mut out = Vec::new();
     while !server.wire.is_empty() {
-        let most = if cuts.once_in(2) { server.wire.len() } else { 9 };
-        let block: Vec<u8> = server.wire.drain(..most.min(server.wire.len())).collect();
+        let limit = if cuts.once_in(2) { server.wire.len() } else { 9 };
+        let block: Vec<u8> = server.wire.drain(..limit.min(server.wire.len())).collect();
         if !caller.receive(&block, &mut out) {
             break;
         }
         caller.act(&mut out);
         server.receive(&mut out);
     }
-    let wrong: Vec<_> = caller.delivered.difference(&server.taken).collect();
-    assert!(wrong.is_empty(), "{wrong:?} are called delivered; the server took {:?}", server.taken);
-    let wrong: Vec<_> = caller.rejected.difference(&server.rejected).collect();
-    assert!(wrong.is_empty(), "{wrong:?} are rejected; the server rejected {:?}", server.rejected);
+    let numbers: Vec<_> = caller.delivered.difference(&server.taken).collect();
+    assert!(numbers.is_empty(), "{numbers:?} are called delivered; the server took {:?}", server.taken);
+    let numbers: Vec<_> = caller.rejected.difference(&server.rejected).collect();
+    assert!(numbers.is_empty(), "{numbers:?} are rejected; the server rejected {:?}", server.rejected);
     if server.faults == 0 && !server.is_closed {
         assert!(caller.open.is_empty() || caller.client.wants() == Want::Close, "{:?} have no result", caller.open);
     }

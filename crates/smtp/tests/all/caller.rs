@@ -12,27 +12,33 @@ const NOW: Duration = Duration::from_secs(1);
 fn run(blocks: &[&[u8]], options: &Arc<Options>) -> (Vec<String>, Vec<u8>, Option<Violation>) {
     let mut client = Client::with_options("me".into(), options.clone(), Some([7; 18]), NOW);
     let envelope = Arc::new(Envelope::new("a@b", "", ["c@d", "e@f"]).expect("good addresses"));
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     let mut out = Vec::new();
     for block in blocks {
         let mut input = *block;
         loop {
             match client.next_event(&mut input, NOW, &mut out) {
                 Ok(Some(event)) => {
-                    told.push(format!("{:?} {} {} {:?}", event.to, event.reply.code(), event.reply.text(), event.ends));
+                    events.push(format!(
+                        "{:?} {} {} {:?}",
+                        event.to,
+                        event.reply.code(),
+                        event.reply.text(),
+                        event.ends
+                    ));
                 }
                 Ok(None) => break,
                 // The number of injected bytes depends on how the replies are cut, so it is not
                 // compared.
-                Err(Violation::Injected(_)) => return (told, out, Some(Violation::Injected(0))),
-                Err(violation) => return (told, out, Some(violation)),
+                Err(Violation::Injected(_)) => return (events, out, Some(Violation::Injected(0))),
+                Err(violation) => return (events, out, Some(violation)),
             }
-            act(&mut client, &envelope, told.len(), &mut out);
+            act(&mut client, &envelope, events.len(), &mut out);
             assert!(client.wants() != Want::Replies || client.waits_for().is_some(), "it waits for something");
         }
         assert!(input.is_empty(), "a block is read to its end");
     }
-    (told, out, None)
+    (events, out, None)
 }
 
 fn act(client: &mut Client, envelope: &Arc<Envelope>, replies: usize, out: &mut Vec<u8>) {

@@ -40,8 +40,8 @@ fn dialogs_in_one() -> Vec<Dialog> {
     dialogs().into_iter().filter(|dialog| !dialog.steps.contains(&Step::Tls)).collect()
 }
 
-fn refuse(heard: &RecordedEvent) -> Option<Reply> {
-    match heard {
+fn refuse(event: &RecordedEvent) -> Option<Reply> {
+    match event {
         RecordedEvent::Recipient { address, .. } | RecordedEvent::Verify(address) => {
             dialog::refusal(address).map(|code| Reply::new(code, "refused by name"))
         }
@@ -53,17 +53,17 @@ fn refuse(heard: &RecordedEvent) -> Option<Reply> {
 }
 
 /// Takes the next reply, which must exist and match.
-fn expect(dialog: &Dialog, at: usize, said: &mut Vec<u8>) {
+fn expect(dialog: &Dialog, at: usize, out: &mut Vec<u8>) {
     let Step::Expect(expected) = &dialog.steps[at] else { return };
-    let reply = dialog::take_reply(said).unwrap_or_else(|| panic!("{} step {at}: no reply, {expected:?}", dialog.name));
+    let reply = dialog::take_reply(out).unwrap_or_else(|| panic!("{} step {at}: no reply, {expected:?}", dialog.name));
     expected.check(&reply, Whose::Ours).unwrap_or_else(|what| panic!("{} step {at}: {what}", dialog.name));
 }
 
 fn finish(dialog: &Dialog, host: RecordingServer) {
     assert!(host.out.is_empty(), "{}: {:?} was said besides", dialog.name, String::from_utf8_lossy(&host.out));
     assert_eq!(host.server.is_closed(), dialog.steps.last() == Some(&Step::Closed), "{}", dialog.name);
-    let taken = |heard: RecordedEvent| if let RecordedEvent::Message(content) = heard { Some(content) } else { None };
-    let messages: Vec<_> = host.events.into_iter().filter_map(taken).collect();
+    let message = |event: RecordedEvent| if let RecordedEvent::Message(content) = event { Some(content) } else { None };
+    let messages: Vec<_> = host.events.into_iter().filter_map(message).collect();
     if !dialog.messages.is_empty() {
         assert_eq!(messages, dialog.messages, "{}: the messages that were taken", dialog.name);
     }
@@ -126,10 +126,10 @@ fn dialogs_hold_pipelined_in_one_block() {
 #[test]
 fn dialogs_hold_pipelined_and_cut_in_two_anywhere() {
     for dialog in dialogs_in_one() {
-        let said = dialog.said();
+        let octets = dialog.said();
         // Long dialogs repeat themselves, so it is enough to cut them in a few hundred places.
-        for at in (0..said.len()).step_by(1 + said.len() / 400) {
-            play_pipelined(&dialog, [&said[..at], &said[at..]]);
+        for at in (0..octets.len()).step_by(1 + octets.len() / 400) {
+            play_pipelined(&dialog, [&octets[..at], &octets[at..]]);
         }
     }
 }
@@ -137,7 +137,7 @@ fn dialogs_hold_pipelined_and_cut_in_two_anywhere() {
 #[test]
 fn trailing_bytes_change_nothing_that_was_said_before() {
     for dialog in dialogs_in_one() {
-        let said = [dialog.said().as_slice(), b"NOO"].concat();
-        play_pipelined(&dialog, [said.as_slice()]);
+        let octets = [dialog.said().as_slice(), b"NOO"].concat();
+        play_pipelined(&dialog, [octets.as_slice()]);
     }
 }

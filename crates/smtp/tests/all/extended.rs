@@ -69,8 +69,8 @@ const TO_RCPT: &[u8] = b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nRCPT TO:<e@f>\r\n";
 fn what_comes_in_the_clear_behind_starttls_is_dropped_and_counted() {
     for blocks in [[b"STARTTLS\r\nRSET\r\n".as_slice(), b"EHLO x\r\n"], [b"STARTTLS\r\n", b"RSET\r\nEHLO x\r\n"]] {
         let mut server = smtp();
-        let said: String = blocks.iter().map(|block| say(&mut server, block, &[])).collect();
-        assert_eq!(said, "220 2.0.0 Ready to start TLS\r\n");
+        let output: String = blocks.iter().map(|block| say(&mut server, block, &[])).collect();
+        assert_eq!(output, "220 2.0.0 Ready to start TLS\r\n");
         assert_eq!((server.wants_tls(), server.injected_bytes()), (true, 14));
         server.tls_started(at(2));
         assert!(server.is_over_tls() && !server.wants_tls());
@@ -86,8 +86,8 @@ fn what_comes_in_the_clear_behind_starttls_is_dropped_and_counted() {
 fn starttls_that_is_put_off_changes_nothing() {
     let mut server = smtp();
     let no = Reply::new(454, "4.7.0 not now");
-    let said = say(&mut server, b"STARTTLS\r\nNOOP\r\n", &[Some(&no)]);
-    assert_eq!(said, "454 4.7.0 not now\r\n250 2.0.0 Ok\r\n");
+    let output = say(&mut server, b"STARTTLS\r\nNOOP\r\n", &[Some(&no)]);
+    assert_eq!(output, "454 4.7.0 not now\r\n250 2.0.0 Ok\r\n");
     assert_eq!((server.wants_tls(), server.injected_bytes()), (false, 0));
     server.tls_started(at(1));
     assert!(!server.is_over_tls(), "it was not wanted");
@@ -114,8 +114,8 @@ fn tls_may_be_on_before_the_greeting() {
     let mut out = Vec::new();
     server.grant(at(1), &mut out);
     assert_eq!(out, b"220 test ESMTP mailrun\r\n");
-    let said = say(&mut server, b"EHLO a\r\nSTARTTLS\r\nMAIL FROM:<a@b>\r\n", &[]);
-    assert!(said.ends_with("503 5.5.1 TLS is on\r\n250 2.1.0 Ok\r\n") && !said.contains("STARTTLS"), "{said}");
+    let output = say(&mut server, b"EHLO a\r\nSTARTTLS\r\nMAIL FROM:<a@b>\r\n", &[]);
+    assert!(output.ends_with("503 5.5.1 TLS is on\r\n250 2.1.0 Ok\r\n") && !output.contains("STARTTLS"), "{output}");
 }
 
 #[test]
@@ -151,15 +151,15 @@ fn anybody_is_let_in_where_any_proof_will_do() {
         server.answer_nonce(&[1; 18], at(1), &mut out);
         let mut input = answer.as_slice();
         assert_eq!(server.next_event(&mut input, at(1), &mut out), Some(Event::Answered));
-        let asked = server.next_event(&mut input, at(1), &mut out);
-        assert!(matches!(asked, Some(Event::Auth(auth)) if auth.is_lookup() && auth.name == "tim"));
+        let question = server.next_event(&mut input, at(1), &mut out);
+        assert!(matches!(question, Some(Event::Auth(auth)) if auth.is_lookup() && auth.name == "tim"));
         out.clear();
         server.answer_secret(secret.as_ref(), at(1), &mut out);
-        let (said, event) = match secret {
+        let (expected, event) = match secret {
             Some(_) => ("235 2.7.0 Authentication successful\r\n", Event::Authenticated),
             None => ("535 5.7.8 Authentication credentials invalid\r\n", Event::NotAuthenticated),
         };
-        assert_eq!(String::from_utf8(out.clone()).unwrap(), said);
+        assert_eq!(String::from_utf8(out.clone()).unwrap(), expected);
         assert_eq!(server.next_event(&mut input, at(1), &mut out), Some(event));
     }
 }
@@ -194,9 +194,9 @@ fn an_application_that_implements_nothing_refuses_everything() {
                 _ => {}
             }
         }
-        let said = String::from_utf8(out).unwrap();
-        assert!(said.ends_with("502 5.5.1 Command not implemented\r\n") && !said.contains("\n2"), "{lines:?}: {said}");
-        assert!(!said.starts_with('2') && !server.is_authenticated() && !server.wants_tls(), "{lines:?}: {said}");
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.ends_with("502 5.5.1 Command not implemented\r\n") && !text.contains("\n2"), "{lines:?}: {text}");
+        assert!(!text.starts_with('2') && !server.is_authenticated() && !server.wants_tls(), "{lines:?}: {text}");
     }
 }
 
@@ -218,8 +218,8 @@ fn a_yes_is_no_answer_to_the_question_for_a_secret() {
                 _ => {}
             }
         }
-        let said = String::from_utf8(out).unwrap();
-        assert!(said.lines().last().is_some_and(|last| last.starts_with("454 4.7.0")), "{lines:?}: {said}");
+        let output = String::from_utf8(out).unwrap();
+        assert!(output.lines().last().is_some_and(|last| last.starts_with("454 4.7.0")), "{lines:?}: {output}");
         assert!(!server.is_authenticated());
     }
 }
@@ -251,9 +251,9 @@ fn a_421_ends_the_session_whatever_it_answers() {
     for (number, bytes) in QUESTIONS.iter().enumerate() {
         let mut server = smtp();
         let answers = [vec![None; before(number)], vec![Some(&enough)]].concat();
-        let said = say(&mut server, bytes, &answers);
-        assert!(said.ends_with("421 enough\r\n") && server.is_closed(), "{number}: {said}");
-        assert_eq!(said.matches("421").count(), 1);
+        let output = say(&mut server, bytes, &answers);
+        assert!(output.ends_with("421 enough\r\n") && server.is_closed(), "{number}: {output}");
+        assert_eq!(output.matches("421").count(), 1);
     }
 }
 
@@ -272,8 +272,8 @@ fn a_refusal_leaves_the_session_fit_for_the_next_transaction() {
         } else {
             b""
         };
-        let said = say(&mut server, &[bytes, rest].concat(), &answers);
-        assert!(said.ends_with("451 no\r\n") && !server.is_closed(), "{number}: {said}");
+        let output = say(&mut server, &[bytes, rest].concat(), &answers);
+        assert!(output.ends_with("451 no\r\n") && !server.is_closed(), "{number}: {output}");
         assert!(!server.wants_tls() && !server.is_authenticated());
         assert_eq!(say(&mut server, b"MAIL FROM:<a@b>\r\n", &[]), "250 2.1.0 Ok\r\n", "{number}");
     }
@@ -283,15 +283,15 @@ fn a_refusal_leaves_the_session_fit_for_the_next_transaction() {
 fn a_message_that_the_application_will_not_have_is_read_and_refused_in_its_place() {
     let no = Reply::new(450, "4.2.0 not now");
     let mut server = smtp();
-    let said = say(
+    let output = say(
         &mut server,
         &[TO_RCPT, b"BDAT 6\r\nQUIT\r\nBDAT 6 LAST\r\nQUIT\r\nNOOP\r\n"].concat(),
         &[None, None, None, Some(&no)],
     );
-    assert!(said.ends_with("450 4.2.0 not now\r\n503 5.5.1 Send MAIL first\r\n250 2.0.0 Ok\r\n"), "{said}");
+    assert!(output.ends_with("450 4.2.0 not now\r\n503 5.5.1 Send MAIL first\r\n250 2.0.0 Ok\r\n"), "{output}");
     let mut lmtp = self::server(Protocol::Lmtp, Limits::default());
-    let said = say(&mut lmtp, &[TO_RCPT, b"BDAT 6 LAST\r\nQUIT\r\n"].concat(), &[None, None, None, Some(&no)]);
-    assert!(said.ends_with("250 2.1.5 Ok\r\n450 4.2.0 not now\r\n450 4.2.0 not now\r\n"), "{said}");
+    let output = say(&mut lmtp, &[TO_RCPT, b"BDAT 6 LAST\r\nQUIT\r\n"].concat(), &[None, None, None, Some(&no)]);
+    assert!(output.ends_with("250 2.1.5 Ok\r\n450 4.2.0 not now\r\n450 4.2.0 not now\r\n"), "{output}");
 }
 
 #[test]
@@ -300,9 +300,9 @@ fn chunks_in_the_pipeline_behind_a_refusal_are_no_errors() {
     for protocol in [Protocol::Smtp, Protocol::Lmtp] {
         let mut server = server(protocol, Limits { errors: 2, ..Limits::default() });
         let chunks = [b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\n".to_vec(), b"BDAT 1\r\nx".repeat(30)].concat();
-        let said = say(&mut server, &[&chunks, b"BDAT 0 LAST\r\nRSET\r\n".as_slice()].concat(), &[None, Some(&no)]);
-        assert!(said.ends_with("recipients\r\n250 2.0.0 Ok\r\n") || said.ends_with("RCPT first\r\n250 2.0.0 Ok\r\n"));
-        assert_eq!(said.lines().count(), 2 + 31 + 1);
+        let reply = say(&mut server, &[&chunks, b"BDAT 0 LAST\r\nRSET\r\n".as_slice()].concat(), &[None, Some(&no)]);
+        assert!(reply.ends_with("recipients\r\n250 2.0.0 Ok\r\n") || reply.ends_with("RCPT first\r\n250 2.0.0 Ok\r\n"));
+        assert_eq!(reply.lines().count(), 2 + 31 + 1);
         let refused = say(&mut server, &[&b"MAIL FROM:<a@\r\n"[..], &b"BDAT 1\r\nx".repeat(30)].concat(), &[]);
         assert_eq!(refused.matches("503 5.5.1 Send MAIL first").count(), 30);
         say(&mut server, &b"BDAT 1\r\nx".repeat(3), &[]);
@@ -323,8 +323,8 @@ fn lmtp_answers_for_all_at_once_or_for_each() {
     ];
     for (answers, expected) in rows {
         let mut server = server(Protocol::Lmtp, Limits::default());
-        let said = say(&mut server, &message, answers);
-        assert!(said.ends_with(&format!("354 End data with <CR><LF>.<CR><LF>\r\n{expected}")), "{said}");
+        let output = say(&mut server, &message, answers);
+        assert!(output.ends_with(&format!("354 End data with <CR><LF>.<CR><LF>\r\n{expected}")), "{output}");
         assert_eq!(say(&mut server, b"MAIL FROM:<a@b>\r\n", &[]), "250 2.1.0 Ok\r\n");
     }
     let seen = events(&mut server(Protocol::Lmtp, Limits::default()), &message);
@@ -397,9 +397,9 @@ fn who_the_client_is_said_to_be_is_told() {
 #[test]
 fn failed_logins_are_errors_and_there_may_not_be_many() {
     let mut server = server(Protocol::Smtp, Limits { errors: 3, ..Limits::default() });
-    let said = say(&mut server, &b"AUTH PLAIN\r\n*\r\n".repeat(5), &[]);
-    assert_eq!(said.matches("501 5.7.0").count(), 3);
-    assert!(said.ends_with("421 4.7.0 Too many commands without mail\r\n") && server.is_closed());
+    let output = say(&mut server, &b"AUTH PLAIN\r\n*\r\n".repeat(5), &[]);
+    assert_eq!(output.matches("501 5.7.0").count(), 3);
+    assert!(output.ends_with("421 4.7.0 Too many commands without mail\r\n") && server.is_closed());
 }
 
 #[test]
@@ -419,9 +419,9 @@ fn logins_that_the_application_refuses_are_errors_too_and_the_last_is_told() {
                 _ => {}
             }
         }
-        let said = String::from_utf8(out).unwrap();
-        assert_eq!((said.matches("535 5.7.8 No").count(), ended), (4, 4), "{said}");
-        assert!(said.ends_with("421 4.7.0 Too many commands without mail\r\n") && server.is_closed(), "{said}");
+        let output = String::from_utf8(out).unwrap();
+        assert_eq!((output.matches("535 5.7.8 No").count(), ended), (4, 4), "{output}");
+        assert!(output.ends_with("421 4.7.0 Too many commands without mail\r\n") && server.is_closed(), "{output}");
     }
 }
 
@@ -429,18 +429,18 @@ fn logins_that_the_application_refuses_are_errors_too_and_the_last_is_told() {
 fn a_session_has_so_many_failed_logins_and_then_none() {
     let mut server = server(Protocol::Smtp, Limits { login_failures: 3, ..Limits::default() });
     let no = Reply::new(535, "5.7.8 No");
-    let said = say(&mut server, &b"AUTH PLAIN AGEAYg==\r\n".repeat(6), &[Some(&no); 6]);
-    assert_eq!(said.matches("535 5.7.8 No").count(), 3, "{said}");
-    assert!(said.ends_with("421 4.7.0 Too many failed logins\r\n") && server.is_closed(), "{said}");
+    let output = say(&mut server, &b"AUTH PLAIN AGEAYg==\r\n".repeat(6), &[Some(&no); 6]);
+    assert_eq!(output.matches("535 5.7.8 No").count(), 3, "{output}");
+    assert!(output.ends_with("421 4.7.0 Too many failed logins\r\n") && server.is_closed(), "{output}");
 }
 
 #[test]
 fn a_login_that_the_application_could_not_check_has_not_failed() {
     let mut server = server(Protocol::Smtp, Limits { login_failures: 3, errors: 9, ..Limits::default() });
     let busy = Reply::new(454, "4.7.0 Too many logins at the same time");
-    let said = say(&mut server, &b"AUTH PLAIN AGEAYg==\r\n".repeat(6), &[Some(&busy); 6]);
-    assert_eq!(said.matches("454 4.7.0").count(), 6, "{said}");
-    assert!(!said.contains("421") && !server.is_closed(), "{said}");
+    let output = say(&mut server, &b"AUTH PLAIN AGEAYg==\r\n".repeat(6), &[Some(&busy); 6]);
+    assert_eq!(output.matches("454 4.7.0").count(), 6, "{output}");
+    assert!(!output.contains("421") && !server.is_closed(), "{output}");
 }
 
 #[test]

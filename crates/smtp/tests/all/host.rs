@@ -95,30 +95,30 @@ impl RecordingServer {
             let asks = event.asks();
             let is_nonce = event == Event::Nonce;
             let is_lookup = matches!(event, Event::Auth(auth) if auth.is_lookup());
-            let heard = note(event, &mut self.message, &self.accepted);
+            let event = note(event, &mut self.message, &self.accepted);
             assert_eq!(asks, self.server.awaits_answer());
             if is_nonce {
                 self.server.answer_nonce(b"eighteen octets ok", now, &mut self.out);
             } else if is_lookup {
-                let secret = heard.as_ref().and_then(secret_of);
+                let secret = event.as_ref().and_then(secret_of);
                 self.server.answer_secret(secret.as_ref(), now, &mut self.out);
             } else if asks {
-                let answer = heard.as_ref().and_then(|heard| wrong_password(heard).or_else(|| (self.refuse)(heard)));
+                let answer = event.as_ref().and_then(|event| wrong_password(event).or_else(|| (self.refuse)(event)));
                 match &answer {
                     Some(refusal) => self.server.answer(refusal, now, &mut self.out),
                     None => self.server.grant(now, &mut self.out),
                 }
-                self.keep(heard.as_ref(), answer.is_none());
+                self.keep(event.as_ref(), answer.is_none());
             }
-            self.events.extend(heard);
+            self.events.extend(event);
         }
         let is_over = self.server.is_closed();
         assert!(input.is_empty() || is_over, "a block is read to its end");
     }
 
     /// Records the recipients of the current transaction.
-    fn keep(&mut self, heard: Option<&RecordedEvent>, yes: bool) {
-        match heard {
+    fn keep(&mut self, event: Option<&RecordedEvent>, yes: bool) {
+        match event {
             Some(RecordedEvent::Mail { .. }) => self.accepted.clear(),
             Some(RecordedEvent::Recipient { address, .. }) if yes => self.accepted.push(address.clone()),
             _ => {}
@@ -148,13 +148,13 @@ pub(crate) fn check(greeting: Option<&Reply>, identity: &Arc<ServerSettings>, by
     }
 }
 
-fn refuse(heard: &RecordedEvent) -> Option<Reply> {
-    matches!(heard, RecordedEvent::Recipient { address, .. } if address.starts_with(b"no"))
+fn refuse(event: &RecordedEvent) -> Option<Reply> {
+    matches!(event, RecordedEvent::Recipient { address, .. } if address.starts_with(b"no"))
         .then(|| Reply::new(550, "5.1.1 no"))
 }
 
-fn secret_of(heard: &RecordedEvent) -> Option<Secret> {
-    let RecordedEvent::Auth(mechanism, name, None) = heard else { return None };
+fn secret_of(event: &RecordedEvent) -> Option<Secret> {
+    let RecordedEvent::Auth(mechanism, name, None) = event else { return None };
     match mechanism {
         Mechanism::ScramSha256 if name == "user" => Some(Secret::Keys(KEYS.clone())),
         _ => password(name).map(|password| Secret::Password(password.to_owned())),
@@ -167,13 +167,13 @@ static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     Keys::derive("pencil", b"ZWlnaHRlZW4gb2N0ZXRzIG9r", 4096).expect("a password, a salt, enough iterations")
 });
 
-fn wrong_password(heard: &RecordedEvent) -> Option<Reply> {
-    let RecordedEvent::Auth(_, name, Some(shown)) = heard else { return None };
+fn wrong_password(event: &RecordedEvent) -> Option<Reply> {
+    let RecordedEvent::Auth(_, name, Some(shown)) = event else { return None };
     let is_right = password(name).is_some_and(|password| Secret::Password(password.to_owned()).is(shown));
     (!is_right).then(|| Reply::new(535, "5.7.8 wrong"))
 }
 
-fn note(event: Event<'_>, message: &mut Vec<u8>, taken: &[Vec<u8>]) -> Option<RecordedEvent> {
+fn note(event: Event<'_>, message: &mut Vec<u8>, recipients: &[Vec<u8>]) -> Option<RecordedEvent> {
     Some(match event {
         Event::Hello(kind, name) => RecordedEvent::Hello(kind, name.to_vec()),
         Event::Mail(Mail { sender, size, body, smtp_utf8, returns, envelope_id, auth }) => {
@@ -196,7 +196,7 @@ fn note(event: Event<'_>, message: &mut Vec<u8>, taken: &[Vec<u8>]) -> Option<Re
             assert_eq!(bytes, message.len() as u64, "what was handed on is what was counted");
             RecordedEvent::Message(std::mem::take(message))
         }
-        Event::Delivery { recipient } => RecordedEvent::Delivery(taken[recipient as usize].clone()),
+        Event::Delivery { recipient } => RecordedEvent::Delivery(recipients[recipient as usize].clone()),
         Event::Discarded(verdict) => {
             message.clear();
             RecordedEvent::Discarded(verdict)

@@ -262,7 +262,7 @@ impl TestReceiver {
         let mut input = backlog.as_slice();
         while let Some(event) = self.server.next_event(&mut input, now, &mut self.out) {
             let asks = event.asks();
-            let asked = take(&mut self.current, &event);
+            let question = take(&mut self.current, &event);
             let is_open = match event {
                 // RSET, NOOP and QUIT are always granted here. `clocks` tests refusals.
                 Event::Reset | Event::Noop | Event::Quit | Event::Proof(_) => {
@@ -281,7 +281,7 @@ impl TestReceiver {
                 }
                 _ => asks,
             };
-            if is_open && !self.decide(asked, now) {
+            if is_open && !self.decide(question, now) {
                 break;
             }
         }
@@ -311,13 +311,13 @@ impl TestReceiver {
         no.then(|| Reply::new(codes[self.rng.below(5) as usize], "no\nfor a reason of two lines"))
     }
 
-    fn answer(&mut self, answer: Option<&Reply>, asked: QuestionKind, now: Duration) {
+    fn answer(&mut self, answer: Option<&Reply>, question: QuestionKind, now: Duration) {
         let yes = answer.is_none_or(Reply::is_positive);
         match answer {
             Some(reply) => self.server.answer(reply, now, &mut self.out),
             None => self.server.grant(now, &mut self.out),
         }
-        match asked {
+        match question {
             QuestionKind::Recipient(recipient) if yes => self.current.recipients.push(recipient),
             QuestionKind::Message if self.protocol == Protocol::Lmtp => self.is_delivered = false,
             QuestionKind::Message => {
@@ -513,8 +513,8 @@ impl SessionPair {
         for sent in &self.sender.sent {
             assert_eq!(sent.mail.len(), 1, "one reply to MAIL");
             assert_eq!(sent.outcomes.len(), 1, "one outcome");
-            let asked = usize::from(grouped || sent.mail[0] < 300);
-            assert!(sent.recipients.iter().all(|codes| codes.len() == asked), "one reply to each RCPT that was sent");
+            let count = usize::from(grouped || sent.mail[0] < 300);
+            assert!(sent.recipients.iter().all(|codes| codes.len() == count), "one reply to each RCPT that was sent");
             let any = sent.recipients.iter().flatten().any(|code| *code < 300);
             assert_eq!(
                 sent.data.len(),
@@ -629,9 +629,9 @@ fn check_broken(plan: &PairPlan) {
     let in_doubt = if is_ahead { plan.features.burst.max(2) as usize } else { 1 };
     let mut pair = SessionPair::run(plan);
     let accepted = pair.accepted();
-    let taken = &pair.receiver.taken;
-    assert!(taken.starts_with(&accepted), "what was accepted was taken");
-    assert!(taken.len() <= accepted.len() + in_doubt, "no more messages are in doubt");
+    let messages = &pair.receiver.taken;
+    assert!(messages.starts_with(&accepted), "what was accepted was taken");
+    assert!(messages.len() <= accepted.len() + in_doubt, "no more messages are in doubt");
     assert!(pair.up.is_broken() || pair.down.is_broken() || pair.is_over(), "no hang without a break");
     if let Some(deadline) = pair.receiver.server.deadline() {
         pair.receiver.server.tick(deadline, &mut pair.receiver.out);

@@ -109,8 +109,8 @@ impl Base {
     fn touched(&self, file: &str, range: &Range<usize>) -> Vec<Id> {
         let octets = &self.files[file];
         let reaches = |draft: &NewMessage| {
-            let found = memchr_all(octets, &draft.envelope);
-            found.into_iter().any(|at| {
+            let positions = memchr_all(octets, &draft.envelope);
+            positions.into_iter().any(|at| {
                 // Notes may come between envelope and body in the record of a moved message.
                 let end = at + draft.envelope.len() + 4096 + draft.body.len();
                 at - 40 < range.end && range.start < end
@@ -299,10 +299,10 @@ fn the_headers_of_any_segment_may_be_lost() {
 #[test]
 fn a_lost_file_costs_what_was_in_it_and_no_more() {
     let base = base();
-    for gone in base.files.keys() {
+    for lost in base.files.keys() {
         let disk = FaultyDisk::new();
-        base.files.iter().filter(|(name, _)| *name != gone).for_each(|(name, octets)| disk.put(name, octets));
-        let touched = base.touched(gone, &(0..usize::MAX));
+        base.files.iter().filter(|(name, _)| *name != lost).for_each(|(name, octets)| disk.put(name, octets));
+        let touched = base.touched(lost, &(0..usize::MAX));
         let (spool, backlog) = open(&disk, small()).unwrap();
         let left: Vec<Id> = backlog.map(|left| left.unwrap().id).collect();
         for id in base.waiting.keys().filter(|id| !left.contains(id)) {

@@ -19,7 +19,7 @@ pub(crate) enum SpoolOperation {
     DoneButOne,
 }
 
-pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<SpoolOperation>> {
+pub(crate) fn steps(limit: usize) -> impl Strategy<Value = Vec<SpoolOperation>> {
     let bytes = prop_oneof![3 => 0..500usize, 3 => 3000..9000usize, 1 => 20_000..40_000usize, 1 => 60_000..90_000usize];
     let step = prop_oneof![
         5 => (1..6usize, bytes).prop_map(|(messages, bytes)| SpoolOperation::Store { messages, bytes }),
@@ -27,7 +27,7 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<SpoolOperation>> {
         3 => any::<prop::sample::Index>().prop_map(SpoolOperation::Done),
         1 => Just(SpoolOperation::DoneButOne),
     ];
-    prop::collection::vec(step, 1..most)
+    prop::collection::vec(step, 1..limit)
 }
 
 /// Waits until the condition holds. Deferred records are written after about a second.

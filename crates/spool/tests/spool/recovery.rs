@@ -429,9 +429,9 @@ fn inspection_finds_what_opening_finds_and_changes_nothing() {
     assert_eq!(seen, [(ids[0], 1, true), (ids[1], 0, false)]);
     assert_eq!(messages[0].envelope, b"draft 1 of 300");
     let damage = inspection.damage.clone();
-    let found: Vec<_> = damage.iter().map(|one| (one.kind, one.cost, one.messages.clone())).collect();
+    let losses: Vec<_> = damage.iter().map(|one| (one.kind, one.cost, one.messages.clone())).collect();
     let expected = [(DamageKind::Body, Cost::Messages, vec![ids[1]]), (DamageKind::Records, Cost::Nothing, Vec::new())];
-    assert_eq!(found, expected);
+    assert_eq!(losses, expected);
     assert!(!inspection.is_sound());
     assert_eq!(inspection.segments[0].messages, 2);
     assert_eq!(before, files_in(place.path()));

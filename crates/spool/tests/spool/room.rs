@@ -195,10 +195,10 @@ fn one_message_that_waits_holds_up_no_segment_and_keeps_its_notes() {
     drop(spool);
     let (spool, backlog) = open(&disk, small()).unwrap();
     let left: Vec<_> = backlog.map(|left| left.unwrap()).collect();
-    let found = left.iter().find(|left| left.id == waits).unwrap();
-    assert_genuine(&spool, found);
+    let message = left.iter().find(|left| left.id == waits).unwrap();
+    assert_genuine(&spool, message);
     let tries: Vec<_> = (1..8).map(|at| format!("try {}", at * 50).into_bytes()).collect();
-    assert_eq!(found.notes, tries);
+    assert_eq!(message.notes, tries);
 }
 
 /// The scan for messages to move ends at the damage, but the index knows the messages behind it.
