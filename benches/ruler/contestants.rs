@@ -191,7 +191,8 @@ pub(crate) fn source_command(
     })
 }
 
-/// Returns the rate that the source itself reports. Fails if the source did not send everything.
+/// Returns the rate that the source itself reports; smtp-source and go-smtp-source report none. Fails if a source that
+/// reports its rate did not send everything.
 fn reported_rate(program: Program, load: Load<'_>, said: &str, record: &Path) -> anyhow::Result<Option<f64>> {
     let (accepted, rate) = match program {
         Program::Postfix | Program::GoSmtpSource => return Ok(None),

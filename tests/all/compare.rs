@@ -162,7 +162,7 @@ fn the_fields_of_the_json_are_those_of_the_manual() {
     assert!(shown.out.contains("stored runs"), "the text is printed as well");
 }
 
-/// Each unreadable run is reported in one line. The others are compared, and the status is 2.
+/// Each run that cannot be read or compared is reported in one line. The others are compared, and the status is 2.
 #[test]
 fn each_bad_run_is_a_line_and_the_others_are_compared() {
     let place = Place::new();

@@ -451,7 +451,7 @@ fn staged(word: &str) -> String {
     }
 }
 
-/// Ports of a server that is started in the foreground, or in the background with `&`.
+/// Ports of the server that a command line starts. A command that ends by itself, such as `--help`, starts none.
 fn ports(text: &str) -> Vec<u16> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let is_server = ["sink", "relay", "mades-endpoint", "smtp-sink"];

@@ -58,7 +58,7 @@ impl Cluster {
         let place = tempfile::tempdir().unwrap();
         let locustfile = mailrun(&["locust", "file"]).out + TOTALS;
         fs::write(place.path().join("locustfile.py"), locustfile).unwrap();
-        // The master binds this port a moment later.
+        // The port is only free, not reserved: another program may take it before the master binds it.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut cluster = Self { program, place, port, sink: Sink::start(&[]), workers: Vec::new() };
         (0..workers).for_each(|_| cluster.join(&["--think-time", THINK]));

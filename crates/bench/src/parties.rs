@@ -614,8 +614,7 @@ mod tests {
 
     #[test]
     fn its_processor_time_is_complete_though_it_has_ended() {
-        // The loop takes longer than one sampling interval, so that memory is seen. CPU time is
-        // read from the process after its exit.
+        // CPU time is read once more after the process has ended, before it is reaped.
         let mut shell = shell("i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done");
         wait(&mut shell.process);
         let usage = shell.process.observation().usage;

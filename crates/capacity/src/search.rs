@@ -132,8 +132,8 @@ impl CapacitySearch {
         met.iter().all(|met| *met)
     }
 
-    /// The load that the goals need next: the coarsest level first, and on it the smallest load, from which every goal
-    /// learns.
+    /// Returns the load to try next. Each goal's search asks for one, with the width of its steps. The widest steps come
+    /// first, and of these the smallest load, because its trial narrows the search of every goal.
     fn wanted_load(&mut self) -> Option<TrialLoad> {
         if !self.is_started {
             return Some(TrialLoad::FlatOut);

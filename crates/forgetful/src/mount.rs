@@ -274,7 +274,7 @@ impl Shared {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves an operation unanswered until it is released.
+    /// Leaves an operation unanswered until the disk is released or the time is over, then fails it with EIO.
     fn stop(&self, state: MutexGuard<'_, State>) -> Errno {
         let wait = self.0.1.wait_timeout_while(state, UNANSWERED_LIMIT, |state| state.is_off && !state.is_released);
         drop(wait);

@@ -149,7 +149,7 @@ pub struct MadesWindow {
     pub arrived: u64,
     /// Reached the last stage.
     pub completed: u64,
-    /// Of these, after their time-out.
+    /// Completed messages that came after their time-out.
     pub late: u64,
     /// Longest time from due to the last stage, of those that came before their time-out.
     pub slowest_ms: f64,

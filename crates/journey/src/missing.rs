@@ -47,7 +47,7 @@ impl MissingTransactions {
         self.messages.clear();
     }
 
-    /// Returns all messages in the order in which they ended.
+    /// Returns the messages of each worker in the order in which they ended.
     pub fn iter(&self) -> impl Iterator<Item = &MissingTransaction> {
         self.messages.iter()
     }

@@ -21,7 +21,7 @@ pub enum Stage {
     Accepted,
     /// A relay stored it on disk.
     Stored,
-    /// It reached the sink.
+    /// The message reached the sink.
     Delivered,
     /// A notification reached the sender.
     Notified,

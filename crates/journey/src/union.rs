@@ -25,7 +25,6 @@ const NS_PER_S: u64 = 1_000_000_000;
 const MAX_SHIFT_S: i128 = 7 * 86_400;
 /// Last second that a record may have. A hostile record may name any second.
 const MAX_SECOND: u64 = 366 * 86_400;
-/// Maximum number of events that are kept.
 const MAX_EVENTS: usize = 1_000;
 /// Maximum number of rows of a kind, both in one record and in the sum.
 const MAX_ROWS: usize = 1_000;

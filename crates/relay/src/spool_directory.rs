@@ -123,7 +123,8 @@ fn check_owner(directory: &Path, status: &Stat) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that no other user can rename the directory and put another one in its place.
+/// Refuses a directory whose parent is writable for everyone without the sticky bit, because any user could rename the
+/// directory and put another one in its place.
 fn check_parent(directory: &Path, descriptor: &OwnedFd) -> Result<(), String> {
     let parent = rustix::fs::statat(descriptor, "..", AtFlags::SYMLINK_NOFOLLOW);
     let mode = mode_of(&parent.map_err(|error| format!("{}: {}", directory.display(), reason(&error.into())))?);

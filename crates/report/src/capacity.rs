@@ -416,9 +416,8 @@ pub fn capacity_verdict(run: &CapacityRun) -> String {
         (None, SearchEnding::TimeLimit) => "INVALID  The time was over before a rate was found.\n".to_owned(),
         (None, _) => {
             let missed_goals = run.goals.iter().zip(&result.goals);
-            let missed_goals = missed_goals
-                .filter(|(_, result)| !result.finding.has_capacity())
-                .map(|(goal, _)| goal.expression());
+            let missed_goals =
+                missed_goals.filter(|(_, result)| !result.finding.has_capacity()).map(|(goal, _)| goal.expression());
             let min_rate = format_value(run.min_rate_per_s, "/s");
             format!("FAIL  Missed at {min_rate}: {}\n", missed_goals.collect::<Vec<_>>().join(", "))
         }
@@ -511,9 +510,8 @@ pub fn resources_used(record: &Record) -> String {
     let surroundings = record.surroundings.as_ref();
     let cores = f64::from(record.host.cores.max(1));
     // The source runs longer than the time of its figures, which exclude the warm-up.
-    let length_s = surroundings
-        .and_then(|surroundings| Some(surroundings.load_processor_s? / cores))
-        .unwrap_or(record.duration_s);
+    let length_s =
+        surroundings.and_then(|surroundings| Some(surroundings.load_processor_s? / cores)).unwrap_or(record.duration_s);
     let length_s = length_s.max(f64::EPSILON);
     let parties = record.parties.iter().filter_map(|party| Some((party.name.as_str(), party.work_s()? / length_s)));
     let mut named: Vec<(&str, f64)> = parties.collect();
@@ -521,9 +519,8 @@ pub fn resources_used(record: &Record) -> String {
     let processes = processes.iter().map(|process| (process.name.as_str(), process.processor_s / length_s));
     named.extend(processes.filter(|(_, used)| *used >= MIN_NAMED));
     let looked_s: f64 = record.parties.iter().filter_map(|party| Some(party.busy_poll.as_ref()?.looked_s)).sum();
-    let host = surroundings
-        .and_then(|surroundings| surroundings.used_share)
-        .map(|share| share * cores - looked_s / length_s);
+    let host =
+        surroundings.and_then(|surroundings| surroundings.used_share).map(|share| share * cores - looked_s / length_s);
     let known_cores: f64 = named.iter().map(|(_, used)| used).sum();
     let all = host.unwrap_or(known_cores).clamp(0.0, cores);
     if all - known_cores >= MIN_NAMED {

@@ -234,8 +234,7 @@ fn rows(record: &Record) -> Vec<(String, Option<LatencyMs>, f64)> {
     }
     let stages = [Stage::Accepted, Stage::Delivered];
     let rows = record.stages.iter().filter(|row| stages.contains(&row.name));
-    rows
-        .map(|row| (row.name.name().to_owned(), row.latency_ms, row.offered_rate_per_s.unwrap_or(row.rate_per_s)))
+    rows.map(|row| (row.name.name().to_owned(), row.latency_ms, row.offered_rate_per_s.unwrap_or(row.rate_per_s)))
         .collect()
 }
 

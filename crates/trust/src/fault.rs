@@ -58,7 +58,7 @@ pub struct Remedies {
 }
 
 impl HandshakeFault {
-    /// Returns the fault of a server that was asked for by that name; `None` if the error is something else.
+    /// Returns the fault behind the error of a handshake with `server`, or `None` if the server is not at fault.
     pub fn of(error: &Error, server: &str) -> Option<Self> {
         let server = server.to_owned();
         if is_marked_as_authority(error) {

@@ -64,7 +64,7 @@ pub struct SearchCourse {
     pub arrival: Arrival,
     /// Seed of the first trial, and of the order in which the confirmation runs its loads.
     pub seed: u64,
-    /// Demand for which the report plans servers. `capacity_per_s` is not known before the search.
+    /// Demand for which the report plans servers. The search fills in its `capacity_per_s`.
     pub planning: PlanningInputs,
     /// Command line that the user typed, for the report.
     pub command: Vec<String>,

@@ -54,8 +54,8 @@ pub(crate) trait BenchFigures {
 }
 
 impl<M: BenchFigures> ComparedRun<M> {
-    /// Classifies a run that ended normally. If its only fault is mail that may still be in a queue
-    /// that nobody can read, the run has not failed.
+    /// Classifies a run that ended normally. If its only fault is undelivered mail, and nobody can read the server's
+    /// queue, then the mail may still be there and the run is undecided.
     pub(crate) fn of_bench(measured: M) -> Self {
         let RunFlaws { fault, undelivered, .. } = measured.flaws();
         match (fault.clone(), undelivered) {

@@ -43,7 +43,6 @@ impl TableCase {
         words
     }
 
-    /// Returns the row in which another tool does the same work.
     pub(super) fn with_tool(self, tool: SourceTool) -> Self {
         Self { tool, ..self }
     }

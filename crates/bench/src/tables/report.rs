@@ -61,7 +61,7 @@ pub(super) fn figures(results: &TableResults, missing: &[&str], options: &TableO
     report("smtp-source-table", table, notes, results, missing, options)
 }
 
-/// Returns the row in which smtp-source does the same work.
+/// Returns the row of smtp-source that this row is compared with, if it was measured.
 fn base<'r>(series: &TableSeries, results: &'r TableResults) -> Option<&'r TableSeries> {
     let case = series.case.with_tool(SourceTool::SmtpSource);
     results.series.iter().find(|other| other.case == case)

@@ -14,7 +14,7 @@ const SECTOR_BYTES: u64 = 512;
 /// Index of the field "sectors written" (Documentation/block/stat.rst).
 const SECTORS_WRITTEN: usize = 6;
 
-/// The state of a disk's counter at some time.
+/// Counts the bytes that are written to a disk from now on.
 #[derive(Clone, Debug)]
 pub(crate) struct DiskCounter {
     counters: PathBuf,

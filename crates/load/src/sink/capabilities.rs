@@ -1,4 +1,4 @@
-//! What the sink offers before there is mail: TLS, AUTH and LMTP.
+//! Settings of a session that hold before its first command: TLS, logins, LMTP, PROXY and XCLIENT.
 use anyhow::{Context, Result};
 use mailrun_net::{Certificate, Proxied, ServerSecurity, ServerTls, SessionResumption, TlsFiles, TlsWatch};
 use mailrun_party::tls_mode::TlsMode;

@@ -21,7 +21,7 @@ const MAX_RULES: usize = 1000;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rulebook {
-    /// Without a seed, the sink uses its own.
+    /// Without a seed, the sink uses that of `--seed`.
     pub seed: Option<u64>,
     pub rules: Vec<Rule>,
 }

@@ -28,7 +28,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 const ABORT_DELAY: Duration = Duration::from_secs(1);
 /// Shortest time in seconds without deliveries that counts as a stall.
 const MIN_STALL_S: f64 = 1.0;
-/// Number of mean intervals between deliveries that a gap must exceed to count as a stall, because
+/// A gap must last this many mean intervals between deliveries to count as a stall. Shorter gaps are usual, because
 /// deliveries come at irregular intervals.
 const MAX_USUAL_GAPS: f64 = 10.0;
 

@@ -426,7 +426,7 @@ fn bad_input_gives_one_line_with_the_cause_and_leaves_nothing_running() {
 #[test]
 fn a_peer_reads_why_we_end_the_connection() {
     limited(async {
-    let says = |output: &[u8], text: &str| output.windows(text.len()).any(|octets| octets == text.as_bytes());
+        let says = |output: &[u8], text: &str| output.windows(text.len()).any(|octets| octets == text.as_bytes());
         // Here the peer never opens the connection.
         let unopened = handshake();
         let open = unopened.windows(3).position(|octets| octets == [0, 0x53, 0x10]).unwrap() - 8;

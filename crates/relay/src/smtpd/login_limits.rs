@@ -552,8 +552,8 @@ mod tests {
     }
 
     proptest! {
-        /// With guesses of any origin and time, a period with its lock must not check more guesses
-        /// than may fail, by address and by user. A correct login must change nothing for others.
+        /// However the guesses are spread over time, addresses and users, fewer than twice the allowed failures of an
+        /// address or of a user are checked within one lock duration. A correct login does not change that for others.
         #[test]
         fn no_more_guesses_are_checked_than_may_fail(
             steps in prop::collection::vec((0..120_u64, 0..6_u8, 0..4_u8, 0..20_u8), 1..400)

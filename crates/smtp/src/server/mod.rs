@@ -144,7 +144,7 @@ impl Server {
     }
 
     /// Records that TLS has begun. The session starts again, without a greeting (RFC 3207 §4.2). If
-    /// TLS begins before the greeting, this must be called before the greeting is answered.
+    /// TLS begins before the greeting, this must be called before the application answers the greeting.
     pub fn tls_started(&mut self, now: Duration) {
         self.state = match self.take_state() {
             State::ExpectTls => {
@@ -261,8 +261,7 @@ mod tests {
         server
     }
 
-    /// Returns the largest number of heap bytes of the session's line reader while the session
-    /// received that many blocks.
+    /// Sends `block` to the session `blocks` times, and returns the largest number of heap bytes of its line reader.
     fn heap_bytes(server: &mut Server, block: &[u8], blocks: usize) -> usize {
         let mut max_bytes = 0;
         let mut out = Vec::new();
