@@ -210,7 +210,8 @@ fn build_context(config: Config, log: &LogWriter) -> Result<RelayContext> {
         on_damage: if spool.refuse_damage { OnDamage::Refuse } else { OnDamage::Quarantine },
         ..mailrun_spool::Options::default()
     };
-    let cannot = |error: &dyn std::fmt::Display| anyhow!("cannot open the spool {}: {error}", spool.directory.display());
+    let cannot =
+        |error: &dyn std::fmt::Display| anyhow!("cannot open the spool {}: {error}", spool.directory.display());
     let disk = RealDisk::new(&spool.directory).map_err(|error| cannot(&reason(&error)))?;
     if let Some(warning) = spool_directory::check(&spool.directory).map_err(|reason| cannot(&reason))? {
         tracing::warn!(target: LOG_TARGET, "{warning}");
