@@ -290,7 +290,7 @@ impl SessionStore {
 impl fmt::Debug for SessionStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Sessions are secret, so only count them.
-        f.debug_struct("Remembered").field("tickets", &self.lock().tickets.len()).finish_non_exhaustive()
+        f.debug_struct("SessionStore").field("tickets", &self.lock().tickets.len()).finish_non_exhaustive()
     }
 }
 

@@ -39,7 +39,7 @@ pub struct UserTable {
 
 impl fmt::Debug for UserTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Book({} users)", self.secrets.len())
+        write!(f, "UserTable({} users)", self.secrets.len())
     }
 }
 

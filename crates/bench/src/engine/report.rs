@@ -6,7 +6,6 @@ use super::runner::{CaseSeries, ComparedRun, ComparisonResults};
 use super::text_report::TextReport;
 use mailrun_report::numbers::counted;
 use mailrun_report::table::{Align, Table, plain};
-use std::collections::BTreeSet;
 
 /// Makes the text of a cell from the runs of the row's case.
 type CellText<'a, C, M> = Box<dyn Fn(&CaseSeries<C, M>) -> String + 'a>;
@@ -63,7 +62,7 @@ pub(crate) struct RatioPair<'s, C, M> {
     pub(crate) base: &'s CaseSeries<C, M>,
 }
 
-/// Maximum number of rows that a verdict names. Further rows are only counted.
+/// Maximum number of rows or runs that a note names. Further ones are only counted.
 const MAX_NAMES: usize = 3;
 
 /// Makes a table of ratios, and notes that give the verdict for each row. `names` are the titles of
@@ -107,24 +106,33 @@ fn distinct_verdicts(verdicts: &[(&str, String)]) -> Vec<String> {
         if verdicts[..place].iter().any(|(_, other)| other == verdict) {
             continue;
         }
-        let names = names_of(verdict);
-        notes.push(match names.len() {
-            count if count > MAX_NAMES => {
-                format!("{} and {} more: {verdict}.", names[..MAX_NAMES].join(", "), count - MAX_NAMES)
-            }
-            _ => format!("{}: {verdict}.", names.join(", ")),
-        });
+        notes.push(format!("{}: {verdict}.", first_names(&names_of(verdict))));
     }
     notes
 }
 
-/// Puts the name of its run before each remark. Of remarks that differ only in their digits, the
-/// first is kept and the others are dropped, even if they are about other runs.
+fn first_names(names: &[&str]) -> String {
+    match names.len().checked_sub(MAX_NAMES) {
+        None | Some(0) => names.join(", "),
+        Some(more) => format!("{} and {more} more", names[..MAX_NAMES].join(", ")),
+    }
+}
+
+/// Puts the names of their runs before remarks. Of remarks that differ only in their digits, only the first is kept,
+/// with the names of all runs that had one.
 pub(super) fn distinct_remarks<'r>(remarks: impl Iterator<Item = (&'r str, &'r str)>) -> Vec<String> {
     let without_figures = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
-    let mut known: BTreeSet<String> = BTreeSet::new();
-    let new = remarks.filter(|(_, remark)| known.insert(without_figures(remark)));
-    new.map(|(name, remark)| plain(&format!("{name}: {remark}"))).collect()
+    let mut distinct: Vec<(String, &str, Vec<&str>)> = Vec::new();
+    for (name, remark) in remarks {
+        let kind = without_figures(remark);
+        match distinct.iter_mut().find(|(known, ..)| *known == kind) {
+            Some((.., names)) if names.contains(&name) => {}
+            Some((.., names)) => names.push(name),
+            None => distinct.push((kind, remark, vec![name])),
+        }
+    }
+    let lines = distinct.iter().map(|(_, remark, names)| plain(&format!("{}: {remark}", first_names(names))));
+    lines.collect()
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -191,6 +199,20 @@ mod tests {
     use super::*;
     use mailrun_compare::Gain;
     use mailrun_report::numbers::figure;
+
+    #[test]
+    fn a_remark_of_several_runs_is_listed_once_with_their_names() {
+        let remarks = [
+            ("a", "Other processes used 20 % of the CPU."),
+            ("a", "Other processes used 31 % of the CPU."),
+            ("b", "Other processes used 25 % of the CPU."),
+            ("c", "Other processes used 25 % of the CPU."),
+            ("c", "A clock jumped."),
+            ("d", "Other processes used 9 % of the CPU."),
+        ];
+        let expected = ["a, b, c and 1 more: Other processes used 20 % of the CPU.", "c: A clock jumped."];
+        assert_eq!(distinct_remarks(remarks.into_iter()), expected);
+    }
 
     fn series(name: &'static str, runs: Vec<ComparedRun<f64>>) -> CaseSeries<&'static str, f64> {
         CaseSeries { case: name, name: format!("tool {name}"), runs }

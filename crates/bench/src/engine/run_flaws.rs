@@ -79,8 +79,7 @@ impl<C, M: BenchFigures> ComparisonResults<C, M> {
     }
 }
 
-/// Collects the remarks on the runs of these cases. Of remarks that differ only in their digits,
-/// the first is kept and the others are dropped.
+/// Collects the remarks on the runs of these cases, as [`distinct_remarks`].
 pub(crate) fn run_remarks<'s, C: 's, M: BenchFigures + 's>(
     series: impl Iterator<Item = &'s CaseSeries<C, M>>,
 ) -> Vec<String> {

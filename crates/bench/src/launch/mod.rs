@@ -73,7 +73,7 @@ pub(crate) fn prepare(
     };
     launch.command.cores = options.server_cores;
     // Our own relay places itself, by its option `--cpus`.
-    launch.command.cpus = options.placement.relay.clone().filter(|_| !contestant.is_own());
+    launch.command.cpus = options.placement.relay.clone().filter(|_| !matches!(contestant, Contestant::Mailrun(_)));
     Ok(Some(match &options.syscall_counting {
         SyscallCounting::Off => launch,
         SyscallCounting::Strace(strace) => {

@@ -23,7 +23,7 @@ const MAX_ROWS: usize = 300;
 /// slowest and the missing messages, and the histograms.
 const MAX_DATA_BYTES: usize = 60_000;
 /// Tells the reader which details a long run's data lacks.
-const LEFT_OUT: &str = "the seconds, the slowest messages and the histograms, which run.json has";
+const LEFT_OUT: &str = "the seconds, the slowest and the missing messages, and the histograms, which run.json has";
 const MAX_TEXT_CHARS: usize = 1_000;
 const MAX_ENTRIES: usize = 1_000;
 

@@ -13,7 +13,7 @@ pub struct DecoySecrets {
 
 impl std::fmt::Debug for DecoySecrets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("MadeUp(…)")
+        f.write_str("DecoySecrets(…)")
     }
 }
 
