@@ -24,7 +24,10 @@ if [ ! -s "$tar" ]; then
   root=target/roots/$kind
   rm -rf "$root"
   mkdir -p "$root"
-  {
+  # Not in a condition: there, bash would go on after a step that failed, and keep an incomplete root.
+  set +e
+  (
+    set -e
     if [ "$kind" = base ]; then
       # shellcheck disable=SC2086 # no word where there is no mirror
       timeout 600 debootstrap --variant=minbase "$suite" "$root" $mirror
@@ -47,7 +50,10 @@ if [ ! -s "$tar" ]; then
     rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
     tar -cf "$tar.part" -C "$root" --numeric-owner .
     mv "$tar.part" "$tar"
-  } >"target/roots/$kind.log" 2>&1 || exit 0
+  ) >"target/roots/$kind.log" 2>&1
+  status=$?
+  set -e
+  [ "$status" = 0 ] || exit 0
   rm -rf "$root"
 fi
 echo "$tar"
