@@ -1,5 +1,6 @@
 //! Parts that every process of a run uses: signals, progress, result files, facts about the host, a
 //! log, HTTP.
+#![allow(missing_docs)] // only crates that other programs embed document every public item
 
 /// Writes a line to standard error. While a dashboard is on the screen, the line is kept until the
 /// dashboard has left. If standard error is full or closed, the line is lost, because the process
