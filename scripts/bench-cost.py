@@ -7,8 +7,8 @@ Each shape has one session, so that no batch depends on how fast the other end i
 (instructions in user mode, calls of the allocator) and under strace; the segments are counted in a network namespace where
 nobody else sends. Each figure is the difference of two runs, a long and a short one, divided by the difference of their
 messages, so the cost of the start is not in it. Instructions and allocations are those of the workers. The main thread adds up
-each second and makes the report; its cost depends on how long the run took and how the latencies lie, not on the messages
-(`mailrun mades` does all its work on the main thread, so there it counts).
+each second and makes the report; the cost of that depends on how long the run took and how the latencies are spread.
+`mailrun mades` does all its work on the main thread, so there the main thread counts too.
 
 Prints a table, and ends with status 1 if a figure is more than 3 % above the stored one; the lowest of three attempts counts. One
 that is more than 3 % below it is named: `MAILRUN_BLESS=1 make bench-cost` stores the new ones. Instructions depend on the compiler,

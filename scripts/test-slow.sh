@@ -147,7 +147,7 @@ for part in $wanted; do
 done
 
 : "${MAILRUN_SEED:=$(($(date +%N | sed 's/^0*//') % 1000000))}"
-export MAILRUN_SEED PROPTEST_RNG_SEED=$MAILRUN_SEED MAILRUN_CUT_SEED=$MAILRUN_SEED MAILRUN_CRASH_SEED=$MAILRUN_SEED
+export MAILRUN_SEED PROPTEST_RNG_SEED=$MAILRUN_SEED MAILRUN_CUT_SEED=$MAILRUN_SEED
 echo "seed: $MAILRUN_SEED"
 rm -f $skipped
 scripts/install-test-tools.sh || exit 2

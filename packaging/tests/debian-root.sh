@@ -24,7 +24,7 @@ if [ ! -s "$tar" ]; then
   root=target/roots/$kind
   rm -rf "$root"
   mkdir -p "$root"
-  # Not in a condition: there, bash would go on after a step that failed, and keep an incomplete root.
+  # The steps must not be a condition (`|| exit 0`): in one, bash ignores `set -e`, and an incomplete root would be kept.
   set +e
   (
     set -e

@@ -3,7 +3,6 @@ use clap::{Arg, Command};
 use mailrun_report::wrap::wrapped;
 use std::fmt::Write as _;
 
-/// Columns of a summary.
 const WIDTH: usize = 80;
 /// Column at which the text about an option begins.
 const TEXT_COLUMN: usize = 28;
@@ -24,13 +23,17 @@ const USUAL: [Usual; 5] = [
         examples: &[
             "mailrun bench mx.example --to ann@mx.example",
             "mailrun bench 127.0.0.1:25 --sink http://127.0.0.1:8025 -m 10000 -s 50",
+            "mailrun bench 127.0.0.1:25 --rate 100 -d 10s --threshold 'accepted.p99 < 1s'",
         ],
     },
     Usual {
         command: "source",
         options: "messages duration sessions message-size corpus rate reuse pipelining to from recipients \
                   tls cacert insecure user threshold out json quiet",
-        examples: &["mailrun source 127.0.0.1:2525 -m 1000 -s 10"],
+        examples: &[
+            "mailrun source 127.0.0.1:2525 -m 1000 -s 10",
+            "mailrun source smtps://mx.example --rate 500/m --threshold 'accepted.p99 < 1s'",
+        ],
     },
     Usual {
         command: "sink",
@@ -79,9 +82,12 @@ pub(super) fn of(command: &mut Command, words: &[&str]) -> String {
     text
 }
 
+fn visible_commands(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|inner| !inner.is_hide_set() && inner.get_name() != "help")
+}
+
 fn push_command_names(text: &mut String, command: &Command) {
-    let inner = command.get_subcommands().filter(|inner| !inner.is_hide_set() && inner.get_name() != "help");
-    let names: Vec<&str> = inner.map(Command::get_name).collect();
+    let names: Vec<&str> = visible_commands(command).map(Command::get_name).collect();
     if !names.is_empty() {
         let heading = command.get_subcommand_help_heading().unwrap_or("Commands");
         let indent = " ".repeat(heading.len() + 2);
@@ -90,7 +96,7 @@ fn push_command_names(text: &mut String, command: &Command) {
 }
 
 fn push_commands(text: &mut String, command: &Command) {
-    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set() && inner.get_name() != "help") {
+    for inner in visible_commands(command) {
         let about = inner.get_about().map(ToString::to_string).unwrap_or_default();
         push_row(text, &format!("  {}", inner.get_name()), &about);
     }
@@ -134,7 +140,7 @@ fn push_row(text: &mut String, name: &str, about: &str) {
     }
 }
 
-/// The value where none is given.
+/// The value that applies if the option is not given.
 fn default(option: &Arg) -> String {
     let values: Vec<_> = option.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
     let is_plain = values.is_empty() || !option.get_action().takes_values();
