@@ -14,7 +14,7 @@ use super::sink::SinkFaultArgs;
 use super::source::{LoadArgs, load_options};
 use super::values;
 use anyhow::{Result, anyhow, bail};
-use clap::{Args, Subcommand};
+use clap::Args;
 use mailrun_bench::contestant::{Contestant, ListenerOptions};
 use mailrun_bench::recipe;
 use mailrun_bench::{BenchOptions, BenchTarget, SyscallCounting, TrustedCertificate, is_toml_file};
@@ -140,12 +140,7 @@ fn server(text: &str) -> Result<ServerArg, String> {
 }
 
 pub(super) fn is_scenario(word: &str) -> bool {
-    scenario_names().iter().any(|name| name == word)
-}
-
-fn scenario_names() -> Vec<String> {
-    let command = ScenarioCommand::augment_subcommands(clap::Command::new("bench"));
-    command.get_subcommands().map(|scenario| scenario.get_name().to_owned()).collect()
+    scenarios::names().any(|name| name == word)
 }
 
 /// Looks up the server's name before anything is started.
@@ -157,7 +152,7 @@ fn check_server(server: &ServerArg, reach: AllowedTargets) -> Result<()> {
     source::look_up(server.address(), reach).map(drop).map_err(|error| {
         let host = server.address().rsplit_once(':').map_or("", |(host, _)| host);
         let is_recipe = host == "mailrun" || recipe::names().any(|name| name == host);
-        match scenario_names().iter().find(|name| is_misspelling(host, name)) {
+        match scenarios::names().find(|name| is_misspelling(host, name)) {
             _ if is_recipe => anyhow!("{error:#}; a server that mailrun starts is --relay {host}"),
             Some(name) => anyhow!("{error:#}; did you mean the scenario {name:?}?"),
             None => error,

@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn each_script_knows_each_command_and_option() {
         let mut expected = Vec::new();
-        options(&Cli::command(), &mut expected);
+        options(&Cli::all_commands(), &mut expected);
         for shell in Shell::value_variants() {
             let text = script(*shell);
             for long in &expected {

@@ -1,6 +1,6 @@
 //! Tests of the help texts: the program must accept each example, and `-h` must fit a screen.
 use super::{Cli, summary};
-use clap::{Command, CommandFactory};
+use clap::Command;
 
 /// Lines of a terminal with 24 lines, minus one for the prompt.
 const SCREEN_LINES: usize = 23;
@@ -65,7 +65,7 @@ fn a_line_is_divided_as_a_shell_does() {
 fn every_example_is_accepted() {
     let mut faults = Vec::new();
     let mut count = 0;
-    walk(&Cli::command(), &[], &mut |path, command| {
+    walk(&Cli::all_commands(), &[], &mut |path, command| {
         let is_held = path.first().is_some_and(|first| SHORT_HELP_COMMANDS.contains(&first.as_str()));
         let all = examples(command);
         if is_held && all.is_empty() {
@@ -84,8 +84,7 @@ fn every_example_is_accepted() {
 #[test]
 fn short_help_fits_a_screen() {
     for name in SHORT_HELP_COMMANDS {
-        let mut command = Cli::command();
-        command.build();
+        let mut command = Cli::all_commands();
         let help = summary::of(command.find_subcommand_mut(name).expect("it is a command"), &[name]);
         let lines = help.trim_end().lines().count();
         let widest = help.lines().map(|line| line.chars().count()).max().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! `mailrun man`: writes manual pages made from the commands and their options.
 use super::Cli;
 use anyhow::{Context, Result};
-use clap::{Args, Command, CommandFactory};
+use clap::{Args, Command};
 use clap_mangen::Man;
 use mailrun_party::outputs::cannot_write;
 use roff::{Roff, roman};
@@ -36,8 +36,7 @@ struct EndSections {
 
 impl ManArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let mut whole = Cli::command().disable_help_subcommand(true);
-        whole.build();
+        let whole = Cli::all_commands();
         let usual = EndSections::of(&whole).exit_status;
         match self.directory {
             None => super::say(&page(&whole, &usual, &names_of(&whole))?),
@@ -157,8 +156,7 @@ mod tests {
 
     fn all_pages() -> Vec<(String, String)> {
         let directory = tempfile::tempdir().unwrap();
-        let mut whole = Cli::command().disable_help_subcommand(true);
-        whole.build();
+        let whole = Cli::all_commands();
         let usual = EndSections::of(&whole).exit_status;
         let count = write_pages(directory.path(), &whole, &usual, "mailrun").unwrap();
         let entries = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path());
@@ -181,8 +179,7 @@ mod tests {
 
     #[test]
     fn each_page_has_every_option_with_examples_and_exit_status() {
-        let mut whole = Cli::command().disable_help_subcommand(true);
-        whole.build();
+        let whole = Cli::all_commands();
         for (path, text) in all_pages() {
             let command = command_of(&whole, &path);
             for option in command.get_arguments().filter(|option| !option.is_hide_set()) {

@@ -103,6 +103,13 @@ impl Cli {
         Self::from_arg_matches(&after_dashes::matches(Self::commands(&words)?, &words)?)
     }
 
+    /// Returns all commands with all that belongs to them. clap defines the scenarios only where they are needed.
+    fn all_commands() -> clap::Command {
+        let mut whole = Self::command().disable_help_subcommand(true);
+        whole.build();
+        whole
+    }
+
     /// Returns all commands, including that of a scenario file which the command line names.
     fn commands(words: &[OsString]) -> Result<clap::Command, clap::Error> {
         scenarios::add_scenario_file(Self::command(), words)

@@ -1,7 +1,7 @@
 //! Options under the names that other tools (swaks, smtp-source, smtp-sink, wrk, oha, ab, k6,
 //! vegeta, curl) or our other commands use. The advice about such an option names ours.
 use super::after_dashes;
-use clap::{Arg, Command, CommandFactory};
+use clap::{Arg, Command};
 
 /// Names that users may type, and our option that does the same. A row applies only to commands
 /// that have our option.
@@ -212,7 +212,7 @@ fn is_applicable(path: &str, advice: &str) -> bool {
 }
 
 pub(super) fn has(path: &str, option: &str) -> bool {
-    let whole = super::Cli::command();
+    let whole = super::Cli::all_commands();
     let subcommand = path.split(' ').try_fold(&whole, |command, name| command.find_subcommand(name));
     let is_meant = |argument: &Arg| argument.get_long().is_some_and(|long| option.strip_prefix("--") == Some(long));
     subcommand.is_some_and(|command| command.get_arguments().any(is_meant))
@@ -221,7 +221,7 @@ pub(super) fn has(path: &str, option: &str) -> bool {
 /// Names our commands that have an option of this name.
 pub(super) fn commands_with(typed: &str) -> Option<String> {
     let name = typed.split('=').next()?.strip_prefix("--")?;
-    let whole = super::Cli::command();
+    let whole = super::Cli::all_commands();
     let has = |command: &&Command| {
         command.get_arguments().any(|argument| argument.get_long() == Some(name) && !argument.is_hide_set())
     };

@@ -59,11 +59,14 @@ enum MeasureArgs {
 
 impl Subcommand for ScenarioCommand {
     fn augment_subcommands(command: Command) -> Command {
-        let built_in = BUILT_IN.iter().filter_map(|built_in| {
-            // Built-in scenarios can always be read: a test in built_in.rs makes sure of that.
-            load_scenario(built_in.name).ok().map(|scenario| scenario_command(built_in.name, &scenario))
-        });
-        built_in.fold(command, Command::subcommand).subcommand(MadesBenchArgs::augment_args(Command::new(MADES)))
+        // Reading the scenarios takes a third of a program's start, and only this command needs them.
+        command.defer(|command| {
+            let built_in = BUILT_IN.iter().filter_map(|built_in| {
+                // Built-in scenarios can always be read: a test in built_in.rs makes sure of that.
+                load_scenario(built_in.name).ok().map(|scenario| scenario_command(built_in.name, &scenario))
+            });
+            built_in.fold(command, Command::subcommand).subcommand(MadesBenchArgs::augment_args(Command::new(MADES)))
+        })
     }
 
     fn augment_subcommands_for_update(command: Command) -> Command {
@@ -71,7 +74,7 @@ impl Subcommand for ScenarioCommand {
     }
 
     fn has_subcommand(name: &str) -> bool {
-        name == MADES || is_toml_file(name) || BuiltInScenario::named(name).is_ok()
+        is_toml_file(name) || names().any(|known| known == name)
     }
 }
 
@@ -108,6 +111,11 @@ impl FromArgMatches for ScenarioCommand {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+/// Names of the scenarios that are built in.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    BUILT_IN.iter().map(|built_in| built_in.name).chain([MADES])
 }
 
 /// Converts a mistake in a scenario file into an error of the command line.

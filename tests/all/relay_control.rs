@@ -341,7 +341,7 @@ fn a_hang_up_reads_the_file_again_and_a_mistake_changes_nothing() {
     let said = wait_until("a complaint", || {
         Some(relay.process.complained()).filter(|text| text.contains("the configuration is unchanged"))
     });
-    assert!(said.contains("relay.toml:8:11"), "{said}");
+    assert!(said.contains("relay.toml:9:11"), "{said}");
     assert!(!may_send());
     fs::write(&config, good.replace("10.0.0.0/8", "127.0.0.0/8").replace("log =", "workers = 7\nlog =")).unwrap();
     relay.process.hang_up();

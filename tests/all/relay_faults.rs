@@ -233,7 +233,7 @@ fn whatever_a_next_hop_does_nothing_is_lost() {
 
 #[test]
 fn a_message_without_end_costs_no_memory() {
-    let den = Den::new(DISCARD);
+    let den = Den::new(&format!("spool.max_size = \"1G\"\n{DISCARD}"));
     let relay = den.open();
     let mut wire = beginning(&relay, "");
     expect(&mut wire, "DATA", "354");

@@ -57,7 +57,8 @@ fn bring(wire: &mut Wire, bytes: usize) -> String {
 
 #[test]
 fn who_announces_much_and_sends_nothing_keeps_nobody_out() {
-    let relay = open(&guarded(""));
+    let den = guarded("");
+    let relay = open(&den);
     let mut strangers: Vec<Wire> =
         (0..40).map(|number| greeted(&relay, [127, 0, 0, 2 + number % 3]).unwrap()).collect();
     for (number, wire) in strangers.iter_mut().enumerate() {
@@ -106,7 +107,8 @@ fn a_mailbox_gets_one_copy_however_often_and_by_whatever_alias_it_is_named() {
 
 #[test]
 fn who_sends_much_and_never_ends_it_keeps_nobody_else_out() {
-    let relay = open(&guarded("limits.max_message_size = \"4M\"\nlimits.max_incoming_size = \"32M\"\n"));
+    let den = guarded("limits.max_message_size = \"4M\"\nlimits.max_incoming_size = \"32M\"\n");
+    let relay = open(&den);
     let mut greedy: Vec<Wire> = (0..45).map(|_| greeted(&relay, [127, 0, 0, 2]).unwrap()).collect();
     let piece = b"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcd\r\n".repeat(16 << 10);
     let mut inside = 0;
@@ -135,7 +137,8 @@ fn who_sends_much_and_never_ends_it_keeps_nobody_else_out() {
 
 #[test]
 fn each_strangers_address_has_so_many_connections_and_trusted_ones_as_many_as_they_like() {
-    let relay = open(&guarded("limits.client.connections = 3\nlimits.client.connections_per_minute = 20\n"));
+    let den = guarded("limits.client.connections = 3\nlimits.client.connections_per_minute = 20\n");
+    let relay = open(&den);
     let mut held: Vec<Wire> = (0..3).map(|_| greeted(&relay, [127, 0, 0, 2]).unwrap()).collect();
     for _ in 0..5 {
         let Err(reply) = greeted(&relay, [127, 0, 0, 2]) else { panic!("a fourth one") };
@@ -163,7 +166,8 @@ fn each_strangers_address_has_so_many_connections_and_trusted_ones_as_many_as_th
 
 #[test]
 fn the_last_sessions_are_kept_for_trusted_clients() {
-    let relay = open(&guarded("limits.max_sessions = 8\n"));
+    let den = guarded("limits.max_sessions = 8\n");
+    let relay = open(&den);
     let strangers: Vec<_> = (2..10).map(|last| greeted(&relay, [127, 0, 0, last])).collect();
     let taken = strangers.iter().filter(|session| session.is_ok()).count();
     assert_eq!(taken, 6);
@@ -177,13 +181,14 @@ fn the_last_sessions_are_kept_for_trusted_clients() {
 fn messages_and_recipients_have_a_rate_until_the_client_logs_in() {
     let files = Files::new();
     let users = files.users();
-    let relay = open(&guarded_with(
+    let den = guarded_with(
         files,
         &format!(
             "auth.users = \"{users}\"\nlimits.client.messages_per_minute = 2\n\
              limits.client.recipients_per_minute = 3\n"
         ),
-    ));
+    );
+    let relay = open(&den);
     let mut wire = greeted(&relay, [127, 0, 0, 2]).unwrap();
     expect(&mut wire, "MAIL FROM:<a@b.example>", "250");
     for code in ["250", "250", "250", "450 4.7.0", "450 4.7.0"] {
@@ -211,7 +216,8 @@ fn messages_and_recipients_have_a_rate_until_the_client_logs_in() {
 
 #[test]
 fn a_session_that_brings_no_message_does_not_last() {
-    let relay = open(&guarded("limits.without_message = \"2s\"\n"));
+    let den = guarded("limits.without_message = \"2s\"\n");
+    let relay = open(&den);
     let mut wire = greeted(&relay, TRUSTED).unwrap();
     let last = wait_until("the session to be ended", || {
         let reply = wire.say("NOOP");
@@ -227,7 +233,8 @@ fn a_session_that_brings_no_message_does_not_last() {
 
 #[test]
 fn a_message_that_comes_octet_by_octet_does_not_keep_its_session() {
-    let relay = open(&guarded("limits.idle_timeout = \"4s\"\n"));
+    let den = guarded("limits.idle_timeout = \"4s\"\n");
+    let relay = open(&den);
     // This client sends twice the minimum rate. It begins first, so that it outlasts the others.
     let mut steady = greeted(&relay, TRUSTED).unwrap();
     begin(&mut steady, "");
@@ -291,7 +298,8 @@ fn guesses_of_passwords_are_counted_and_locked_out_by_every_mechanism_together()
     let files = Files::new();
     let users = files.users();
     // `login_limits` tests the waits. Here they must take no time.
-    let relay = open(&guarded_with(files, &format!("auth.users = \"{users}\"\nauth.delay = \"1ms\"\n")));
+    let den = guarded_with(files, &format!("auth.users = \"{users}\"\nauth.delay = \"1ms\"\n"));
+    let relay = open(&den);
     let guesses = AtomicUsize::new(0);
     thread::scope(|scope| {
         for number in 0..8 {
@@ -336,7 +344,8 @@ fn a_session_has_so_many_failed_logins() {
     let files = Files::new();
     let users = files.users();
     let text = format!("auth.users = \"{users}\"\nauth.delay = \"1ms\"\nauth.failures = 100\n");
-    let relay = open(&guarded_with(files, &text));
+    let den = guarded_with(files, &text);
+    let relay = open(&den);
     // Use other addresses each time, because every failure doubles the wait of the next login.
     for (number, mechanism) in MECHANISMS.into_iter().enumerate() {
         let mut wire = greeted(&relay, [127, 0, 0, 10 + number as u8]).unwrap();
@@ -354,7 +363,8 @@ fn a_session_has_so_many_failed_logins() {
 fn a_client_that_leaves_before_its_proof_has_come_has_not_failed() {
     let files = Files::new();
     let users = files.users();
-    let relay = open(&guarded_with(files, &format!("auth.users = \"{users}\"\nauth.failures = 3\n")));
+    let den = guarded_with(files, &format!("auth.users = \"{users}\"\nauth.failures = 3\n"));
+    let relay = open(&den);
     let scram = STANDARD.encode(format!("n,,n={USER},r=client"));
     for _ in 0..5 {
         for lines in [
@@ -395,7 +405,8 @@ fn nobody_is_told_which_users_there_are() {
     let files = Files::new();
     let users = files.users();
     let text = format!("auth.users = \"{users}\"\nauth.delay = \"1ms\"\nauth.failures = 1000\n");
-    let relay = open(&guarded_with(files, &text));
+    let den = guarded_with(files, &text);
+    let relay = open(&den);
     let [(known, refused), (unknown, refused_too)] = [USER, "nobody"].map(|user| scram(&relay, user));
     assert!(refused.starts_with("535 5.7.8") && refused == refused_too);
     assert!(known.ends_with(",i=4096") && unknown.ends_with(",i=4096") && known.len() == unknown.len());
@@ -415,7 +426,8 @@ fn nobody_is_told_which_users_there_are() {
 fn nobody_acts_as_somebody_else() {
     let files = Files::new();
     let users = files.users();
-    let relay = open(&guarded_with(files, &format!("auth.users = \"{users}\"\n")));
+    let den = guarded_with(files, &format!("auth.users = \"{users}\"\n"));
+    let relay = open(&den);
     let mut wire = greeted(&relay, TRUSTED).unwrap();
     let plain = |acts_as: &str| format!("AUTH PLAIN {}", STANDARD.encode(format!("{acts_as}\0{USER}\0{PASSWORD}")));
     expect(&mut wire, &plain("admin"), "535 5.7.8");
@@ -432,7 +444,8 @@ fn relays(wire: &mut Wire, code: &str) {
 
 #[test]
 fn only_a_named_client_may_speak_for_others_with_xclient() {
-    let relay = open(&guarded("xclient = [\"127.0.0.5\"]\n"));
+    let den = guarded("xclient = [\"127.0.0.5\"]\n");
+    let relay = open(&den);
     let mut stranger = greeted(&relay, [127, 0, 0, 9]).unwrap();
     expect(&mut stranger, "XCLIENT ADDR=127.0.0.1", "550 5.7.0");
     expect(&mut stranger, "XCLIENT LOGIN=ann", "550 5.7.0");
@@ -452,7 +465,8 @@ fn only_a_named_client_may_speak_for_others_with_xclient() {
 
 #[test]
 fn behind_a_proxy_the_header_says_who_the_client_is() {
-    let relay = open(&guarded("proxy_protocol = true\n"));
+    let den = guarded("proxy_protocol = true\n");
+    let relay = open(&den);
     let header = |from: &str| format!("PROXY TCP4 {from} 127.0.0.1 40000 25\r\n");
     for (from, code) in [("127.0.0.1", "250"), ("127.0.0.9", "554 5.7.1")] {
         let mut wire = Wire::connect_from(TRUSTED, relay.smtp[0]);

@@ -42,6 +42,7 @@ struct FaultyDiskState {
     /// Parts of files whose reads fail.
     unreadable: Vec<(usize, Range<usize>)>,
     reads: u64,
+    read_bytes: u64,
     /// The interval of failing reads: every n-th read fails.
     fail_one_read_of: Option<u64>,
     is_frozen: bool,
@@ -116,6 +117,11 @@ impl FaultyDisk {
     /// Returns the number of syncs so far, of files and of the directory.
     pub fn syncs(&self) -> u64 {
         self.state().syncs
+    }
+
+    /// Returns the number of bytes that were read so far.
+    pub fn read_bytes(&self) -> u64 {
+        self.state().read_bytes
     }
 
     /// Returns the sizes of all writes so far.
@@ -460,6 +466,7 @@ impl DiskFile for FaultyFile {
         let from = seen.len().min(at as usize);
         let length = buffer.len().min(seen.len() - from);
         buffer[..length].copy_from_slice(&seen[from..from + length]);
+        state.read_bytes += length as u64;
         Ok(length)
     }
 

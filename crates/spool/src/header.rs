@@ -138,7 +138,7 @@ fn has_later_batch(
             continue;
         }
         let mut seen = Vec::new();
-        Scan::starting_at(Arc::clone(file), seed, segment_bytes, at).next_batch(&mut seen)?;
+        Scan::of_batch(Arc::clone(file), seed, segment_bytes, at).next_batch(&mut seen)?;
         if seen.iter().any(|one| one.kind == RecordKind::Stored && one.id.0 >= next_id) {
             return Ok(true);
         }

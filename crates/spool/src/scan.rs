@@ -103,18 +103,37 @@ pub(crate) struct Scan {
     is_closed: bool,
     /// Offset before which everything had been synced, according to the batches read so far.
     synced: u64,
+    /// The same according to the batches after the scan's offset, as far as they were searched.
+    later_synced: u64,
+    /// Offset up to which they were searched.
+    searched_to: u64,
+    /// Number of bytes of long records that may still be read at offsets that were guessed.
+    salvage_budget: u64,
 }
 
 impl Scan {
     pub(crate) fn new(file: Arc<dyn DiskFile>, seed: u32, segment_bytes: u64, bodies: BodyMode) -> Self {
         let window =
             ReadWindow { file, from: 0, buffer: Vec::new(), filled: 0, ahead: segment_bytes.min(READ_AHEAD_BYTES) };
-        Self { window, seed, segment_bytes, bodies, at: BATCHES_OFFSET, is_closed: false, synced: 0 }
+        Self {
+            window,
+            seed,
+            segment_bytes,
+            bodies,
+            at: BATCHES_OFFSET,
+            is_closed: false,
+            synced: 0,
+            later_synced: 0,
+            searched_to: 0,
+            salvage_budget: SALVAGE_LIMIT,
+        }
     }
 
-    /// Creates a scan that starts at this offset and skips bodies.
-    pub(crate) fn starting_at(file: Arc<dyn DiskFile>, seed: u32, segment_bytes: u64, at: u64) -> Self {
-        Self { at, ..Self::new(file, seed, segment_bytes, BodyMode::Skip) }
+    /// Creates a scan for the batch at this offset. It skips bodies, and does not read ahead.
+    pub(crate) fn of_batch(file: Arc<dyn DiskFile>, seed: u32, segment_bytes: u64, at: u64) -> Self {
+        let mut scan = Self { at, ..Self::new(file, seed, segment_bytes, BodyMode::Skip) };
+        scan.window.ahead = BLOCK;
+        scan
     }
 
     pub(crate) fn offset(&self) -> u64 {
@@ -171,8 +190,7 @@ impl Scan {
     /// offset. If nothing proves that the batch was synced, the damaged bodies count as torn by a
     /// crash.
     fn pass_bodies(&mut self, begin: u64, seen: &mut Vec<ScannedRecord>, claimed_end: u64) -> io::Result<ScanStep> {
-        let was_synced = claimed_end > begin || self.later_batches(begin, self.segment_bytes)?.synced > begin;
-        if was_synced {
+        if claimed_end > begin || self.is_stated_synced(begin)? {
             return Ok(ScanStep::Batch);
         }
         seen.retain(|one| !one.is_body_damaged);
@@ -180,7 +198,7 @@ impl Scan {
         let end = self.at;
         let holes = self.holes(begin, batch.map_or(end, |batch| begin + batch.bytes), seen)?;
         let damage_offset = holes.first().map_or(begin, |hole| hole.range.start);
-        Ok(ScanStep::Region(DamagedRegion { range: begin..end, damage_offset, was_synced, batch, holes }))
+        Ok(ScanStep::Region(DamagedRegion { range: begin..end, damage_offset, was_synced: false, batch, holes }))
     }
 
     fn pass_region(
@@ -194,7 +212,7 @@ impl Scan {
         let batch = self.batch(begin)?;
         let is_claimed = claimed_end > begin;
         let last = if is_claimed { claimed_end.min(self.segment_bytes) } else { self.segment_bytes };
-        let LaterBatches { first: next, synced, is_blank } = self.later_batches(begin, last)?;
+        let (next, is_blank) = self.next_header(begin, last)?;
         let to = next.unwrap_or(last).max(begin);
         if !is_blank {
             self.salvage(begin + BATCH_HEADER_BYTES as u64, to, seen)?;
@@ -209,7 +227,7 @@ impl Scan {
         }
         self.at = end;
         let is_stated = batch.is_some() && stated_end.next_multiple_of(BLOCK) == end;
-        let was_synced = is_claimed || synced > begin;
+        let was_synced = is_claimed || self.is_stated_synced(begin)?;
         if !was_synced {
             // The crash tore this body, so the message was never answered with 250.
             seen.retain(|one| !one.is_body_damaged);
@@ -218,22 +236,18 @@ impl Scan {
         Ok(ScanStep::Region(DamagedRegion { range: begin..end, damage_offset, was_synced, batch, holes }))
     }
 
-    /// Finds the first later batch before `last`, and the largest offset that any later batch
-    /// states as synced.
-    fn later_batches(&mut self, begin: u64, last: u64) -> io::Result<LaterBatches> {
-        let mut later = LaterBatches { first: None, synced: 0, is_blank: self.is_blank(begin)? };
-        let mut at = begin + BLOCK;
-        while at < last && (later.first.is_none() || later.synced <= begin) {
-            if later.is_blank {
-                later.is_blank = self.is_blank(at)?;
+    /// Finds the first batch after `begin` and before `last`. Returns, too, whether there are only
+    /// zeros before it.
+    fn next_header(&mut self, begin: u64, last: u64) -> io::Result<(Option<u64>, bool)> {
+        let mut is_blank = self.is_blank(begin)?;
+        for at in (begin + BLOCK..last).step_by(BLOCK as usize) {
+            if self.batch(at)?.is_some() {
+                return Ok((Some(at), is_blank));
             }
-            if let Some(batch) = self.batch(at)? {
-                later.first = later.first.or(Some(at));
-                later.synced = later.synced.max(batch.synced);
-            }
-            at += BLOCK;
+            is_blank = is_blank && self.is_blank(at)?;
         }
-        Ok(later)
+        self.searched_to = self.searched_to.max(last);
+        Ok((None, is_blank))
     }
 
     /// Returns true if the block at `at` consists of zeros, or lies after the end of the file.
@@ -242,10 +256,21 @@ impl Scan {
         Ok(self.window.bytes(at, length)?.is_none_or(|bytes| *bytes == ZEROS[..bytes.len()]))
     }
 
+    /// Returns true if a later batch states that what is at `begin` had been synced. Each part of
+    /// the segment is searched once per scan: a batch states offsets before its own only.
+    fn is_stated_synced(&mut self, begin: u64) -> io::Result<bool> {
+        self.searched_to = self.searched_to.max(begin + BLOCK);
+        while self.later_synced <= begin && self.searched_to < self.segment_bytes {
+            let batch = self.batch(self.searched_to)?;
+            self.later_synced = self.later_synced.max(batch.map_or(0, |batch| batch.synced));
+            self.searched_to += BLOCK;
+        }
+        Ok(self.later_synced > begin)
+    }
+
     /// Searches for single intact records at each possible offset.
     fn salvage(&mut self, from: u64, to: u64, seen: &mut Vec<ScannedRecord>) -> io::Result<()> {
         let mut at = from;
-        let mut budget = SALVAGE_LIMIT;
         while at + RECORD_HEADER_BYTES as u64 <= to {
             let part = (to - at).min(BLOCK - at % BLOCK);
             let Some(bytes) = self.window.bytes(at, part)? else { return Ok(()) };
@@ -255,7 +280,7 @@ impl Scan {
                 continue;
             };
             at += skipped;
-            match self.sound_record(at, to, &mut budget)? {
+            match self.sound_record(at, to)? {
                 Some(record) => {
                     at += record.bytes;
                     seen.push(record);
@@ -266,17 +291,17 @@ impl Scan {
         Ok(())
     }
 
-    /// Returns the record at `at` if it is intact. Long records are read only as long as `budget`
+    /// Returns the record at `at` if it is intact. Long records are read only as long as the budget
     /// lasts, because damaged bytes may claim any length.
-    fn sound_record(&mut self, at: u64, to: u64, budget: &mut u64) -> io::Result<Option<ScannedRecord>> {
+    fn sound_record(&mut self, at: u64, to: u64) -> io::Result<Option<ScannedRecord>> {
         let head = match self.window.bytes(at, RECORD_HEADER_BYTES as u64)?.and_then(RecordHeader::decode) {
             Some(record) if record.bytes() <= to - at => record.metadata_bytes(),
             _ => return Ok(None),
         };
-        if head > BLOCK && *budget < head {
+        if head > BLOCK && self.salvage_budget < head {
             return Ok(None);
         }
-        *budget = budget.saturating_sub(head);
+        self.salvage_budget = self.salvage_budget.saturating_sub(head);
         self.record(at, to)
     }
 
@@ -349,16 +374,7 @@ impl Scan {
 
 const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
-struct LaterBatches {
-    /// Offset of the first batch.
-    first: Option<u64>,
-    /// Largest offset that any of the batches states as synced.
-    synced: u64,
-    /// Set if there are only zeros up to the first batch.
-    is_blank: bool,
-}
-
-/// Maximum number of bytes of long records that are checked per damaged region.
+/// Maximum number of bytes of long records that are checked at guessed offsets of one segment.
 const SALVAGE_LIMIT: u64 = 1 << 30;
 
 /// Returns the first offset in a block at which a record may begin: a multiple of 8 with a valid

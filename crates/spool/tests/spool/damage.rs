@@ -2,7 +2,7 @@
 //! may be lost, and each loss must be reported.
 use crate::model::{assert_genuine, draft, open, small};
 use mailrun_spool::faulty::FaultyDisk;
-use mailrun_spool::{Cost, DamageKind, Id, NewMessage, Options};
+use mailrun_spool::{Cost, DamageKind, Durability, Id, NewMessage, Options};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -343,6 +343,51 @@ fn what_is_damaged_is_kept_aside_until_somebody_removes_it() {
     let copy = disk.octets(&copies[0]).unwrap();
     assert_eq!(copy.len() as u64, damage.bytes);
     assert_eq!(copy[..8], disk.octets(name).unwrap()[damage.offset as usize..][..8]);
+}
+
+#[test]
+fn a_segment_is_not_read_again_for_each_damaged_batch() {
+    const SEGMENT_BYTES: u64 = 8 << 20;
+    for durability in [Durability::Sync, Durability::Write] {
+        let options = || Options { segment_bytes: SEGMENT_BYTES, max_bytes: 4 * SEGMENT_BYTES, durability, ..small() };
+        let disk = FaultyDisk::new();
+        let (spool, _) = open(&disk, options()).unwrap();
+        for number in 0..200 {
+            spool.store(draft(number, 300)).wait().unwrap();
+        }
+        let disk = disk.after_kill();
+        let mut octets = disk.octets("segment-00000000").unwrap();
+        for (number, at) in memchr_all(&octets, b"draft ").into_iter().enumerate() {
+            // Every second batch has a damaged envelope, or a damaged body.
+            octets[at + if number % 4 == 0 { 1 } else { 40 }] ^= if number % 2 == 0 { 4 } else { 0 };
+        }
+        disk.put("segment-00000000", &octets);
+        let before = disk.read_bytes();
+        let (spool, _) = open(&disk, options()).unwrap();
+        assert!(spool.damage().len() >= 100, "{:?}", spool.damage().len());
+        let read = disk.read_bytes() - before;
+        assert!(read < 10 * SEGMENT_BYTES, "{durability:?}: {read} bytes were read");
+    }
+}
+
+#[test]
+fn a_free_segment_with_a_damaged_header_is_not_read_again_for_each_batch() {
+    const SEGMENT_BYTES: u64 = 2 << 20;
+    let options = || Options { segment_bytes: SEGMENT_BYTES, max_bytes: 8 * SEGMENT_BYTES, ..small() };
+    let disk = FaultyDisk::new();
+    let (spool, _) = open(&disk, options()).unwrap();
+    for number in 0..600 {
+        spool.done(spool.store(draft(number, 300)).wait().unwrap().id());
+    }
+    spool.close();
+    for name in disk.names().into_iter().filter(|name| name.starts_with("segment-")) {
+        let mut octets = disk.octets(&name).unwrap();
+        octets[4096..4160].fill(0xAA);
+        disk.put(&name, &octets);
+    }
+    let disk = disk.after_kill();
+    let (_spool, _) = open(&disk, options()).unwrap();
+    assert!(disk.read_bytes() < 20 * SEGMENT_BYTES, "{} bytes were read", disk.read_bytes());
 }
 
 /// Returns the offsets of the sectors of a file that are not empty.
