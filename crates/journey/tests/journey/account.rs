@@ -354,15 +354,12 @@ fn a_shape_of_a_market_is_judged_by_its_own_rate() {
     assert_eq!((row.value, row.passed), (Some(20.0), true));
 }
 
+fn answer(code: u16, text: &str, count: u64) -> ErrorRow {
+    ErrorRow { phase: Phase::Reply, code, text: text.to_owned(), count, ..ErrorRow::default() }
+}
+
 #[test]
 fn the_most_frequent_answer_is_quoted() {
-    let answer = |code, text: &str, count| ErrorRow {
-        phase: Phase::Reply,
-        code,
-        text: text.to_owned(),
-        count,
-        ..ErrorRow::default()
-    };
     let change = |record: &mut Record| {
         record.ledger.rejected = Some(3);
         record.ledger.failed = Some(2);
@@ -379,6 +376,8 @@ fn a_threshold_without_a_value_has_a_reason() {
     assert_eq!(unseen_reason(&record, &row("lost < 1", None, false)), "the run has no such value");
     record.ledger.not_delivered = Some(1);
     assert!(unseen_reason(&record, &row("lost < 1", None, false)).ends_with("use not_delivered"));
+    record.ledger.delivered = None;
+    assert!(unseen_reason(&record, &row("fresh(1s) >= 98%", None, false)).starts_with("no sink watched the far end"));
 }
 
 #[test]
@@ -477,11 +476,15 @@ fn a_server_that_went_away_is_named_with_the_second() {
             (record.ledger.failed, record.ledger.delivered) = (Some(9), Some(91));
             record.ledger.accepted = Some(91);
             record.stalls = vec![StallRow { from_s: 0.1, to_s: 1.2, ..StallRow::default() }, stall];
+            record.errors = vec![answer(452, "full", 8), answer(0, "connection refused", 7)];
         }
     };
     let (record, reason) = changed(gone(stall), Topology::Server);
     assert!(failed(&record) && record.verdict.causes[0] == Cause::ServerGone);
-    assert_eq!(reason, "The server stopped answering at 1.5 s of 4.0 s: 9 of 100 messages failed.");
+    assert_eq!(
+        reason,
+        "The server stopped answering at 1.5 s of 4.0 s: 9 of 100 messages failed (at reply: connection refused)."
+    );
     let (_, reason) = changed(
         move |record: &mut Record| {
             gone(stall)(record);
@@ -489,7 +492,7 @@ fn a_server_that_went_away_is_named_with_the_second() {
         },
         Topology::Server,
     );
-    let said = "9 of 100 messages failed; listen queues of this host were full 86 times.";
+    let said = "connection refused); listen queues of this host were full 86 times.";
     assert!(reason.ends_with(said), "{reason}");
     let stalled = record.verdict.reasons.iter().find(|reason| reason.starts_with("Nothing was accepted"));
     assert_eq!(stalled.unwrap(), "Nothing was accepted from 0.1 s to 1.2 s.");

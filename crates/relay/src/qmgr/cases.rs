@@ -464,6 +464,8 @@ fn a_message_that_ends_every_session_is_deferred() {
     let mut slot = opened(&mut queue, START);
     assert_eq!(taken(&mut queue, &mut slot, START).id, MessageId(1));
     assert_eq!(stats(&queue, 0).deferred, 1);
+    let reason = queue.show(MessageId(0), START)[0].refusal.clone().unwrap();
+    assert_eq!((reason.code, reason.text.as_str()), (0, "sessions end before the message is sent"));
 }
 
 #[test]
@@ -733,6 +735,7 @@ fn a_pending_dsn_survives_a_restart() {
 fn a_list_is_shown_page_by_page() {
     let mut queue = filled(10, 1, |_| {});
     queue.apply_command(OperatorCommand::Remove, MessageSelector::Message(MessageId(4)), START, |_| {});
+    assert_eq!(queue.page(0, 3, START).entries.len(), 3);
     let mut from = Some(0);
     let mut seen = Vec::new();
     while let Some(start) = from {

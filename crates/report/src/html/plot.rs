@@ -326,6 +326,14 @@ mod tests {
     }
 
     #[test]
+    fn a_band_is_as_wide_as_its_share_and_never_too_narrow_to_see() {
+        for (to, drawn) in [(0.3, "M100 2h200v6h-200"), (0.1, "M100 2h2v6h-2")] {
+            let text = band(0.1, to, (2, 8), "colour");
+            assert!(text.contains(drawn), "{text}");
+        }
+    }
+
+    #[test]
     fn a_step_holds_its_value_until_the_next_one() {
         let scale = PlotScale::linear(4.0, number_label);
         let points = [(0.0, 1.0), (1.0, 3.0), (2.0, f64::NAN), (3.0, 2.0), (4.0, 2.0)];
