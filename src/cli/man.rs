@@ -62,7 +62,7 @@ fn write_pages(directory: &Path, command: &Command, usual: &[String], parent: &s
     visible_commands(command).try_fold(1, |count, inner| Ok(count + write_pages(directory, inner, usual, &name)?))
 }
 
-fn visible_commands(command: &Command) -> impl Iterator<Item = &Command> {
+pub(super) fn visible_commands(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|inner| !inner.is_hide_set() && inner.get_name() != "help")
 }
 

@@ -103,7 +103,7 @@ impl Cli {
         Self::from_arg_matches(&after_dashes::matches(Self::commands(&words)?, &words)?)
     }
 
-    /// Returns all commands with all that belongs to them. clap defines the scenarios only where they are needed.
+    /// Returns all commands. Unlike `command()`, includes the scenarios, which clap adds only when bench is invoked.
     fn all_commands() -> clap::Command {
         let mut whole = Self::command().disable_help_subcommand(true);
         whole.build();

@@ -59,7 +59,7 @@ enum MeasureArgs {
 
 impl Subcommand for ScenarioCommand {
     fn augment_subcommands(command: Command) -> Command {
-        // Reading the scenarios takes a third of a program's start, and only this command needs them.
+        // Reading the scenarios takes a third of the program's start, and only this command needs them.
         command.defer(|command| {
             let built_in = BUILT_IN.iter().filter_map(|built_in| {
                 // Built-in scenarios can always be read: a test in built_in.rs makes sure of that.

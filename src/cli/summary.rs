@@ -1,4 +1,5 @@
 //! `-h`: the common options of a command on one screen; `--help` has them all.
+use super::man::visible_commands;
 use clap::{Arg, Command};
 use mailrun_report::wrap::wrapped;
 use std::fmt::Write as _;
@@ -80,10 +81,6 @@ pub(super) fn of(command: &mut Command, words: &[&str]) -> String {
     }
     let _ = writeln!(text, "All options, with examples: mailrun {} --help", words.join(" "));
     text
-}
-
-fn visible_commands(command: &Command) -> impl Iterator<Item = &Command> {
-    command.get_subcommands().filter(|inner| !inner.is_hide_set() && inner.get_name() != "help")
 }
 
 fn push_command_names(text: &mut String, command: &Command) {

@@ -29,7 +29,7 @@ impl Den {
     pub(crate) fn with(files: Files, text: &str) -> Self {
         let listen = if text.contains("listen =") { "" } else { "listen = [\"127.0.0.1:0\"]\n" };
         let hostname = if text.contains("hostname =") { "" } else { "hostname = \"relay.example\"\n" };
-        // The relay fills an eighth of it with zeros when it starts.
+        // A relay that starts fills an eighth of max_size with zeros.
         let max_size = if text.contains("spool.max_size =") { "" } else { "spool.max_size = \"64M\"\n" };
         files.keep("relay.toml", &format!("{hostname}spool.directory = \"spool\"\n{max_size}{listen}{text}"));
         Self { files }

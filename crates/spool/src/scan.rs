@@ -103,11 +103,11 @@ pub(crate) struct Scan {
     is_closed: bool,
     /// Offset before which everything had been synced, according to the batches read so far.
     synced: u64,
-    /// The same according to the batches after the scan's offset, as far as they were searched.
+    /// Offset before which everything had been synced, according to later batches.
     later_synced: u64,
-    /// Offset up to which they were searched.
+    /// Offset up to which later batches were searched.
     searched_to: u64,
-    /// Number of bytes of long records that may still be read at offsets that were guessed.
+    /// Number of bytes of long records that salvage may still check.
     salvage_budget: u64,
 }
 
@@ -374,7 +374,7 @@ impl Scan {
 
 const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
-/// Maximum number of bytes of long records that are checked at guessed offsets of one segment.
+/// Maximum number of bytes of long records that salvage checks in a segment.
 const SALVAGE_LIMIT: u64 = 1 << 30;
 
 /// Returns the first offset in a block at which a record may begin: a multiple of 8 with a valid

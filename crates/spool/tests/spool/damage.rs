@@ -357,14 +357,14 @@ fn a_segment_is_not_read_again_for_each_damaged_batch() {
         }
         let disk = disk.after_kill();
         let mut octets = disk.octets("segment-00000000").unwrap();
-        for (number, at) in memchr_all(&octets, b"draft ").into_iter().enumerate() {
-            // Every second batch has a damaged envelope, or a damaged body.
-            octets[at + if number % 4 == 0 { 1 } else { 40 }] ^= if number % 2 == 0 { 4 } else { 0 };
+        for (number, at) in memchr_all(&octets, b"draft ").into_iter().step_by(2).enumerate() {
+            // Damage the envelope of one message, the body of the next.
+            octets[at + [1, 40][number % 2]] ^= 4;
         }
         disk.put("segment-00000000", &octets);
         let before = disk.read_bytes();
         let (spool, _) = open(&disk, options()).unwrap();
-        assert!(spool.damage().len() >= 100, "{:?}", spool.damage().len());
+        assert!(spool.damage().len() >= 100, "{}", spool.damage().len());
         let read = disk.read_bytes() - before;
         assert!(read < 10 * SEGMENT_BYTES, "{durability:?}: {read} bytes were read");
     }
