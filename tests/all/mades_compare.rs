@@ -1,7 +1,8 @@
 //! `mailrun bench mades-compare` as a user runs it. Both tools are in the table, losses are detected, and a hanging
 //! tool is named.
-use crate::party::{mailrun, peer};
-use std::thread;
+use crate::party::{MAILRUN, mailrun, peer, run};
+use std::os::unix::fs::PermissionsExt as _;
+use std::{fs, thread};
 
 fn compare(words: &str) -> (Option<i32>, String) {
     let words: Vec<&str> = ["bench", "mades-compare"].into_iter().chain(words.split_whitespace()).collect();
@@ -57,4 +58,23 @@ fn a_lost_message_is_found_by_one_and_ends_the_other_by_the_limit() {
             "NOT OK: go-mades-bench, window 4: it did not end within 40.00 s and was killed: Received event stood at ";
         assert!(text.contains(hung), "{text}");
     }
+}
+
+/// With RabbitMQ, go-mades-bench prints its report and then waits forever for an answer to its detach.
+#[test]
+fn a_tool_that_does_not_end_after_its_report_counts() {
+    let place = tempfile::tempdir().unwrap();
+    let tool = place.path().join("go-mades-bench");
+    let report = "=== Statistics\nReceived in inbox : 2307.618 msgs/s  6.923 mb/s  100/100 msgs  duration: 87ms\n";
+    fs::write(&tool, format!("#!/bin/sh\nprintf '{report}'\nexec sleep 600\n")).unwrap();
+    fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
+    let script = "PATH=$1:$PATH; shift; exec \"$@\"";
+    let directory = place.path().to_str().unwrap();
+    let words = ["-c", script, "sh", directory, MAILRUN, "bench", "mades-compare"];
+    let more = ["--messages", "100", "--rounds", "1", "--windows", "4"];
+    let ended = run("/bin/sh", &[words.as_slice(), &more].concat());
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(row(&ended.out, "go-mades-bench")[2], "2,308", "{ended:?}");
+    let note = "go-mades-bench did not end by itself after its report in 1 run, and was killed 5 s later.";
+    assert!(ended.out.contains(note), "{ended:?}");
 }

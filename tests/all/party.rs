@@ -27,13 +27,14 @@ pub(crate) const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
 
 /// Calls `look` until it returns a value.
 pub(crate) fn wait_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let limit = Instant::now() + LIMIT;
+    let began = Instant::now();
     loop {
         if let Some(seen) = look() {
             return seen;
         }
-        assert!(Instant::now() < limit, "waited {LIMIT:?} for {what}");
-        thread::sleep(Duration::from_millis(5));
+        assert!(began.elapsed() < LIMIT, "waited {LIMIT:?} for {what}");
+        // A look may cost a process or a large file.
+        thread::sleep((began.elapsed() / 20).clamp(Duration::from_millis(5), Duration::from_millis(100)));
     }
 }
 

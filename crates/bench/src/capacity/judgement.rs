@@ -43,16 +43,19 @@ pub(super) fn judge_trial(
 ) -> Result<JudgedTrial> {
     let last = last_stage(record);
     let delivered_per_s = last.map_or(0.0, |row| row.offered_rate_per_s.unwrap_or(row.rate_per_s));
-    let outcome = match ending(record) {
-        Some(outcome) => outcome,
+    let (outcome, why) = match ending(record) {
+        Some(ending) => ending,
         None => match void_cause(record, subject) {
-            Some(cause) => TrialOutcome::Void { cause, delivered_per_s, spent_s },
-            None => TrialOutcome::Measured(figures(record, goals, trial, delivered_per_s, spent_s)?),
+            Some((cause, why)) => (TrialOutcome::Void { cause, delivered_per_s, spent_s }, why),
+            None => {
+                let figures = figures(record, goals, trial, delivered_per_s, spent_s)?;
+                (TrialOutcome::Measured(figures), record.verdict.why.clone())
+            }
         },
     };
     let stage = goals.iter().find_map(LossGoal::stage);
     let latency_ms = stage.map_or_else(|| last.and_then(|row| row.latency_ms), |stage| record.summary(stage));
-    Ok(JudgedTrial { outcome, latency_ms, delivered_per_s, why: record.verdict.why.clone() })
+    Ok(JudgedTrial { outcome, latency_ms, delivered_per_s, why })
 }
 
 /// Returns the last stage that was observed: delivery if a sink counted it, and otherwise
@@ -62,40 +65,50 @@ fn last_stage(record: &Record) -> Option<&StageRow> {
     record.ledger.delivered.and_then(|_| row(Stage::Delivered)).or_else(|| row(Stage::Accepted))
 }
 
-/// Returns an outcome if the trial ends the search: the user stopped it, or mail was lost.
+/// Returns an outcome and its reason if the trial ends the search: the user stopped it, or mail was lost.
 ///
 /// Mail in the queue of our own relay counts as late. The queue of another server cannot be read.
 /// There, mail counts as late if it arrives before a pause in arrivals of
 /// `BenchOptions::lost_after`. If it does not, its fate is unknown, and the search ends.
-fn ending(record: &Record) -> Option<TrialOutcome> {
-    let has = |cause: Cause| record.verdict.causes.contains(&cause);
-    let losses = [Cause::Lost, Cause::NotDelivered, Cause::Corrupt, Cause::Died, Cause::Defect, Cause::Unaccounted];
-    match () {
-        () if has(Cause::Interrupted) => Some(TrialOutcome::Stopped),
-        () if losses.into_iter().any(has) => Some(TrialOutcome::MailLost),
-        () => None,
-    }
+fn ending(record: &Record) -> Option<(TrialOutcome, String)> {
+    let stopped =
+        first_reason(record, |cause| cause == Cause::Interrupted).map(|(_, why)| (TrialOutcome::Stopped, why));
+    stopped.or_else(|| loss_reason(record).map(|(_, why)| (TrialOutcome::MailLost, why)))
 }
 
-/// Returns the bottleneck if the source, the sink or the host limited the trial. Such a trial says
-/// nothing about the server.
-fn void_cause(record: &Record, subject: TrialSubject) -> Option<VoidCause> {
+/// Returns the weightiest reason why mail is lost, or may be lost, and its cause.
+pub(super) fn loss_reason(record: &Record) -> Option<(Cause, String)> {
+    let losses = [Cause::Lost, Cause::NotDelivered, Cause::Corrupt, Cause::Died, Cause::Defect, Cause::Unaccounted];
+    first_reason(record, |cause| losses.contains(&cause))
+}
+
+/// Returns the weightiest reason of the verdict whose cause is one of these.
+fn first_reason(record: &Record, is_wanted: impl Fn(Cause) -> bool) -> Option<(Cause, String)> {
+    let verdict = &record.verdict;
+    let found = verdict.causes.iter().zip(&verdict.reasons).find(|(cause, _)| is_wanted(**cause));
+    found.map(|(cause, why)| (*cause, why.clone()))
+}
+
+/// Returns the bottleneck if the source, the sink or the host limited the trial, and the reason for
+/// it. Such a trial says nothing about the server.
+fn void_cause(record: &Record, subject: TrialSubject) -> Option<(VoidCause, String)> {
     // If the sink itself is being measured, a rate that it cannot keep up with is a result and does
     // not void the trial.
     let is_direct = subject == TrialSubject::Sink;
-    let counts = |cause: &&Cause| {
+    let counts = |cause: Cause| {
         cause.outcome() == Some(Outcome::Invalid)
-            && !matches!(cause, Cause::RelayDefect)
-            && !(is_direct && **cause == Cause::RateNotOffered)
+            && cause != Cause::RelayDefect
+            && !(is_direct && cause == Cause::RateNotOffered)
     };
-    let Some(cause) = record.verdict.causes.iter().find(counts) else {
-        return judge::behind_schedule(record).map(|_| VoidCause::Generator);
+    let Some((cause, why)) = first_reason(record, counts) else {
+        return judge::behind_schedule(record).map(|why| (VoidCause::Generator, why));
     };
-    Some(match cause {
+    let limit = match cause {
         Cause::Stolen | Cause::Exhausted => VoidCause::Host,
         Cause::Busy if busiest(record) == Some(Role::Sink) => VoidCause::Sink,
         _ => VoidCause::Generator,
-    })
+    };
+    Some((limit, why))
 }
 
 /// Returns the source or the sink, whichever used more CPU time per worker.
@@ -228,6 +241,7 @@ fn is_drained(record: &Record, duration_s: f64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mailrun_journey::reason::Reason;
     use mailrun_journey::record::{SeriesRow, WarmUp};
     use mailrun_journey::threshold::{RunProtocol, Threshold};
     use mailrun_report::sample;
@@ -263,6 +277,28 @@ mod tests {
 
     fn figures_of(record: &Record) -> TrialFigures {
         figures(record, &[goal("rejected <= 5%")], TRIAL, 1_000.0, 2.0).unwrap()
+    }
+
+    #[test]
+    fn a_trial_that_does_not_count_gives_the_reason_for_that() {
+        let mut record = trial_of(&[(1_000, 1_000, 8.0), (1_000, 1_000, 9.0)], 0.1);
+        let verdict = |reasons: &[(Cause, &str)]| {
+            let reasons = reasons.iter().map(|(cause, text)| Reason::new(*cause, (*text).to_owned()));
+            judge::decide(reasons.collect(), "")
+        };
+        let judged = |record: &Record| {
+            let judged = judge_trial(record, &[goal("rejected <= 5%")], TRIAL, TrialSubject::Server, 2.0).unwrap();
+            (judged.outcome, judged.why)
+        };
+        record.verdict = verdict(&[(Cause::Rejected, "rejected"), (Cause::Busy, "busy")]);
+        let (outcome, why) = judged(&record);
+        assert!(matches!(outcome, TrialOutcome::Void { .. }) && why == "busy", "{outcome:?} {why}");
+        record.verdict = verdict(&[(Cause::Rejected, "rejected"), (Cause::NotDelivered, "not delivered")]);
+        assert_eq!(judged(&record), (TrialOutcome::MailLost, "not delivered".to_owned()));
+        assert_eq!(loss_reason(&record).and_then(|(cause, _)| cause.outcome()), Some(Outcome::Inconclusive));
+        record.verdict = verdict(&[(Cause::Rejected, "rejected")]);
+        let (outcome, why) = judged(&record);
+        assert!(matches!(outcome, TrialOutcome::Measured(_)) && why == "rejected", "{outcome:?} {why}");
     }
 
     #[test]

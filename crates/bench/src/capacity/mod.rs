@@ -14,7 +14,7 @@ use super::directory::RunDirectory;
 use super::mades::MadesBenchOptions;
 use super::{BenchOptions, BenchTarget};
 use anyhow::{Context, Result, bail};
-use judgement::{TrialSubject, judge_trial};
+use judgement::{TrialSubject, judge_trial, loss_reason};
 use mades_trials::MadesTrials;
 use mail_trials::MailTrials;
 use mailrun_capacity::{
@@ -209,7 +209,7 @@ impl<'a> CapacityRunner<'a> {
         self.facts = search_facts(&record, self.series.subject() == TrialSubject::Sink);
         let judged = judge_trial(&record, &self.course.goals, trial, self.series.subject(), spent_s)?;
         if judged.outcome == TrialOutcome::MailLost {
-            self.lost = Some((record.verdict.outcome.unwrap_or(Outcome::Fail), record.verdict.why.clone()));
+            self.lost = loss_reason(&record).map(|(cause, why)| (cause.outcome().unwrap_or(Outcome::Fail), why));
         }
         Ok(Some((CapacityTrial { trial, judged, directory }, record)))
     }

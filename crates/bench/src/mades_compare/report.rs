@@ -38,6 +38,7 @@ pub(super) fn of(results: &CompareResults, missing: &[&str], options: &CompareOp
     notes.push(
         "msg/s: from each tool's own report, from the first message created to the last one finished.".to_owned(),
     );
+    notes.extend(killed_note(results));
     notes.extend(ratio_notes);
     if results.series.iter().any(|series| series.case.tool == MadesTool::GoMadesBench) {
         notes.push("The window of go-mades-bench is its -goroutines.".to_owned());
@@ -49,6 +50,15 @@ pub(super) fn of(results: &CompareResults, missing: &[&str], options: &CompareOp
         pass: "none of which failed",
         wrong: Defects::default(),
         is_strict: false,
+    })
+}
+
+fn killed_note(results: &CompareResults) -> Option<String> {
+    let killed: usize =
+        results.series.iter().map(|series| series.measurements().filter(|run| run.was_killed).count()).sum();
+    (killed > 0).then(|| {
+        let runs = counted(killed as u64, "run");
+        format!("go-mades-bench did not end by itself after its report in {runs}, and was killed 5 s later. Its figures are complete.")
     })
 }
 
@@ -110,7 +120,7 @@ mod tests {
     fn run(rate_per_s: f64, cpu_s: f64, fault: Option<&str>) -> Run {
         let costs = Costs { user_s: cpu_s, max_rss_bytes: Some(8 << 20), ..Costs::default() };
         let reported = ReportedResult { rate_per_s, fault: fault.map(str::to_owned) };
-        let measured = CompareMeasurement { reported, costs, stand_in_cpu_s: None };
+        let measured = CompareMeasurement { reported, costs, stand_in_cpu_s: None, was_killed: false };
         ComparedRun::of(measured, fault.map(str::to_owned))
     }
 

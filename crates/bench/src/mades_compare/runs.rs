@@ -7,9 +7,17 @@ use super::reported::{self, ReportedResult};
 use crate::engine::{ComparedRun, Comparison, Costs, RunTurn, TimedChild};
 use crate::programs::InstalledPrograms;
 use crate::scenario::MadesTool;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Time within which go-mades-bench must end after its last report. With RabbitMQ it waits forever
+/// for an answer to its detach.
+const END_LIMIT: Duration = Duration::from_secs(5);
+/// Time between two looks at what go-mades-bench has printed.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub(super) struct CompareMeasurement {
@@ -17,6 +25,8 @@ pub(super) struct CompareMeasurement {
     pub(super) costs: Costs,
     /// CPU time of the stand-in, if there was one.
     pub(super) stand_in_cpu_s: Option<f64>,
+    /// Set if the tool had to be killed after its last report.
+    pub(super) was_killed: bool,
 }
 
 pub(super) struct MadesComparison<'o> {
@@ -43,20 +53,56 @@ impl Comparison for MadesComparison<'_> {
         let output = directory.path().join("stdout");
         command.stdout(File::create(&output).context("cannot create a temporary file")?);
         let mut contestant = TimedChild::start(command)?;
-        let progress = || reported::progress(&fs::read_to_string(&output).unwrap_or_default());
-        let Some((status, costs)) = turn.await_exit(&mut contestant, self.options.max_time, progress)? else {
-            return Ok(None);
+        let printed = || fs::read_to_string(&output).unwrap_or_default();
+        let was_killed = Cell::new(false);
+        let mut end = AwaitedEnd::new(case.tool);
+        let watch = || {
+            was_killed.set(end.has_hung(printed));
+            if was_killed.get() { bail!("it did not end after its report") } else { Ok(()) }
         };
-        // Status 1 of our own program means that the account does not close. The run's record has
-        // the reason.
-        if !(status.success() || case.tool == MadesTool::Mailrun && status.code() == Some(1)) {
-            return Err(contestant.exit_error(status));
-        }
+        let max_time = self.options.max_time;
+        let ended = turn.await_exit_watched(&mut contestant, max_time, || reported::progress(&printed()), watch);
+        let costs = if was_killed.get() {
+            contestant.kill_group();
+            contestant.reap()?.1
+        } else {
+            let Some((status, costs)) = ended? else { return Ok(None) };
+            // Status 1 of our own program means that the account does not close. The run's record
+            // has the reason.
+            if !(status.success() || case.tool == MadesTool::Mailrun && status.code() == Some(1)) {
+                return Err(contestant.exit_error(status));
+            }
+            costs
+        };
         let reported = match case.tool {
-            MadesTool::GoMadesBench => reported::of_original(&fs::read_to_string(&output)?)?,
+            MadesTool::GoMadesBench => reported::of_original(&printed())?,
             MadesTool::Mailrun => reported::of_own(directory.path())?,
         };
         let fault = reported.fault.clone();
-        Ok(Some(ComparedRun::of(CompareMeasurement { reported, costs, stand_in_cpu_s: environment.stop()? }, fault)))
+        let stand_in_cpu_s = environment.stop()?;
+        let measured = CompareMeasurement { reported, costs, stand_in_cpu_s, was_killed: was_killed.get() };
+        Ok(Some(ComparedRun::of(measured, fault)))
+    }
+}
+
+/// Watches whether go-mades-bench ends after it has reported all of its messages.
+struct AwaitedEnd {
+    is_watched: bool,
+    checked_at: Instant,
+    reported_at: Option<Instant>,
+}
+
+impl AwaitedEnd {
+    fn new(tool: MadesTool) -> Self {
+        Self { is_watched: tool == MadesTool::GoMadesBench, checked_at: Instant::now(), reported_at: None }
+    }
+
+    fn has_hung(&mut self, printed: impl Fn() -> String) -> bool {
+        if self.is_watched && self.checked_at.elapsed() >= CHECK_INTERVAL {
+            self.checked_at = Instant::now();
+            let is_complete = reported::of_original(&printed()).is_ok_and(|reported| reported.fault.is_none());
+            self.reported_at = self.reported_at.or(is_complete.then_some(self.checked_at));
+        }
+        self.reported_at.is_some_and(|at| at.elapsed() >= END_LIMIT)
     }
 }

@@ -254,7 +254,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(24))]
+        #![proptest_config(ProptestConfig::with_cases(12))]
 
         #[test]
         fn no_record_breaks_the_page(kind in 0_usize..7, seed in proptest::collection::vec(0_u8..24, 1..400)) {
