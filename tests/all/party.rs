@@ -237,8 +237,9 @@ pub(crate) struct Took {
 }
 
 impl Sink {
+    /// Listens on a port that no other test gets, because a source may go on after the end of its sink.
     pub(crate) fn start(words: &[&str]) -> Self {
-        Self::start_at("127.0.0.1:0", words)
+        Self::start_at(&format!("127.0.0.1:{}", low_port()), words)
     }
 
     pub(crate) fn start_at(listen: &str, words: &[&str]) -> Self {
