@@ -73,7 +73,7 @@ TABLES = [
         "--rounds 3",
         "--messages 200 --sessions 1,20 --rounds 1",
         "The table of go-smtp-source's README. `-d` sends many messages over a connection; without it each has a connection of "
-        "its own.",
+        "its own, and go-smtp-source opens the next ones ahead, whatever `-s` says.",
         3000,
     ),
     Table(

@@ -2,8 +2,10 @@
 use crate::docs_script::namespaces;
 use crate::party::{Ended, mailrun, peer, run};
 use crate::relay::MAILRUN;
+use mailrun_journey::record::Record;
 use std::fs;
 use std::path::Path;
+use std::time::Instant;
 
 /// A Python server that accepts mail and discards it. With `daemon`, it leaves a process behind when it stops.
 const FORGETFUL: &str = r#"import os, signal, socket, sys, threading
@@ -115,4 +117,18 @@ fn what_a_killed_mailrun_left_is_removed_by_the_next_one_which_says_so() {
     assert!(ended.out.contains("left: 2") && ended.out.ends_with("left: 0\n"), "{ended:?}");
     let said = format!("killed what an earlier mailrun had left of the server in {out}/killed/relay.spool: python3 (");
     assert!(ended.err.contains(&said), "{ended:?}");
+}
+
+/// Otherwise the unpacking of a root would be "other processes" that disturbed the run.
+#[test]
+fn what_prepares_a_server_is_no_part_of_the_time_in_which_the_host_is_watched() {
+    let Some(_) = peer("python3") else { return };
+    let place = tempfile::tempdir().unwrap();
+    let began = Instant::now();
+    bench(place.path(), &recipe(place.path(), "", "prepare = [[\"sleep\", \"3\"]]"));
+    let took_s = began.elapsed().as_secs_f64();
+    let record: Record = serde_json::from_str(&fs::read_to_string(place.path().join("out/run.json")).unwrap()).unwrap();
+    let processors = fs::read_to_string("/proc/stat").unwrap().matches("\ncpu").count() as f64;
+    let watched_s = record.surroundings.unwrap().processor_s.unwrap() / processors;
+    assert!(watched_s < took_s - 2.9, "{watched_s} s of {took_s} s");
 }

@@ -26,7 +26,6 @@ use mailrun_party::host;
 use mailrun_party::host_sampler;
 use mailrun_party::live::LiveProgress;
 use mailrun_party::outputs;
-use mailrun_party::process_usage;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -158,6 +157,8 @@ pub(super) struct RunResults {
     pub(super) load_started_at: Duration,
     pub(super) observations: Vec<PartyObservation>,
     pub(super) surroundings: Surroundings,
+    /// CPU time that the bench itself used in the time of `surroundings`.
+    pub(super) own_s: f64,
 }
 
 /// Reads the files that a party wrote into the run directory.
@@ -311,6 +312,7 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
         load_started_at,
         observations,
         mut surroundings,
+        own_s,
     } = results;
     let ledger = close_account(&source, arrivals.as_ref(), queue_between(between, relay.as_ref()));
     let not_seen = not_seen(directory, &source, arrivals.as_ref());
@@ -347,7 +349,7 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
         fill_usage(&mut record, &observation);
     }
     host_sampler::set_load(&mut surroundings, record.surroundings.as_ref());
-    record.surroundings = Some(others_usage(&record, between, surroundings));
+    record.surroundings = Some(others_usage(&record, between, surroundings, own_s));
     record.ending = ending.or(record.ending);
     let ordered = ordered_faults(&record).filter(|_| sink == SinkOwner::Own);
     evaluate(&mut record, &options.thresholds);
@@ -457,12 +459,11 @@ pub(super) fn arrivals(sink: &SinkResults) -> Option<Arrivals<'_>> {
 /// Computes how much of the host was used by others. This needs the usage of everything that took
 /// part, including the bench. The usage of a server under test is known only if the bench started
 /// it as a relay.
-fn others_usage(record: &Record, between: Topology, mut surroundings: Surroundings) -> Surroundings {
+fn others_usage(record: &Record, between: Topology, mut surroundings: Surroundings, own_s: f64) -> Surroundings {
     let has_relay = record.parties.iter().any(|party| party.role == Role::Relay);
     let used_s: Option<f64> = record.parties.iter().map(|party| Some(party.user_s? + party.sys_s?)).sum();
     if let Some(used_s) = used_s.filter(|_| between == Topology::Direct || has_relay) {
-        let own = process_usage::own();
-        host_sampler::set_other_busy_share(&mut surroundings, used_s + own.user_s + own.sys_s);
+        host_sampler::set_other_busy_share(&mut surroundings, used_s + own_s);
     }
     surroundings
 }

@@ -146,13 +146,13 @@ fn run_parties(
     keeper: &mut RelayKeeper,
 ) -> Result<(gather::RunResults, Option<anyhow::Error>)> {
     let run = options.run.map_or_else(outputs::new_run_id, Ok)?;
-    let sampler = HostSampler::start();
+    let mut sampler = HostSampler::start();
     let disk = options.relay().and_then(|_| DiskCounter::under(directory.path()));
     let mut supervisor = keeper.supervisor(options)?;
     let target = match &options.target {
         BenchTarget::Server { address, .. } => address.clone(),
         BenchTarget::OwnSink => supervisor.start_sink(PartyCommand::sink(program, options, run, directory))?,
-        BenchTarget::Relay(_) => keeper.start(program, options, run, directory, &mut supervisor)?,
+        BenchTarget::Relay(_) => keeper.start(program, options, run, directory, &mut supervisor, &mut sampler)?,
     };
     let of_relay = keeper.relay_directory(directory);
     let at_start = usage::used_bytes(&of_relay.spool());
@@ -198,6 +198,7 @@ fn run_parties(
         load_started_at,
         observations,
         surroundings,
+        own_s: sampler.own_s(),
     };
     Ok((results, complaint))
 }

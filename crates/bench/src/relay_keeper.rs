@@ -16,6 +16,7 @@ use super::supervisor::{Completeness, StandingRelay, Supervisor};
 use anyhow::{Context, Result};
 use mailrun_journey::record::{Cause, Record};
 use mailrun_journey::trace::RunId;
+use mailrun_party::host_sampler::HostSampler;
 use mailrun_party::interrupt::StopRequest;
 use std::path::{Path, PathBuf};
 
@@ -76,12 +77,15 @@ impl RelayKeeper {
         run: RunId,
         directory: &RunDirectory,
         supervisor: &mut Supervisor,
+        sampler: &mut HostSampler,
     ) -> Result<String> {
         match self {
-            Self::Kept(series) if !is_running(options) => series.start(program, options, run, directory, supervisor),
+            Self::Kept(series) if !is_running(options) => {
+                series.start(program, options, run, directory, supervisor, sampler)
+            }
             _ => {
                 let sink = supervisor.start_sink(PartyCommand::sink(program, options, run, directory))?;
-                start_relay(program, options, directory, &sink, supervisor)
+                start_relay(program, options, directory, &sink, supervisor, sampler)
             }
         }
     }
@@ -179,6 +183,7 @@ impl RelaySeries {
         run: RunId,
         directory: &RunDirectory,
         supervisor: &mut Supervisor,
+        sampler: &mut HostSampler,
     ) -> Result<String> {
         let start_sink = |supervisor: &mut Supervisor, listen: &str| {
             supervisor.start_sink(PartyCommand::sink_at(program, options, run, directory, listen))
@@ -194,7 +199,7 @@ impl RelaySeries {
         let place = self.place.join(format!("relay-{}", self.starts));
         let own = RunDirectory::create(Some(&place), &options.name, jiff::Timestamp::now())?;
         let sink = start_sink(supervisor, &launch::free_port()?.to_string())?;
-        let started = start_relay(program, options, &own, &sink, supervisor);
+        let started = start_relay(program, options, &own, &sink, supervisor, sampler);
         let address = started.inspect_err(|_| own.discard())?;
         self.kept = Some(Box::new(KeptRelay { directory: own, sink, address: address.clone(), process: None }));
         Ok(address)
@@ -225,12 +230,15 @@ fn start_relay(
     directory: &RunDirectory,
     sink: &str,
     supervisor: &mut Supervisor,
+    sampler: &mut HostSampler,
 ) -> Result<String> {
     let relay = options.relay().context("no relay can be started")?;
     if let Contestant::Running { address, .. } = relay {
         return Ok(address.clone());
     }
     let launch = launch::prepare(relay, options, program, directory, sink)?;
+    // What prepared the relay, such as unpacking its root, is no part of the run.
+    *sampler = HostSampler::start();
     let started = supervisor.start_relay(launch.context("no relay can be started")?);
     options.listener.remove_secrets(directory);
     started.map_err(|error| match relay {

@@ -3,6 +3,7 @@
 //!
 //! Counters are read twice, and the difference belongs to the run. A counter that the kernel does
 //! not provide is unknown, which is not an error.
+use crate::process_usage::own_sample;
 use mailrun_journey::record::{Resource, Surroundings};
 use rustix::process::{Resource as Limit, getrlimit};
 use std::fs;
@@ -12,10 +13,12 @@ use std::fs;
 const MIN_TICKS: u64 = 100;
 
 /// A reading of the host's counters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HostSampler {
     processors: Option<CpuTicks>,
     queues: ListenQueueCounts,
+    /// CPU time that this process had used.
+    own_s: f64,
 }
 
 /// CPU time of all processors since boot, in ticks.
@@ -41,7 +44,16 @@ impl HostSampler {
     /// Reads the counters.
     pub fn start() -> Self {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        Self { processors: parse_ticks(&text("/proc/stat")), queues: parse_queues(&text("/proc/net/netstat")) }
+        Self {
+            processors: parse_ticks(&text("/proc/stat")),
+            queues: parse_queues(&text("/proc/net/netstat")),
+            own_s: own_sample().used_s,
+        }
+    }
+
+    /// CPU time that this process has used since `start`.
+    pub fn own_s(&self) -> f64 {
+        own_sample().used_s - self.own_s
     }
 
     /// Reads the counters again and returns the changes since `start`.
@@ -219,6 +231,7 @@ mod tests {
         let sampler = |busy, stolen, all, drops| HostSampler {
             processors: Some(CpuTicks { busy, stolen, idle: all / 4, all }),
             queues: ListenQueueCounts { listen_drops: drops, listen_overflows: Some(7), syn_drops: None },
+            own_s: 0.0,
         };
         let around = sampler(100, 10, 1000, Some(5)).difference(&sampler(150, 20, 1100, Some(8)));
         assert_eq!((around.busy_share, around.steal_share, around.used_share), (Some(0.5), Some(0.1), Some(0.75)));

@@ -31,7 +31,6 @@ use mailrun_party::live::{LiveEvent, LiveMode, LiveProgress, LiveTimes};
 use mailrun_party::live_figures::{LiveValues, RunSnapshot, mades_figures};
 use mailrun_party::live_line::{LiveLine, RateWindow};
 use mailrun_party::party_options::PartyOptions;
-use mailrun_party::process_usage;
 use mailrun_report::load_in_short;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -137,6 +136,7 @@ fn run_parties(
     let processes = processes.finish();
     supervisor.stop_endpoint()?;
     let surroundings = sampler.finish();
+    let own_s = sampler.own_s();
     let written_record = read_written(&directory.path().join("run.json"), Record::from_json);
     let (mut record, complaint) = match (supervisor.unwritten.take(), written_record, death) {
         (Some(record), _, _) | (None, Ok(record), _) => (record, complaint),
@@ -155,9 +155,8 @@ fn run_parties(
         record.parties.push(Party { died: supervisor.death.clone(), ..endpoint_party(options) });
         fill_costs(&mut record, &endpoint.observation());
         let used_s: f64 = record.parties.iter().filter_map(|party| Some(party.user_s? + party.sys_s?)).sum();
-        let own = process_usage::own();
         if let Some(surroundings) = &mut record.surroundings {
-            host_sampler::set_other_busy_share(surroundings, used_s + own.user_s + own.sys_s);
+            host_sampler::set_other_busy_share(surroundings, used_s + own_s);
         }
         hold_against_truth(&mut record, &supervisor, &totals, options)?;
     }

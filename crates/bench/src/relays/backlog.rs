@@ -216,6 +216,7 @@ impl<'g> BacklogRun<'g> {
             load_started_at: Duration::ZERO,
             observations,
             surroundings,
+            own_s: sampler.own_s(),
         };
         Ok((
             self.results,
