@@ -266,7 +266,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_read_or_unknown(text in "(TcpExt:|cpu |ListenDrops|[ -~\n]|[0-9]{1,25}){0,40}") {
-            let sampler = HostSampler { processors: parse_ticks(&text), queues: parse_queues(&text) };
+            let sampler = HostSampler { processors: parse_ticks(&text), queues: parse_queues(&text), own_s: 0.0 };
             let around = sampler.difference(&sampler);
             prop_assert_eq!((around.busy_share, around.steal_share), (None, None));
             prop_assert!(around.listen_drops.unwrap_or(0) == 0);
