@@ -175,9 +175,9 @@ fn masks_hide_what_changes_and_nothing_else() {
 }
 
 /// Both programs, or `None` if the original is not installed.
-fn both(place: &Path) -> Option<(Program, Program)> {
+fn both(place: &Path, own: &[&'static str]) -> Option<(Program, Program)> {
     let original = Program { path: peer("smtp-source")?, own: Vec::new() };
-    Some((original, ours(place, &["--dialect", "3.8"])))
+    Some((original, ours(place, own)))
 }
 
 /// Our program, called by a link of the original's name.
@@ -201,7 +201,7 @@ fn compare(cases: &[Case], original: &Program, ours: &Program) {
 #[test]
 fn every_option_is_the_originals_octet_for_octet() {
     let place = tempfile::tempdir().unwrap();
-    let Some((original, ours)) = both(place.path()) else { return };
+    let Some((original, ours)) = both(place.path(), &["--dialect", "3.8"]) else { return };
     let files = Files::write();
     let cases = [
         plain_options(),
@@ -224,8 +224,7 @@ fn every_option_is_the_originals_octet_for_octet() {
 #[test]
 fn without_numbers_the_dialects_are_one() {
     let place = tempfile::tempdir().unwrap();
-    let Some((original, _)) = both(place.path()) else { return };
-    let ours = ours(place.path(), &[]);
+    let Some((original, ours)) = both(place.path(), &[]) else { return };
     let files = Files::write();
     let is_numbered = |case: &Case| case.words.iter().any(|word| word == "-N" || word == "-r");
     let cases = [plain_options(), bodies(), several_sessions(), files.cases()].concat();

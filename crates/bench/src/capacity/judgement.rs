@@ -65,7 +65,8 @@ fn last_stage(record: &Record) -> Option<&StageRow> {
     record.ledger.delivered.and_then(|_| row(Stage::Delivered)).or_else(|| row(Stage::Accepted))
 }
 
-/// Returns an outcome and its reason if the trial ends the search: the user stopped it, or mail was lost.
+/// Returns an outcome and its reason if the trial ends the search: the user stopped it, or mail was
+/// lost.
 ///
 /// Mail in the queue of our own relay counts as late. The queue of another server cannot be read.
 /// There, mail counts as late if it arrives before a pause in arrivals of
