@@ -70,7 +70,7 @@ TABLES = [
         "sources",
         "Load sources",
         "mailrun bench smtp-source-table",
-        "--rounds 3",
+        "--rounds 6",
         "--messages 200 --sessions 1,20 --rounds 1",
         "The table of go-smtp-source's README. `-d` sends many messages over a connection; without it each has a connection of "
         "its own, and go-smtp-source opens the next ones ahead, whatever `-s` says.",

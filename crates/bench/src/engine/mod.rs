@@ -20,8 +20,10 @@ mod timed;
 
 pub use conclusion::Conclusion;
 pub(super) use conclusion::Defects;
-pub(super) use ratio_verdict::{RatioColumn, two_places};
-pub(super) use report::{RatioPair, ReportParts, ShownFigures, TableColumn, ratio_table, rounds_text, table};
+pub(super) use ratio_verdict::{RatioColumn, RatioVerdict};
+pub(super) use report::{
+    RATIO_NOTE, RatioPair, ReportParts, ShownFigures, TableColumn, ratio_table, rounds_text, table,
+};
 pub(super) use run_flaws::{BenchFigures, RunFlaws, named_defects, run_remarks};
 pub(super) use runner::{CaseSeries, ComparedRun, Comparison, ComparisonResults, RunPlan, RunTurn, RunTurns, run_all};
 pub(super) use spread::{MISSING, MedianRange, bytes, shown, whole};

@@ -20,17 +20,11 @@ pub(crate) struct RatioColumn<M> {
     pub(crate) compare: fn(&M, &M) -> Option<f64>,
 }
 
-impl<M> RatioColumn<M> {
-    pub(crate) fn of<C>(&self, series: &CaseSeries<C, M>, base: &CaseSeries<C, M>) -> MedianRange {
-        series.ratio(base, self.compare)
-    }
-}
-
-pub(crate) fn two_places(value: f64) -> String {
+fn two_places(value: f64) -> String {
     format!("{value:.2}")
 }
 
-pub(super) struct RatioVerdict {
+pub(crate) struct RatioVerdict {
     findings: Vec<MetricFinding>,
     /// Number of rounds in which both cases did all of their work.
     rounds: usize,
@@ -40,7 +34,7 @@ pub(super) struct RatioVerdict {
 impl RatioVerdict {
     /// Compares a case with its base, in the rounds in which both did all of their work. A ratio
     /// that is missing in one of these rounds is left out of the verdict.
-    pub(super) fn of<C, M>(series: &CaseSeries<C, M>, base: &CaseSeries<C, M>, ratios: &[RatioColumn<M>]) -> Self {
+    pub(crate) fn of<C, M>(series: &CaseSeries<C, M>, base: &CaseSeries<C, M>, ratios: &[RatioColumn<M>]) -> Self {
         let pairs = || series.runs.iter().zip(&base.runs).filter_map(|(run, base)| Some((run.sound()?, base.sound()?)));
         let rounds = pairs().count();
         let family = ratios.iter().filter_map(|ratio| {
@@ -56,20 +50,15 @@ impl RatioVerdict {
 
     /// Formats a ratio: the estimate with its interval or, if there are too few rounds for one, the
     /// median and the range.
-    pub(super) fn cell<C, M>(
+    pub(crate) fn cell<C, M>(
         &self,
         ratio: &RatioColumn<M>,
         series: &CaseSeries<C, M>,
         base: &CaseSeries<C, M>,
     ) -> String {
-        let values: MedianRange = ratio.of(series, base);
         let finding = self.findings.iter().find(|finding| finding.metric.name == ratio.title);
-        match finding.and_then(|finding| Some((finding.ratio, finding.interval?))) {
-            Some((middle, (lower, upper))) => {
-                format!("{} ({}–{})", two_places(middle), two_places(lower), two_places(upper))
-            }
-            None => values.render(two_places),
-        }
+        let estimate = finding.and_then(|finding| Some(MedianRange::of_interval(finding.ratio, finding.interval?)));
+        estimate.unwrap_or_else(|| series.ratio(base, ratio.compare)).render(two_places)
     }
 
     /// Returns the verdict in words, or `None` if there is nothing to compare.

@@ -62,6 +62,9 @@ pub(crate) struct RatioPair<'s, C, M> {
     pub(crate) base: &'s CaseSeries<C, M>,
 }
 
+pub(crate) const RATIO_NOTE: &str =
+    "Ratios compare the two runs of the same round: median (least–most), from 6 rounds on the estimate (its interval).";
+
 /// Maximum number of rows or runs that a note names. Further ones are only counted.
 const MAX_NAMES: usize = 3;
 
@@ -83,11 +86,7 @@ pub(crate) fn ratio_table<C, M>(
     }
     let mut notes = distinct_verdicts(&verdicts);
     if !table.is_empty() {
-        notes.push(
-            "Ratios compare the two runs of the same round: median (least–most), from 6 rounds on the estimate (its \
-             interval)."
-                .to_owned(),
-        );
+        notes.push(RATIO_NOTE.to_owned());
     }
     (table, notes)
 }

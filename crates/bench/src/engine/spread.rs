@@ -29,6 +29,10 @@ impl MedianRange {
         Self(ends.map(|(min, max)| [min, middle(&values), max]))
     }
 
+    pub(super) fn of_interval(middle: f64, (lower, upper): (f64, f64)) -> Self {
+        Self(Some([lower, middle, upper]))
+    }
+
     pub(crate) fn median(self, show: fn(f64) -> String) -> String {
         shown(self.0, |[_, median, _]| show(median))
     }

@@ -4,8 +4,8 @@ use super::TableOptions;
 use super::cases::{ConnectionReuse, TableCase};
 use super::measurement::TableMeasurement;
 use crate::engine::{
-    self, CaseSeries, ComparedRun, ComparisonResults, Defects, MISSING, RatioColumn, ReportParts, ShownFigures,
-    TableColumn, TextReport, bytes, rounds_text, two_places, whole,
+    self, CaseSeries, ComparedRun, ComparisonResults, Defects, MISSING, RATIO_NOTE, RatioColumn, RatioVerdict,
+    ReportParts, ShownFigures, TableColumn, TextReport, bytes, rounds_text, shown, whole,
 };
 use crate::programs::{ComparedProgram, missing_note};
 use crate::scenario::SourceTool;
@@ -51,13 +51,13 @@ pub(super) fn figures(results: &TableResults, missing: &[&str], options: &TableO
     ]);
     columns.extend(RATIOS.iter().map(|ratio| {
         Column::figure(ratio.title, |series| {
-            base(series, results).map(|base| ratio.of(series, base)).unwrap_or_default().median(two_places)
+            shown(base(series, results), |base| RatioVerdict::of(series, base, &RATIOS).cell(ratio, series, base))
         })
     }));
     columns.push(Column::median("sink CPU s", |run| Some(run.sink.cpu_s()), figure));
     let leave_out = ["sink CPU s", "max RSS", "sys s", "user s", "CPU %", "× CPU", "elapsed s", "reuse"];
     let table = engine::table(&results.series, &columns, &leave_out);
-    let notes = vec!["× msg/s, × CPU: multiple of smtp-source's value in the same round.".to_owned()];
+    let notes = vec!["× msg/s, × CPU: multiple of smtp-source's value.".to_owned(), RATIO_NOTE.to_owned()];
     report("smtp-source-table", table, notes, results, missing, options)
 }
 
@@ -202,10 +202,9 @@ mod tests {
             &options(),
         );
         let row = report.text.lines().find(|line| line.starts_with(" mailrun")).unwrap();
-        let cells: Vec<&str> = row.split_whitespace().collect();
-        let expected =
-            ["mailrun", "mailrun", "100", "-d", "0.100", "0.500", "2.000", "50", "8.0", "MiB", "500", "2.00", "0.50"];
-        assert_eq!(cells[..13], expected, "{}", report.text);
+        let cells = row.split_whitespace().collect::<Vec<_>>().join(" ");
+        let expected = "mailrun mailrun 100 -d 0.100 0.500 2.000 50 8.0 MiB 500 2.00 (1.00–3.00) 0.50 ";
+        assert!(cells.starts_with(expected), "{}", report.text);
         assert!(report.is_good() && report.text.contains("not installed: go-smtp-source."), "{}", report.text);
     }
 
