@@ -14,8 +14,9 @@ use std::time::Duration;
 /// Audits whether a server keeps the mail that it answered 250, when it is killed or stopped
 ///
 /// Starts the server by its recipe in a directory of its own, sends mail through it to a sink for two seconds, and makes a
-/// fault at a random moment. Then starts the server again, waits until its queue is empty, and accounts for every message that was answered
-/// 250. Each round has a new directory; that of a round in which mail is missing is kept.
+/// fault at a random moment. Then starts the server again, waits until its queue is empty, and does both once more, because a
+/// server may leave mail that it could not read until its next start. Accounts for every message that was answered 250.
+/// Each round has a new directory; that of a round in which mail is missing is kept.
 ///
 /// The verdict is PASS only if nothing that was answered 250 is missing. Duplicates are counted and allowed, unless a
 /// --threshold limits them: a server that was killed cannot know what it had delivered.

@@ -110,6 +110,21 @@ fn our_relay_keeps_its_word_on_a_disk_that_fails() {
 }
 
 #[test]
+fn mail_that_comes_with_the_next_start_is_not_lost() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("second.toml");
+    // Its second start does not see the mail of the first.
+    let second = "durability = \"sync\"\ncommand = [\"sh\", \"-c\", \"echo >> {dir}/starts; spool=a; [ $(wc -l < \
+                  {dir}/starts) != 2 ] || spool=b; exec {mailrun} relay --listen {listen} --to {to} --spool \
+                  {dir}/$spool\"]\n[queue]\ncommand = [\"echo\", \"0\"]\nempty = \"0\"\n";
+    fs::write(&file, second).unwrap();
+    let audited = Audited::of(file.to_str().unwrap(), &["--rounds", "1", "--inject", "stop"]);
+    audited.expect_kept_word(&["stop"], 1);
+    assert!(audited.audit().faults[0].after_restart > 0, "{:?}", audited.audit());
+    assert!(audited.ended.out.contains("arrived only after another start"), "{:?}", audited.ended);
+}
+
+#[test]
 fn a_server_that_stays_away_is_no_loss_and_its_last_words_are_told() {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("once.toml");

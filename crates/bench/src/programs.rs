@@ -1,5 +1,6 @@
 //! Finds the programs that a comparison needs, and notes which of them are not installed.
 use anyhow::{Context, Result, ensure};
+use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -69,7 +70,12 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     find(name, &own, &places(&own))
 }
 
-/// Returns the directories to search: those of PATH, the two `sbin` directories where Debian puts
+/// Returns a PATH in which a shell finds the same programs as `find_program`.
+pub(crate) fn search_path() -> OsString {
+    own_program().ok().and_then(|own| std::env::join_paths(places(&own)).ok()).unwrap_or_default()
+}
+
+/// Returns the directories to search: those of PATH, the `sbin` directories where Debian puts
 /// Postfix's test programs, which are not in a plain user's PATH, and `target/peers`, where the
 /// tests build peers.
 fn places(own: &Path) -> Vec<PathBuf> {
@@ -78,7 +84,7 @@ fn places(own: &Path) -> Vec<PathBuf> {
     let built = peers.into_iter().chain([PathBuf::from("target/peers")]);
     let built = built.flat_map(|peers| [peers.join("bin"), peers]);
     std::env::split_paths(&path)
-        .chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from))
+        .chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from))
         .chain(built)
         .filter_map(|place| std::path::absolute(place).ok())
         .collect()
@@ -127,5 +133,10 @@ mod tests {
         let places = [links, plain, real.clone()];
         assert_eq!(find("smtp-source", &own, &places), Some(real.join("smtp-source")));
         assert_eq!(find("smtp-sink", &own, &places), None);
+    }
+
+    #[test]
+    fn shells_of_recipes_find_what_the_tests_have_installed() {
+        assert!(std::env::split_paths(&search_path()).any(|place| place.ends_with("target/peers")));
     }
 }

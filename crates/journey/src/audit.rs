@@ -45,6 +45,9 @@ pub struct AuditRow {
     pub duplicates: u64,
     /// Messages that arrived changed.
     pub corrupt: u64,
+    /// Arrivals after the server had emptied its queue, and was stopped and started once more without a fault.
+    #[serde(default)]
+    pub after_restart: u64,
     /// Longest time from a fault to the next greeting, in seconds; `null` if the server never came back.
     pub back_s: Option<f64>,
 }

@@ -23,6 +23,7 @@ fn table(audit: &Audit) -> Table {
         "answered 250",
         "lost",
         "not delivered",
+        "after restart",
         "duplicates",
         "corrupt",
         "never back",
@@ -31,13 +32,21 @@ fn table(audit: &Audit) -> Table {
     ];
     let mut table = Table::new([("fault", Align::Left)].into_iter().chain(figures.map(right)));
     for row in &audit.faults {
-        let counts =
-            [row.answered, row.lost, row.not_delivered, row.duplicates, row.corrupt, row.never_back, row.not_supported];
+        let counts = [
+            row.answered,
+            row.lost,
+            row.not_delivered,
+            row.after_restart,
+            row.duplicates,
+            row.corrupt,
+            row.never_back,
+            row.not_supported,
+        ];
         let back = row.back_s.map_or_else(|| "–".to_owned(), seconds);
         let cells = [plain(&row.fault), count(row.rounds)].into_iter().chain(counts.map(count)).chain([back]);
         table.row(cells.collect());
     }
-    table.hide_zero(&["not delivered", "corrupt", "never back", "not supported"])
+    table.hide_zero(&["not delivered", "after restart", "corrupt", "never back", "not supported"])
 }
 
 /// Returns the messages that the server answered with 250 but that did not arrive.

@@ -80,6 +80,8 @@ pub(super) struct RoundAccount {
     pub(super) sink: Option<Record>,
     /// Time from the fault until the server accepted connections again.
     pub(super) back: Duration,
+    /// Number of arrivals after the server was started once more, without a fault.
+    pub(super) after_restart: u64,
     pub(super) losses: Vec<AuditLoss>,
 }
 
@@ -128,8 +130,12 @@ impl RoundResult {
             Some(lost) => format!("{} lost", count(lost)),
             None => format!("{} not delivered", count(row.not_delivered.unwrap_or_default())),
         };
+        let late = match account.after_restart {
+            0 => String::new(),
+            late => format!(", {} only after another start", count(late)),
+        };
         format!(
-            "{} answered 250, {missing}, {} duplicates, back after {}",
+            "{} answered 250, {missing}, {} duplicates, back after {}{late}",
             count(row.accepted.unwrap_or_default()),
             count(row.duplicates.unwrap_or_default()),
             seconds(account.back.as_secs_f64())
@@ -197,12 +203,15 @@ impl Round<'_> {
             return Err(complaint);
         }
         let mut source = gather::read_party(self.directory, Role::Source)?;
-        let drained = self.drain(&mut supervisor, &places, gather::accepted_messages(&source.record));
+        let accepted = gather::accepted_messages(&source.record);
+        let emptied = self.empty_queue(&mut supervisor, (&server, &places), accepted, &mut disturbance);
         if let (Some(death), true) = (supervisor.death_of(Role::Relay), disturbance.back.is_some()) {
-            let reason = format!("it came back. {}", judge::death_text("server", death));
+            disturbance.never_back = Some(format!("it came back. {}", judge::death_text("server", death)));
+        }
+        if let Some(reason) = disturbance.never_back {
             return Ok(RoundResult { fault: self.fault, end: RoundEnd::NeverBack(reason), events });
         }
-        let queue = drained?;
+        let (queue, after_restart) = emptied?;
         // Ignore complaints of the server about its shutdown, because all mail has been accounted
         // for by now.
         supervisor.stop_relay(PartyProcess::terminate)?;
@@ -226,7 +235,7 @@ impl Round<'_> {
         };
         let losses = missing.into_iter().map(loss).collect();
         let back = disturbance.back.unwrap_or_default();
-        let account = RoundAccount { source: source.record, sink: sink.record, back, losses };
+        let account = RoundAccount { source: source.record, sink: sink.record, back, after_restart, losses };
         Ok(RoundResult { fault: self.fault, end: RoundEnd::Account(Box::new(account)), events })
     }
 
@@ -265,13 +274,42 @@ impl Round<'_> {
             }
             supervisor.kill_relay()?;
         }
-        if let Err(error) = supervisor.start_relay(self.launch(server, places, 3)) {
-            let reason = self.options.recipe.start_error(&error, &places.directory);
-            disturbance.never_back = Some(format!("{reason:#}"));
-            return Err(error);
-        }
+        self.start_again(supervisor, (server, places), 3, disturbance)?;
         disturbance.back = Some(began.elapsed());
         Ok(())
+    }
+
+    fn start_again(
+        &self,
+        supervisor: &mut Supervisor,
+        (server, places): (&ServerCommand, &Places),
+        start: u32,
+        disturbance: &mut Disturbance,
+    ) -> Result<()> {
+        let started = supervisor.start_relay(self.launch(server, places, start));
+        if let Err(error) = &started {
+            let reason = self.options.recipe.start_error(error, &places.directory);
+            disturbance.never_back = Some(format!("{reason:#}"));
+        }
+        started.map(drop)
+    }
+
+    /// Waits for the server's queue, also after a further start: a server may leave mail that it
+    /// could not read until its next start. Returns the state of the queue, and how many messages
+    /// arrived after that start.
+    fn empty_queue(
+        &self,
+        supervisor: &mut Supervisor,
+        (server, places): (&ServerCommand, &Places),
+        accepted: u64,
+        disturbance: &mut Disturbance,
+    ) -> Result<(QueueState, u64)> {
+        self.drain(supervisor, places, accepted)?;
+        let before = supervisor.delivered();
+        supervisor.stop_relay(PartyProcess::terminate)?;
+        self.start_again(supervisor, (server, places), 4, disturbance)?;
+        let queue = self.drain(supervisor, places, accepted)?;
+        Ok((queue, supervisor.delivered() - before))
     }
 
     /// Mounts the in-memory disk on the directory in which the server keeps its mail.

@@ -46,6 +46,7 @@ pub(super) fn record(
             }
             RoundEnd::Account(account) => {
                 add_account(row, &account.source.ledger, account.back.as_secs_f64());
+                row.after_restart += account.after_restart;
                 audit.losses.extend(account.losses);
                 // Ignore the result: records that this program made on this host can always be
                 // joined.
@@ -151,6 +152,9 @@ fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
     find(Cause::Remark, Some(Fate::Duplicates), |row| row.duplicates, &|sum, by| {
         format!("{}: {by}.", counted(sum, "duplicate"))
     });
+    find(Cause::Remark, None, |row| row.after_restart, &|sum, by| {
+        format!("{} arrived only after another start: {by}.", counted(sum, "message"))
+    });
     let is_unsupported = rows.iter().any(|row| row.not_supported > 0);
     for row in rows.iter().filter(|row| row.not_supported > 0) {
         let cause = if rows.iter().all(|row| row.rounds == 0) { Cause::Unfinished } else { Cause::Remark };
@@ -223,7 +227,7 @@ mod tests {
                 "2 did not arrive (2 with kill)",
             ),
             (kill(AuditRow { corrupt: 1, ..row("") }), None, Outcome::Fail, "1 message arrived changed: 1 with kill."),
-            (kill(AuditRow { duplicates: 9, ..row("") }), None, Outcome::Pass, "none lost"),
+            (kill(AuditRow { duplicates: 9, after_restart: 1, ..row("") }), None, Outcome::Pass, "none lost"),
             (
                 kill(AuditRow { duplicates: 9, ..row("") }),
                 Some("duplicates <= 0.1%"),

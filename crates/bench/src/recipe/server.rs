@@ -2,7 +2,7 @@
 //! recipe's commands.
 use super::file::{QueueKeys, Recipe};
 use super::leftovers;
-use crate::programs::find_program;
+use crate::programs::{find_program, search_path};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
@@ -187,13 +187,10 @@ impl Recipe {
         Ok(stdout)
     }
 
-    /// Returns the environment of all commands of the recipe. PATH includes the directories of
-    /// servers that a plain user's PATH lacks. The token lets a later mailrun find processes that
+    /// Returns the environment of all commands of the recipe. The token lets a later mailrun find processes that
     /// this one leaves behind.
     fn environment(&self, places: &Places) -> Vec<(OsString, OsString)> {
-        let mut path = std::env::var_os("PATH").unwrap_or_default();
-        path.push(":/usr/sbin:/usr/local/sbin:/sbin");
-        let own = [("PATH".into(), path), (leftovers::VARIABLE.into(), leftovers::token(&places.directory))];
+        let own = [("PATH".into(), search_path()), (leftovers::VARIABLE.into(), leftovers::token(&places.directory))];
         let keys = self.keys.environment.iter();
         own.into_iter().chain(keys.map(|(name, value)| (name.into(), self.fill(value, places).into()))).collect()
     }
