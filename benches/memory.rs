@@ -18,7 +18,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use comfy_table::{Table, presets};
+use mailrun_report::table::{Align, Table, right};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use party::Party;
@@ -214,11 +214,18 @@ fn expect_reply(session: &mut impl BufRead, class: u8) -> anyhow::Result<()> {
 
 fn report(rows: &[Row]) -> ExitCode {
     let megabytes = |bytes: u64| format!("{:.1} MB", bytes as f64 / MEGABYTE as f64);
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED);
-    table.set_header(["sessions", "situation", "process", "VmRSS", "VmHWM", "limit", "verdict"]);
+    let left = |title| (title, Align::Left);
+    let mut table = Table::new([
+        right("sessions"),
+        left("situation"),
+        left("process"),
+        right("VmRSS"),
+        right("VmHWM"),
+        right("limit"),
+        left("verdict"),
+    ]);
     for row in rows {
-        table.add_row([
+        table.row(vec![
             row.sessions.to_string(),
             row.situation.to_owned(),
             row.process.to_owned(),
@@ -228,6 +235,6 @@ fn report(rows: &[Row]) -> ExitCode {
             if row.is_within_limit() { "PASS" } else { "FAIL" }.to_owned(),
         ]);
     }
-    println!("{table}");
+    println!("{}", table.terminal(usize::MAX));
     ExitCode::from(u8::from(!rows.iter().all(Row::is_within_limit)))
 }

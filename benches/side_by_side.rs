@@ -198,7 +198,7 @@ fn report(options: &Options, standings: &[Standing<'_>]) {
     if options.quick {
         println!("--quick: runs are too short to judge by; take the verdicts as hints.");
     }
-    println!("{}", table(standings));
+    println!("{}", table(standings).terminal(usize::MAX));
 }
 
 fn postfix_is_there() -> bool {

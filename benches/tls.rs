@@ -91,7 +91,8 @@ fn compare(options: &Options) -> anyhow::Result<ExitCode> {
     }
     println!("{}", place::place());
     let bench = Bench::new()?;
-    println!("{}; client and server {}", bench.openssl_version(), bench.cores());
+    let [tls13, tls12] = [Version::Tls13, Version::Tls12].map(Version::cipher);
+    println!("{}; client and server {}; {tls13}, {tls12}", bench.openssl_version(), bench.cores());
     let rows = measure(options, &bench)?;
     println!();
     println!(
@@ -108,7 +109,7 @@ fn compare(options: &Options) -> anyhow::Result<ExitCode> {
     if options.quick {
         println!("--quick: too few runs to judge by; take the verdicts as hints.");
     }
-    println!("{}", table(&rows));
+    println!("\n{}", table(&rows).terminal(usize::MAX));
     Ok(ExitCode::from(u8::from(rows.iter().any(Row::has_failed))))
 }
 

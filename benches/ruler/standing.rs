@@ -1,7 +1,7 @@
 //! Results of the contestants: medians and spreads of interleaved runs, and whether mailrun reached
 //! its targets.
 
-use comfy_table::{CellAlignment, Table, presets};
+use mailrun_report::table::{Align, Table, right};
 
 use super::contestants::{Contestant, LIMIT, MAILRUN_PAIR, POSTFIX_PAIR, Run};
 use super::shapes::{Measure, Shape, Target};
@@ -66,25 +66,10 @@ fn outcome(target: &Target, measured: Option<Spread>) -> Outcome {
 }
 
 pub(crate) fn table(standings: &[Standing<'_>]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED);
-    table.set_header([
-        "shape",
-        "contestant",
-        "median msg/s",
-        "min–max",
-        "source says",
-        "× limit (min–max)",
-        "CPU µs/msg\nsource",
-        "CPU µs/msg\nsink",
-        "target",
-        "verdict",
-    ]);
-    for column in 2..8 {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+    let left = |title| (title, Align::Left);
+    let figures = ["median msg/s", "min–max", "source says", "× limit (min–max)", "source µs/msg", "sink µs/msg"];
+    let columns = [left("shape"), left("contestant")].into_iter().chain(figures.map(right));
+    let mut table = Table::new(columns.chain([left("target"), left("verdict")]));
     for standing in standings {
         for (at, lane) in standing.lanes.iter().enumerate() {
             let shape = if at == 0 {
@@ -93,7 +78,7 @@ pub(crate) fn table(standings: &[Standing<'_>]) -> Table {
             } else {
                 String::new()
             };
-            table.add_row([shape].into_iter().chain(row(standing, lane)));
+            table.row([shape].into_iter().chain(row(standing, lane)).collect());
         }
     }
     table
@@ -130,7 +115,7 @@ fn judged(standing: &Standing<'_>, contestant: Contestant) -> (String, String) {
         });
         verdicts.push(verdict(target, standing.measured(target)));
     }
-    (targets.join("\n"), verdicts.join("\n"))
+    (targets.join("; "), verdicts.join("; "))
 }
 
 fn verdict(target: &Target, measured: Option<Spread>) -> String {

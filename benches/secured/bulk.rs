@@ -98,7 +98,7 @@ fn by_mailrun(bench: &Bench, tls: &str) -> anyhow::Result<Carried> {
 
 pub(crate) fn rows(rounds: &[Bulk]) -> Vec<Row> {
     let row = |contestant: &str, carried: fn(&Bulk) -> Carried, targets| Row {
-        case: format!("bulk, {MESSAGES} × 10 MB\n{}", Version::Tls13.cipher()),
+        case: format!("TLS 1.3, {MESSAGES} × 10 MB"),
         contestant: contestant.to_owned(),
         rate: Spread::of(rounds.iter().map(|bulk| carried(bulk).octets_per_s)),
         client_us: Spread::of(rounds.iter().map(|bulk| carried(bulk).client_us)).map(|spread| spread.median),

@@ -196,7 +196,7 @@ impl Judge<'_> {
     fn row(&self, case: Case, pair: Pair) -> Row {
         let middle = |value| self.spread(case, pair, value).map(|spread| spread.median);
         Row {
-            case: format!("{}\n{}", case.name(), case.version.cipher()),
+            case: case.name(),
             contestant: pair.name().to_owned(),
             rate: self.spread(case, pair, |taken| taken.per_s),
             client_us: middle(|taken| taken.client_us),

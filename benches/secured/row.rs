@@ -1,6 +1,6 @@
 //! The table of results: contestants, rates, costs and verdicts.
 
-use comfy_table::{CellAlignment, Table, presets};
+use mailrun_report::table::{Align, Table, right};
 
 use crate::spread::Spread;
 
@@ -48,29 +48,26 @@ impl Row {
     }
 }
 
+/// A row with several ratios takes a line for each.
 pub(crate) fn table(rows: &[Row]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED);
-    table.set_header(["case", "contestant", "per second (min–max)", "µs client", "µs server", "ratio", "verdict"]);
-    for column in 2..5 {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+    let left = |title| (title, Align::Left);
+    let figures = ["per second (min–max)", "µs client", "µs server"].map(right);
+    let columns = [left("case"), left("contestant")].into_iter().chain(figures).chain([left("ratio"), left("verdict")]);
+    let mut table = Table::new(columns);
     let mut case = "";
     for row in rows {
         let title = if row.case == case { "" } else { &row.case };
         case = &row.case;
-        let joined = |text: fn(&Target) -> String| row.targets.iter().map(text).collect::<Vec<_>>().join("\n");
-        table.add_row([
+        let mut targets = row.targets.iter().map(|target| [target.text(), target.verdict()]);
+        let first = [
             title.to_owned(),
             row.contestant.clone(),
             row.rate.map_or_else(String::new, rate),
             microseconds(row.client_us),
             microseconds(row.server_us),
-            joined(Target::text),
-            joined(Target::verdict),
-        ]);
+        ];
+        table.row(first.into_iter().chain(targets.next().unwrap_or_default()).collect());
+        targets.for_each(|target| table.row([const { String::new() }; 5].into_iter().chain(target).collect()));
     }
     table
 }
