@@ -201,7 +201,8 @@ TABLES = [
         "cargo bench --bench tls --",
         "--rounds 5",
         "--rounds 1",
-        "mailrun's handshakes and bulk beside OpenSSL's programs, with the same certificate and cipher. The verdicts are on targets of our own.",
+        "mailrun's handshakes and bulk beside OpenSSL's programs, with the same certificate and cipher. The verdicts are on targets "
+        "of our own.",
     ),
 ]
 

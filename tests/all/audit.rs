@@ -206,6 +206,21 @@ fn ctrl_c_ends_an_audit_and_nothing_of_it_runs_on() {
 }
 
 #[test]
+fn ctrl_c_during_a_start_is_no_failure_of_the_server() {
+    let place = tempfile::tempdir().unwrap();
+    let (file, out) = (place.path().join("slow.toml"), place.path().join("out"));
+    let slow = "durability = \"sync\"\ncommand = [\"sh\", \"-c\", \"[ ! -e {dir}/was ] || { touch {dir}/again; sleep 60; }; \
+                touch {dir}/was; exec {mailrun} relay --listen {listen} --to {to} --spool {dir}/spool\"]\n";
+    fs::write(&file, slow).unwrap();
+    let (file, out_word) = (file.to_str().unwrap(), out.to_str().unwrap());
+    let audit = Process::start(MAILRUN, &["audit", file, "--rounds", "1", "--inject", "kill", "--out", out_word]);
+    wait_until("the second start", || out.join("round-1-kill/relay.spool/again").exists().then_some(()));
+    audit.interrupt_group();
+    let ended = audit.finish();
+    assert!(ended.code == Some(130) && !out.join("run.json").exists(), "{ended:?}");
+}
+
+#[test]
 fn what_is_no_audit_is_refused_in_one_line() {
     for (words, said) in [
         (&["mailrum"][..], "unknown recipe \"mailrum\"; did you mean \"mailrun\"?"),

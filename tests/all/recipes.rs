@@ -1,8 +1,8 @@
 //! Faulty recipes: each is reported in one clear line, and no process is left behind.
 use crate::docs_script::namespaces;
-use crate::party::{Ended, mailrun, peer, run};
+use crate::party::{Ended, mailrun, peer, run, skip};
 use crate::relay::MAILRUN;
-use mailrun_journey::record::Record;
+use mailrun_journey::record::{Record, Role};
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
@@ -18,10 +18,18 @@ def serve(client):
     say(b"220 forgetful"); data = False
     for line in file:
         if data:
-            if line == b".\r\n": data = False; say(b"250 taken")
+            if line == b".\r\n":
+                if fault == "children": work()
+                data = False; say(b"250 taken")
         elif line.upper().startswith(b"DATA"): data = True; say(b"354 go on")
         elif line.upper().startswith(b"QUIT"): say(b"221 bye"); return client.close()
         else: say(b"250 fine")
+if fault == "children": signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+def work():
+    child = os.fork()
+    if child == 0: sum(range(10**7)); os._exit(0)
+    try: os.waitpid(child, 0)
+    except ChildProcessError: pass
 server = socket.socket(); server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 server.bind((host, int(port)))
 print("at your service", file=sys.stderr, flush=True)
@@ -120,6 +128,24 @@ fn what_a_killed_mailrun_left_is_removed_by_the_next_one_which_says_so() {
 }
 
 /// Otherwise the unpacking of a root would be "other processes" that disturbed the run.
+/// The server ignores SIGCHLD, as Exim does, so that the kernel forgets what its children used.
+#[test]
+fn the_cpu_time_of_children_that_nobody_waits_for_is_the_servers() {
+    let Some(_) = peer("python3") else { return };
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let mut fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let version_2 = fields.find(|fields| fields[2] == "cgroup2").map(|fields| Path::new(fields[1]).to_owned());
+    let trial = version_2.map(|mount| mount.join(format!("test-{}", std::process::id())));
+    if !trial.is_some_and(|trial| fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial)).is_ok()) {
+        return skip("CPU time of processes that nobody waits for", "no control group of version 2 can be made here");
+    }
+    let place = tempfile::tempdir().unwrap();
+    let ended = bench(place.path(), &recipe(place.path(), "children", ""));
+    let record = Record::from_json(&fs::read(place.path().join("out/run.json")).unwrap()).unwrap();
+    let server = record.parties.iter().find(|party| party.role == Role::Relay).unwrap();
+    assert!(server.user_s.is_some_and(|user_s| user_s > 0.5), "{server:?} {ended:?}");
+}
+
 #[test]
 fn what_prepares_a_server_is_no_part_of_the_time_in_which_the_host_is_watched() {
     let Some(_) = peer("python3") else { return };

@@ -14,7 +14,7 @@
 use super::directory::{self, RunDirectory};
 use super::plan::{BenchOptions, BenchTarget};
 use super::recipe::leftovers;
-use super::usage::{MemoryCurve, tree};
+use super::usage::{ControlGroup, MemoryCurve, tree};
 use anyhow::{Context, Result, anyhow, bail};
 use mailrun_journey::record::{Death, Role};
 use mailrun_journey::trace::RunId;
@@ -200,6 +200,7 @@ pub(super) struct PartyProcess {
     stdout_reader: Option<JoinHandle<()>>,
     stderr: PathBuf,
     scope: ProcessScope,
+    group: Option<ControlGroup>,
     usage: ProcessUsage,
     /// Usage in earlier runs, if the process serves several runs.
     usage_before: Option<ProcessUsage>,
@@ -240,6 +241,7 @@ impl PartyProcess {
             (None, None) => command.spawn(),
         };
         let mut child = result.with_context(|| format!("cannot start the {name} ({program})"))?;
+        let group = (party.scope == ProcessScope::Tree).then(|| ControlGroup::around(child.id())).flatten();
         if let Some((mut stdin, options)) = child.stdin.take().zip(party.options.as_ref()) {
             // Ignore an error: if the party could not read its options, it exits and says so.
             let _ = stdin.write_all(options.to_json().as_bytes());
@@ -258,6 +260,7 @@ impl PartyProcess {
             stdout_reader: Some(listener),
             stderr: party.stderr,
             scope: party.scope,
+            group,
             usage: ProcessUsage::default(),
             usage_before: None,
             memory: MemoryCurve::default(),
@@ -318,6 +321,11 @@ impl PartyProcess {
             ProcessScope::Process => process_usage::of(pid),
             ProcessScope::Tree => tree::usage(pid),
         };
+        let cpu_s = self.group.as_ref().and_then(ControlGroup::cpu_s);
+        let usage = usage.map(|usage| match cpu_s {
+            Some((user_s, sys_s)) => ProcessUsage { user_s, sys_s, ..usage },
+            None => usage,
+        });
         if let Some(usage) = usage {
             self.usage = self.usage.followed_by(usage);
             self.memory.add(usage.rss_bytes);

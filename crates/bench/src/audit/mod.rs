@@ -19,7 +19,7 @@ pub use fault::AuditFault;
 use mailrun_journey::threshold::Threshold;
 use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
 use mailrun_party::live::LiveMode;
-use round::{Round, RoundResult};
+use round::{Round, RoundEnd, RoundResult};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -101,11 +101,13 @@ fn run_rounds(
             let place = directory.path().join(format!("round-{number}-{}", fault.name()));
             let own = RunDirectory::create(Some(&place), "audit", jiff::Timestamp::now())?;
             let round = Round { options, program, directory: &own, fault: *fault, number: u64::from(number) };
-            let result = match round.run() {
-                // If the user interrupts a round, its failure says nothing about the server.
-                Err(_) if interrupt.requested() != StopRequest::Nothing => return Ok(results),
-                result => result?,
-            };
+            let result = round.run();
+            // If the user interrupts a round, its failure says nothing about the server.
+            let has_account = matches!(&result, Ok(RoundResult { end: RoundEnd::Account(_), .. }));
+            if !has_account && interrupt.requested() != StopRequest::Nothing {
+                return Ok(results);
+            }
+            let result = result?;
             if options.live.is_shown() {
                 mailrun_party::tell!(
                     "mailrun: round {number} of {}, {}: {}",

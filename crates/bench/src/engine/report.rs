@@ -111,9 +111,10 @@ fn distinct_verdicts(verdicts: &[(&str, String)]) -> Vec<String> {
 }
 
 fn first_names(names: &[&str]) -> String {
+    let between = if names.iter().any(|name| name.contains(',')) { "; " } else { ", " };
     match names.len().checked_sub(MAX_NAMES) {
-        None | Some(0) => names.join(", "),
-        Some(more) => format!("{} and {more} more", names[..MAX_NAMES].join(", ")),
+        None | Some(0) => names.join(between),
+        Some(more) => format!("{} and {more} more", names[..MAX_NAMES].join(between)),
     }
 }
 
@@ -258,8 +259,8 @@ mod tests {
         let few = "3 rounds, too few for a verdict, which takes 6";
         let rows: Vec<(&str, String)> = ["a", "b", "c", "d", "e"].map(|name| (name, few.to_owned())).to_vec();
         assert_eq!(distinct_verdicts(&rows), [format!("a, b, c and 2 more: {few}.")]);
-        let rows = [("a", "better".to_owned()), ("b", few.to_owned()), ("c", "better".to_owned())];
-        assert_eq!(distinct_verdicts(&rows), ["a, c: better.".to_owned(), format!("b: {few}.")]);
+        let rows = [("a, x", "better".to_owned()), ("b", few.to_owned()), ("c", "better".to_owned())];
+        assert_eq!(distinct_verdicts(&rows), ["a, x; c: better.".to_owned(), format!("b: {few}.")]);
         assert!(distinct_verdicts(&[]).is_empty());
     }
 

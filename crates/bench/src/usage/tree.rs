@@ -16,7 +16,8 @@
 //!
 //! A child that ends during a sample may be counted twice or not at all. The sample that counts is
 //! therefore taken when the relay is idle. Processes that have left the tree, such as daemons whose
-//! parent has ended, are not seen.
+//! parent has ended, are not seen, and neither are processes that ended without being waited for. A
+//! `ControlGroup` counts the CPU time of them all.
 use mailrun_party::process_usage::ProcessUsage;
 use std::collections::HashMap;
 use std::fs;
