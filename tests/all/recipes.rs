@@ -136,7 +136,7 @@ fn the_cpu_time_of_children_that_nobody_waits_for_is_the_servers() {
     let mut fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let version_2 = fields.find(|fields| fields[2] == "cgroup2").map(|fields| Path::new(fields[1]).to_owned());
     let trial = version_2.map(|mount| mount.join(format!("test-{}", std::process::id())));
-    if !trial.is_some_and(|trial| fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial)).is_ok()) {
+    if trial.is_none_or(|trial| fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial)).is_err()) {
         return skip("CPU time of processes that nobody waits for", "no control group of version 2 can be made here");
     }
     let place = tempfile::tempdir().unwrap();
