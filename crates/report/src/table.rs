@@ -201,7 +201,7 @@ impl Table {
     /// shortens sentences and names.
     fn fit(&self, columns: &mut Vec<Column>, width: usize) {
         let missing = |columns: &[Column]| {
-            columns.iter().map(|column| column.width + GAP).sum::<usize>().saturating_sub(width + 1)
+            columns.iter().map(|column| column.width + GAP).sum::<usize>().saturating_sub(width).saturating_sub(1)
         };
         let shrink = |columns: &mut Vec<Column>, is_meant: &dyn Fn(&Column) -> bool, min_width: usize| {
             let lacking = missing(columns);
@@ -348,6 +348,7 @@ mod tests {
     #[test]
     fn a_terminal_gets_light_lines() {
         let text = sample().terminal(80);
+        assert_eq!(sample().terminal(usize::MAX), text, "without a limit");
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4);
         assert!(lines[1].chars().all(|c| c == '─'), "{text}");
