@@ -45,7 +45,9 @@ fn the_table_has_a_row_for_each_combination() {
     expect_rows(&rows, &["mailrun-busy-poll"], 4);
     for row in &rows {
         assert_eq!(row.len(), 13, "{row:?}");
-        let number = |at: usize| row[at].replace(',', "").parse::<f64>().unwrap_or_else(|_| panic!("{row:?}"));
+        // A ratio is followed by its range, "1.20 (1.10–1.30)".
+        let first = |at: usize| row[at].split(' ').next().unwrap_or_default().replace(',', "");
+        let number = |at: usize| first(at).parse::<f64>().unwrap_or_else(|_| panic!("{row:?}"));
         let [elapsed_s, cpu_percent, rate_per_s, sink_s] = [6, 7, 9, 12].map(number);
         assert!(number(4) + number(5) > 0.0 && sink_s > 0.0 && row[8].ends_with("iB"), "{row:?}");
         assert!(elapsed_s > 0.0 && cpu_percent >= 0.0 && rate_per_s >= 50.0 / 60.0, "{row:?}");

@@ -203,7 +203,9 @@ fn role_of(places: &HeaderSlots, first: Option<FirstBatch>, is_blank: bool) -> F
 fn is_later(places: &HeaderSlots, free: &SegmentHeader, first: FirstBatch) -> bool {
     let is_new = first.last_id.is_some_and(|id| id.0 >= free.next_id);
     let is_hinted = places.hints.iter().any(|(_, seed)| *seed == first.seed);
-    is_new || is_hinted || (!places.bad.is_empty() && first.first_id.is_none() && first.has_moved)
+    // A new file is filled with zeros, and has no batches before its first use.
+    let is_first_use = free.revision == 0;
+    is_first_use || is_new || is_hinted || (!places.bad.is_empty() && first.first_id.is_none() && first.has_moved)
 }
 
 /// Returns true if nothing was ever written at the offset of the first batch. The first header is
@@ -213,4 +215,21 @@ fn is_blank(file: &dyn DiskFile) -> io::Result<bool> {
     let mut block = [0; BLOCK as usize];
     let read_bytes = read_lossy(file, &mut block, BATCHES_OFFSET)?;
     Ok(block[..read_bytes].iter().all(|byte| *byte == 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_first_use_that_lost_its_header_is_found_by_its_moved_messages() {
+        let moved = FirstBatch { seed: 7, first_id: None, last_id: None, has_moved: true };
+        let role = |revision| {
+            let state = SegmentHeaderState::Free;
+            let header = SegmentHeader { state, revision, generation: 0, salt: 0, next_id: 0, previous_end: 0 };
+            role_of(&HeaderSlots { newest: Some(header), bad: Vec::new(), hints: Vec::new() }, Some(moved), false)
+        };
+        assert_eq!(role(0), FileRole::Headerless { generation: None, seed: 7, first_id: None });
+        assert!(matches!(role(2), FileRole::Free(_)), "the batch may be of an older use");
+    }
 }
