@@ -147,6 +147,20 @@ fn the_cpu_time_of_children_that_nobody_waits_for_is_the_servers() {
 }
 
 #[test]
+fn a_server_gets_a_short_path_to_its_mail() {
+    let Some(_) = peer("python3") else { return };
+    let place = tempfile::tempdir().unwrap();
+    let seen = place.path().join("seen");
+    let keys = format!("prepare = [[\"sh\", \"-c\", \"echo {{state}} > {}; cd {{state}}\"]]", seen.display());
+    let long = place.path().join("a".repeat(100));
+    fs::create_dir(&long).unwrap();
+    let ended = bench(&long, &recipe(place.path(), "", &keys));
+    let path = fs::read_to_string(&seen).unwrap_or_else(|error| panic!("{error}: {ended:?}"));
+    assert!(path.len() <= 70 && long.join("out/run.json").exists(), "{path} {ended:?}");
+    assert!(fs::symlink_metadata(path.trim()).is_err(), "the link is removed");
+}
+
+#[test]
 fn what_prepares_a_server_is_no_part_of_the_time_in_which_the_host_is_watched() {
     let Some(_) = peer("python3") else { return };
     let place = tempfile::tempdir().unwrap();

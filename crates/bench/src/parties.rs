@@ -35,9 +35,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tempfile::TempPath;
 
 /// Minimum interval between two samples of a party's usage.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
@@ -86,6 +88,8 @@ pub(super) struct PartyCommand {
     /// State directory of a server that is run by a recipe. The bench finds all processes of the
     /// server by this directory.
     pub(super) recipe_directory: Option<PathBuf>,
+    /// Link to the mail of that server, which must exist for as long as the server runs.
+    pub(super) state_link: Option<Arc<TempPath>>,
     pub(super) scope: ProcessScope,
     pub(super) group_leader: GroupLeader,
     /// Number of processors that the party may use. `None` means all of them.
@@ -157,6 +161,7 @@ impl PartyCommand {
             options: None,
             environment: Vec::new(),
             recipe_directory: None,
+            state_link: None,
             scope: ProcessScope::Process,
             group_leader: GroupLeader::Bench,
             cores: None,
@@ -212,6 +217,7 @@ pub(super) struct PartyProcess {
     sampling_stopped: bool,
     ended: Option<ExitStatus>,
     recipe_directory: Option<PathBuf>,
+    _state_link: Option<Arc<TempPath>>,
     /// Names of processes that the party left running when it exited.
     left_behind: Vec<String>,
     /// When this party started, the kernel had killed this many processes of the host for lack of
@@ -270,6 +276,7 @@ impl PartyProcess {
             sampling_stopped: false,
             ended: None,
             recipe_directory: party.recipe_directory,
+            _state_link: party.state_link,
             left_behind: Vec::new(),
             out_of_memory_kills: host_sampler::out_of_memory_kills(),
         })
@@ -546,6 +553,7 @@ mod tests {
             options: None,
             environment: Vec::new(),
             recipe_directory: None,
+            state_link: None,
             scope: ProcessScope::Process,
             group_leader: GroupLeader::Bench,
             cores,

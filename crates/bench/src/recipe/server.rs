@@ -8,11 +8,13 @@ use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
 use std::io::{Read, Seek};
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+use tempfile::TempPath;
 
 /// Time limit for each command of a recipe except the server itself.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
@@ -24,6 +26,9 @@ pub struct Places {
     pub directory: PathBuf,
     /// Subdirectory for the mail. The audit may mount a file system there.
     pub state: PathBuf,
+    /// Symbolic link to `state`, by which the server knows a directory with a long path. It is
+    /// removed when the last copy is dropped.
+    pub state_link: Option<Arc<TempPath>>,
     pub listen: SocketAddr,
     pub to: SocketAddr,
     /// Path of the mailrun program.
@@ -40,8 +45,22 @@ pub(crate) struct ServerCommand {
 impl Places {
     /// Returns the places for a server whose state directory is `directory`.
     pub fn in_directory(directory: PathBuf, listen: SocketAddr, to: SocketAddr, mailrun: &Path) -> Self {
-        Self { state: directory.join("state"), directory, listen, to, mailrun: mailrun.to_owned() }
+        let state = directory.join("state");
+        let state_link = short_link(&state).map(Arc::new);
+        Self { state, state_link, directory, listen, to, mailrun: mailrun.to_owned() }
     }
+}
+
+/// Maximum length of a directory's path in bytes. That of a socket has at most 107 (unix(7)), and
+/// servers put theirs some directories deeper.
+const MAX_STATE_PATH_BYTES: usize = 70;
+
+/// Makes a link to a directory whose path is too long. If that fails, the server gets the path.
+fn short_link(directory: &Path) -> Option<TempPath> {
+    let is_long = directory.as_os_str().len() > MAX_STATE_PATH_BYTES;
+    let absolute = std::path::absolute(directory).ok()?;
+    let link = || tempfile::Builder::new().prefix("mailrun-").make(|path| symlink(&absolute, path)).ok();
+    Some(is_long.then(link)??.into_temp_path())
 }
 
 impl Recipe {
@@ -202,7 +221,8 @@ impl Recipe {
     /// Replaces the placeholders. Other braces are kept, because configuration files use braces for
     /// their own purposes.
     fn fill(&self, text: &str, places: &Places) -> String {
-        let Places { directory, state, listen, to, mailrun } = places;
+        let Places { directory, state, state_link, listen, to, mailrun } = places;
+        let state = state_link.as_deref().map_or(state.as_path(), |link| link);
         let values = [
             ("{dir}", directory.to_string_lossy().into_owned()),
             ("{state}", state.to_string_lossy().into_owned()),
