@@ -12,8 +12,8 @@ use super::{SourceOptions, TlsMode};
 use anyhow::{Result, bail};
 use mailrun_journey::record::ServerRow;
 use mailrun_net::{
-    ClientSession, Endpoint, MessageSource, NextAction, Outbox, ResourceExhausted, SessionEnd, Socket, Timer,
-    WorkerBuffers, clock,
+    ClientSession, Endpoint, MessageSource, NextAction, Outbox, ResourceExhausted, SessionEnd, Timer, WorkerBuffers,
+    clock,
 };
 use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
 use mailrun_party::reason::reason;
@@ -99,7 +99,7 @@ impl PreflightCheck {
 
     async fn attempt(&self, buffers: WorkerBuffers) -> io::Result<PreflightResult> {
         let mut timer = Timer::default();
-        let socket = self.connect(&mut timer).await?;
+        let socket = self.transport.connect(&self.server, self.options.connect_timeout, &mut timer).await?;
         let requested = &self.transport.options;
         let options = Arc::new(Options { pipelining: PipelineMode::Off, ..Options::clone(requested) });
         let nonce = options.credentials.is_some().then(mailrun_net::nonce);
@@ -117,21 +117,6 @@ impl PreflightCheck {
         let ended = session.with_security(self.transport.security.clone()).run().await;
         let recipients = prober.envelope.as_ref().map_or(0, |envelope| envelope.recipients());
         Ok(PreflightResult { ended, rejections: prober.rejections, recipients, server: prober.server })
-    }
-
-    async fn connect(&self, timer: &mut Timer) -> io::Result<Socket> {
-        let timeout = self.options.connect_timeout;
-        let connecting = async {
-            let socket = Socket::connect_to(self.transport.next_source_address(), &self.server).await?;
-            if let Some(header) = self.transport.proxy_header(socket.local_address(), self.server.address()) {
-                socket.write_all(&header).await?;
-            }
-            Ok(socket)
-        };
-        match timer.timeout_at(clock::now() + timeout, Box::pin(connecting)).await {
-            Some(outcome) => outcome,
-            None => Err(io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {timeout:?}"))),
-        }
     }
 
     /// Explains why there is no connection. Returns `None` for a lack of resources or addresses on

@@ -3,7 +3,7 @@ use super::SourceContext;
 use super::load_session::LoadSession;
 use super::worker_state::SourceWorkerState;
 use mailrun_journey::record::Resource;
-use mailrun_net::{ClientSession, ResourceExhausted, Socket, Timer, WorkerBuffers, clock};
+use mailrun_net::{ClientSession, ResourceExhausted, Timer, WorkerBuffers, clock};
 use mailrun_party::reason::reason;
 use mailrun_smtp::client::Client;
 use std::future::poll_fn;
@@ -26,7 +26,8 @@ pub(super) async fn run(context: Arc<SourceContext>, recorder: Rc<SourceWorkerSt
             return;
         }
         let began = clock::now();
-        match connect(&context, &mut timer, began).await {
+        let connect_timeout = context.options.connect_timeout;
+        match context.transport.connect(&context.server, connect_timeout, &mut timer).await {
             Ok(socket) => {
                 retry_delay = MIN_RETRY_DELAY;
                 context.plan.record_connected();
@@ -45,22 +46,6 @@ pub(super) async fn run(context: Arc<SourceContext>, recorder: Rc<SourceWorkerSt
                 retry_delay = (retry_delay * 2).min(MAX_RETRY_DELAY);
             }
         }
-    }
-}
-
-async fn connect(context: &SourceContext, timer: &mut Timer, began: Duration) -> io::Result<Socket> {
-    let timeout = context.options.connect_timeout;
-    let connecting = async {
-        let approach = &context.transport;
-        let socket = Socket::connect_to(approach.next_source_address(), &context.server).await?;
-        if let Some(header) = approach.proxy_header(socket.local_address(), context.server.address()) {
-            socket.write_all(&header).await?;
-        }
-        Ok(socket)
-    };
-    match timer.timeout_at(began + timeout, Box::pin(connecting)).await {
-        Some(outcome) => outcome,
-        None => Err(io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {timeout:?}"))),
     }
 }
 

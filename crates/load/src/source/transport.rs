@@ -1,7 +1,9 @@
 //! Options of a session's connection: source address, TLS, login and protocol.
 use anyhow::{Result, anyhow, bail};
 use mailrun_journey::record::Pipelining;
-use mailrun_net::{Certificate, ClientSecurity, ClientTls, SessionResumption, TlsSetupError, Trust};
+use mailrun_net::{
+    Certificate, ClientSecurity, ClientTls, Endpoint, SessionResumption, Socket, Timer, TlsSetupError, Trust, clock,
+};
 use mailrun_party::tls_mode::TlsMode;
 use mailrun_smtp::client::{BurstSize, Chunking, Notifications, Options, PipelineMode as Commands, StartTls};
 use mailrun_smtp::proxy::{ProxyHeader, render_v1, render_v2};
@@ -9,11 +11,13 @@ use mailrun_smtp::sasl::{Credentials, Mechanism, Mechanisms};
 use mailrun_smtp::server::Protocol;
 use mailrun_smtp::xclient::XclientRequest;
 use std::fmt;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 #[derive(Clone, Debug, Default)]
 pub struct TransportOptions {
@@ -141,16 +145,19 @@ impl Transport {
         Self { options: Arc::new(options), ..self }
     }
 
-    /// Returns the PROXY header of a connection between these addresses, if one is to be sent.
-    pub(super) fn proxy_header(&self, source: Option<SocketAddr>, destination: SocketAddr) -> Option<Vec<u8>> {
-        let header = match source {
-            Some(source) => ProxyHeader::Proxied { source, destination },
-            None => ProxyHeader::Local,
+    /// Connects to the server, and sends the PROXY header if there is to be one.
+    pub(super) async fn connect(&self, server: &Endpoint, timeout: Duration, timer: &mut Timer) -> io::Result<Socket> {
+        let connecting = async {
+            let socket = Socket::connect_to(self.next_source_address(), server).await?;
+            if let Some(version) = self.proxy {
+                socket.write_all(&proxy_header(version, socket.local_address(), server.address())).await?;
+            }
+            Ok(socket)
         };
-        Some(match self.proxy? {
-            ProxyVersion::V1 => render_v1(&header).into_bytes(),
-            ProxyVersion::V2 => render_v2(&header),
-        })
+        match timer.timeout_at(clock::now() + timeout, Box::pin(connecting)).await {
+            Some(outcome) => outcome,
+            None => Err(io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {timeout:?}"))),
+        }
     }
 
     pub(super) fn is_bound(&self) -> bool {
@@ -159,10 +166,21 @@ impl Transport {
 
     /// Returns the source address of the next connection. With `None`, the kernel chooses the
     /// address.
-    pub(super) fn next_source_address(&self) -> Option<IpAddr> {
+    fn next_source_address(&self) -> Option<IpAddr> {
         let AddressRange { first, count } = self.bind?;
         let turn = self.next_source.fetch_add(1, Ordering::Relaxed);
         Some(Ipv4Addr::from(first + turn % count).into())
+    }
+}
+
+fn proxy_header(version: ProxyVersion, source: Option<SocketAddr>, destination: SocketAddr) -> Vec<u8> {
+    let header = match source {
+        Some(source) => ProxyHeader::Proxied { source, destination },
+        None => ProxyHeader::Local,
+    };
+    match version {
+        ProxyVersion::V1 => render_v1(&header).into_bytes(),
+        ProxyVersion::V2 => render_v2(&header),
     }
 }
 
