@@ -1,4 +1,4 @@
-//! Options of a session's connection: source address, TLS, login and protocol.
+//! A session's connection: source address, PROXY header, TLS, login and protocol.
 use anyhow::{Result, anyhow, bail};
 use mailrun_journey::record::Pipelining;
 use mailrun_net::{
