@@ -4,7 +4,6 @@
 //!
 //! The attempt is not counted anywhere. A 4xx reply to MAIL or RCPT does not stop the run, because
 //! greylisting and limits cause such replies.
-//! replies.
 use super::envelopes::{EnvelopeBuffer, EnvelopeInput, Envelopes};
 use super::message_set::MessageSet;
 use super::transport::Transport;
