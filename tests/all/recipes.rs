@@ -127,7 +127,6 @@ fn what_a_killed_mailrun_left_is_removed_by_the_next_one_which_says_so() {
     assert!(ended.err.contains(&said), "{ended:?}");
 }
 
-/// Otherwise the unpacking of a root would be "other processes" that disturbed the run.
 /// The server ignores SIGCHLD, as Exim does, so that the kernel forgets what its children used.
 #[test]
 fn the_cpu_time_of_children_that_nobody_waits_for_is_the_servers() {
@@ -160,6 +159,7 @@ fn a_server_gets_a_short_path_to_its_mail() {
     assert!(fs::symlink_metadata(path.trim()).is_err(), "the link is removed");
 }
 
+/// Otherwise the unpacking of a root would be "other processes" that disturbed the run.
 #[test]
 fn what_prepares_a_server_is_no_part_of_the_time_in_which_the_host_is_watched() {
     let Some(_) = peer("python3") else { return };

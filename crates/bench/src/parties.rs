@@ -247,7 +247,7 @@ impl PartyProcess {
             (None, None) => command.spawn(),
         };
         let mut child = result.with_context(|| format!("cannot start the {name} ({program})"))?;
-        let group = (party.scope == ProcessScope::Tree).then(|| ControlGroup::around(child.id())).flatten();
+        let group = (party.scope == ProcessScope::Tree).then(|| ControlGroup::around(&child)).flatten();
         if let Some((mut stdin, options)) = child.stdin.take().zip(party.options.as_ref()) {
             // Ignore an error: if the party could not read its options, it exits and says so.
             let _ = stdin.write_all(options.to_json().as_bytes());

@@ -1,7 +1,10 @@
 //! A control group of version 2 (cgroups(7)), which counts the CPU time of a server with several
 //! processes. `/proc` loses that of processes which nobody waits for, such as Exim's deliveries.
+use super::tree;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Child;
 
 /// Prefix of the names of all groups that mailrun makes. The ID of the first process follows.
 const PREFIX: &str = "mailrun-";
@@ -11,20 +14,31 @@ const PREFIX: &str = "mailrun-";
 pub(crate) struct ControlGroup(PathBuf);
 
 impl ControlGroup {
-    /// Moves a process that has just been started into a group of its own. Whatever it starts will
+    /// Moves a server that has just been started into a group of its own. Whatever it starts will
     /// belong to the group, too. Returns `None` if this host has no such groups, or this user may
     /// not make one.
-    pub(crate) fn around(pid: u32) -> Option<Self> {
+    pub(crate) fn around(server: &Child) -> Option<Self> {
         let parent =
             own_group(&fs::read_to_string("/proc/self/mounts").ok()?, &fs::read_to_string("/proc/self/cgroup").ok()?)?;
         remove_unused(&parent);
         // A group below that of this process has no controllers, so it changes nothing for the
         // server.
-        let path = parent.join(format!("{PREFIX}{pid}"));
-        fs::create_dir(&path).ok()?;
-        let group = Self(path);
-        fs::write(group.0.join("cgroup.procs"), pid.to_string()).ok()?;
-        Some(group)
+        let group = Self(parent.join(format!("{PREFIX}{}", server.id())));
+        fs::create_dir(&group.0).ok()?;
+        // A move takes milliseconds. While the server is stopped, it starts nothing that would stay
+        // outside. What it started before is moved, too.
+        let pid = Pid::from_child(server);
+        let _ = kill_process(pid, Signal::STOP);
+        let is_inside = group.take(server.id());
+        for descendant in tree::members(server.id()).into_iter().skip(1) {
+            group.take(descendant.pid);
+        }
+        let _ = kill_process(pid, Signal::CONT);
+        is_inside.then_some(group)
+    }
+
+    fn take(&self, pid: u32) -> bool {
+        fs::write(self.0.join("cgroup.procs"), pid.to_string()).is_ok()
     }
 
     /// Returns the CPU time in user mode and in the kernel that all processes of the group have
@@ -71,6 +85,23 @@ fn remove_unused(parent: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    /// Where no group can be made, tests/all/recipes.rs says so.
+    #[test]
+    fn a_child_that_a_server_started_before_it_was_moved_is_in_the_group() {
+        let mut server = Command::new("sh");
+        let mut server = server.args(["-c", "sleep 60 & echo $!; wait"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = String::new();
+        BufReader::new(server.stdout.take().unwrap()).read_line(&mut child).unwrap();
+        let group = ControlGroup::around(&server);
+        let members = group.as_ref().map(|group| fs::read_to_string(group.0.join("cgroup.procs")).unwrap());
+        let child = child.trim();
+        kill_process(Pid::from_raw(child.parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+        server.wait().unwrap();
+        assert!(members.is_none_or(|members| members.lines().any(|member| member == child)));
+    }
 
     #[test]
     fn the_group_of_this_process_is_below_the_mount_of_version_2() {
