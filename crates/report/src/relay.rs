@@ -65,7 +65,7 @@ pub(crate) fn between(record: &Record) -> Option<Section> {
     let mut facts =
         vec![("relay", format!("{} · durability {}", plain(&relay.name), durability_text(&relay.durability)))];
     facts.extend(passage.deepest.map(|deepest| ("queue", queue(deepest, &passage))));
-    facts.push(("CPU", costs(relay, &passage)));
+    facts.push(("CPU", costs(record, relay, &passage)));
     facts.extend(disk(record, &passage).map(|disk| ("disk", disk)));
     let note = Some(
         "CPU: of all its processes, from its start until it rests after the last delivery; queue: accepted and not \
@@ -92,11 +92,13 @@ fn queue((peak, second): (u64, u64), passage: &RelayFigures) -> String {
     }
 }
 
-fn costs(relay: &Party, passage: &RelayFigures) -> String {
-    let Some(cpu_ms) = cpu_ms_per_1000(relay, passage.accepted) else {
-        return "unknown: the relay was not started by this bench".to_owned();
-    };
-    format!("{} ms per 1,000 messages", figure(cpu_ms))
+fn costs(record: &Record, relay: &Party, passage: &RelayFigures) -> String {
+    match cpu_ms_per_1000(relay, passage.accepted) {
+        Some(cpu_ms) => format!("{} ms per 1,000 messages", figure(cpu_ms)),
+        None if record.audit.is_some() => "not measured in an audit".to_owned(),
+        None if passage.accepted == 0 => "no message was accepted".to_owned(),
+        None => "unknown: the relay was not started by this bench".to_owned(),
+    }
 }
 
 /// Returns the bytes written to disk, for example `291 MiB written, 23.4 KiB per message`. `None`
@@ -112,6 +114,7 @@ fn disk(record: &Record, passage: &RelayFigures) -> Option<String> {
 mod tests {
     use super::super::sample;
     use super::*;
+    use mailrun_journey::record::Audit;
 
     #[test]
     fn a_run_without_a_relay_has_no_section() {
@@ -143,6 +146,8 @@ mod tests {
             party.user_s = None;
         }
         assert!(super::super::markdown(&record).contains("unknown: the relay"), "no figure is made up");
+        record.audit = Some(Audit::default());
+        assert!(super::super::markdown(&record).contains("not measured in an audit"), "which starts the relay");
     }
 
     #[test]
