@@ -70,7 +70,7 @@ bench:
 # error. No time is measured, so that the host may be busy. MAILRUN_BLESS=1 stores new figures.
 bench-cost:
 	@scripts/install-test-peers.sh cost
-	cargo build --release
+	cargo build --profile dist
 	scripts/bench-cost.py
 
 # docs/results.md: mailrun beside the programs that it supersedes. About an hour; goes on where it was stopped. The machine

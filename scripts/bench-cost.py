@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Counts what a message costs: instructions, allocations, system calls, and segments with data. Nothing of it is a time.
 
-    scripts/bench-cost.py [--program target/release/mailrun] [--stored benches/cost.json] [--only TEXT]
+    scripts/bench-cost.py [--program target/dist/mailrun] [--stored benches/cost.json] [--only TEXT]
 
 Each shape has one session, so that no batch depends on how fast the other end is. A party runs under callgrind
 (instructions in user mode, calls of the allocator) and under strace; the segments are counted in a network namespace where
@@ -226,7 +226,7 @@ def reenter():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--program", default="target/release/mailrun")
+    parser.add_argument("--program", default="target/dist/mailrun")
     parser.add_argument("--stored", default="benches/cost.json")
     parser.add_argument("--only", default="", help="shapes whose names have that text")
     options = parser.parse_args()

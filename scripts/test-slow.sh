@@ -32,7 +32,7 @@ dashboard   300  the dashboard in tmux
 packages   1200  archives, Debian packages and the image, installed and run where they will be
 results    1200  each table of docs/results.md, made small
 delay       900  a sink that delays replies by 100 us is measured to do so within 20, on processors that are kept awake
-bench-cost  900  instructions, allocations, system calls and segments of a message, against benches/cost.json
+bench-cost 1500  instructions, allocations, system calls and segments of a message, against benches/cost.json
 fuzz       1800  every fuzz target, for FUZZ_SECONDS each
 "
 
@@ -111,7 +111,7 @@ changed_parts() {
     has '^crates/report/|^tests/browser/' && echo browser
     has '^crates/dashboard/|^tests/dashboard/' && echo dashboard
     has '^packaging/|^Cargo.lock$' && echo packages
-    has '^crates/(relay|load|smtp)/' && echo bench-cost
+    has '^crates/(relay|load|smtp)/|^Cargo.toml$' && echo bench-cost
     has '^crates/(eventloop|load)/' && echo delay
     has '^crates/(journey|load)/' && echo exim
     has '^crates/locust/' && echo locust

@@ -4,13 +4,11 @@
 //! main → cli → { bench, dropin, load, relay, mades, compare } → { party, report, workload, net, spool }
 //!      → { eventloop, smtp, journey, trust } → mime
 //! ```
-//! Each of them is a crate except cli, which is part of this program. `bench` starts source, sink
-//! and relay as separate processes. Source, sink and relay do not import each other.
-mod cli;
-
+//! Each of them is a crate. `bench` starts source, sink and relay as separate processes. Source, sink
+//! and relay do not import each other.
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-    mailrun_dropin::run_if_named(words).unwrap_or_else(cli::main)
+    mailrun_dropin::run_if_named(words).unwrap_or_else(mailrun_cli::main)
 }

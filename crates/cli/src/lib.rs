@@ -220,7 +220,8 @@ fn arrival_with(typed: Option<Arrival>, offer: Option<&OfferedRate>) -> Arrival 
     offer.map_or(Arrival::Closed, |_| typed.unwrap_or(Arrival::Constant))
 }
 
-pub(crate) fn main() -> ExitCode {
+/// Runs the command that the arguments of this process name, and returns its exit status.
+pub fn main() -> ExitCode {
     let words: Vec<OsString> = as_locust_worker(std::env::args_os()).collect();
     let words = match with_options(words) {
         Ok(words) => words,
