@@ -4,8 +4,8 @@
 //! main → cli → { bench, dropin, load, relay, mades, compare } → { party, report, workload, net, spool }
 //!      → { eventloop, smtp, journey, trust } → mime
 //! ```
-//! Each of them is a crate. `bench` starts source, sink and relay as separate processes. Source, sink
-//! and relay do not import each other.
+//! `bench` starts source, sink and relay as separate processes. Source, sink and relay do not import
+//! each other.
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
