@@ -48,6 +48,8 @@ retried_tests() {
 rows=
 retried=
 warnings=
+free=$(df -Pk target | awk 'NR == 2 { print int($4 / 1048576) }')
+[ "$free" -ge 8 ] || warnings="WARNING: $free GB were free on this disk; a build from scratch takes up to 8 GB"$'\n'
 status=0
 while read -r stage budget; do
     [ -n "$stage" ] || continue
