@@ -15,7 +15,7 @@ peers        120
 format         5
 clippy       130
 dependencies  20
-build        240
+build        290
 tests        450
 timed        120
 doctests      20

@@ -126,7 +126,7 @@ fn what_waits_for_a_hop_that_is_down_says_why_and_how_long() {
 #[test]
 fn a_retry_does_not_wait_for_the_schedule() {
     let (den, sink) = busy();
-    let relay = den.open();
+    let relay = den.open_with(&["--http", "127.0.0.1:0"]);
     let ids = send(&relay, "<bob@busy.example>", 3);
     await_count(&den, "deferred", 3);
     relent(&sink);
@@ -136,6 +136,7 @@ fn a_retry_does_not_wait_for_the_schedule() {
     assert_eq!(changed(&den, &["retry", "--hop", &format!("smtp:{}", sink.address())]), 2);
     await_recipients(&sink, 3);
     wait_until("an empty queue", || asked(&den, &["list"]).is_empty().then_some(()));
+    assert_eq!(metric(&relay, "deferred_total"), 3, "a command is no deferral");
     relay.stop();
     assert_eq!(sink.took().recipients, 3);
 }

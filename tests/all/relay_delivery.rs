@@ -879,7 +879,11 @@ fn a_destination_that_cannot_be_reached_is_logged_once_until_it_can() {
     let count = |text: &str| relay.process.complained().matches(text).count();
     wait_until("the other note", || (count("cannot be reached") == 2).then_some(()));
     assert_eq!(count("can be reached again"), 1);
+    // A server that rejects mail has been reached, too.
+    let sink = Sink::start_at(&address, &["--fault", "rcpt: reject \"550 5.1.1 Not here\""]);
+    wait_until("the note of a rejection", || (count("can be reached again") == 2).then_some(()));
     relay.stop();
+    drop(sink);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A load split over several processes, and `mailrun merge`: one ledger, exact sums, and every inconsistency is
 //! reported. The recipes run as their schedulers would run them.
 use crate::party::{MAILRUN, Process, Sink, fates, mailrun, run, stage};
+use crate::sink_rules::put_rules;
 use mailrun_journey::record::{Cause, ClockRow, Outcome, Record, SinkClockRow};
 use mailrun_journey::{Latencies, Ledger, Phase, Stage};
 use std::fs::{self, File};
@@ -167,6 +168,33 @@ fn parts_of_different_plans_are_refused() {
     assert!(late.out.contains("SENT") && late.out.contains("Part 0/1: mailrun merge judges all parts"), "{late:?}");
     let (_, whole) = parts.merge(&[parts.directory(2)], &[]);
     assert!(whole.verdict.why.contains("Part 0/1 began"), "{:?}", whole.verdict);
+}
+
+#[test]
+fn accepted_mail_is_waited_for_although_as_much_has_arrived() {
+    let parts = Parts::send(&[], &[]);
+    let (to, start) = (parts.sink.address(), soon());
+    let send = |shard: &str, out: u32| {
+        let out = parts.directory(out);
+        let ended =
+            mailrun(&["bench", &to, "--shard", shard, "--start-at", &start, "--out", word(&out), "--messages=20"]);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        out
+    };
+    put_rules(&parts.sink, &[".: lose reply"]);
+    let arrived = send("0/2", 0);
+    put_rules(&parts.sink, &["drop 100%"]);
+    let accepted = send("1/2", 1);
+    let out = parts.place.path().join("whole");
+    let words = ["merge", word(&arrived), word(&accepted), "--sink", parts.sink.url(), "--out", word(&out)];
+    let merging = Process::start(MAILRUN, &words);
+    // Sent again, as from a queue, the accepted mail arrives while the merge waits.
+    std::thread::sleep(Duration::from_millis(500));
+    put_rules(&parts.sink, &[]);
+    send("1/2", 2);
+    let ended = merging.finish();
+    let whole = record(&out);
+    assert_eq!((whole.ledger.accepted, whole.ledger.lost), (Some(10), Some(0)), "{ended:?}");
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn put(sink: &Sink, text: &str) -> (u16, Value) {
     (response.status().as_u16(), serde_json::from_str(&said).unwrap_or(Value::Null))
 }
 
-fn put_rules(sink: &Sink, rules: &[&str]) {
+pub(crate) fn put_rules(sink: &Sink, rules: &[&str]) {
     let (status, said) = put(sink, &serde_json::json!({ "rules": rules }).to_string());
     assert_eq!((status, &said["rules"]), (200, &serde_json::json!(rules)));
 }

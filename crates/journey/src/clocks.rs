@@ -8,9 +8,10 @@
 use crate::reason::Reason;
 use crate::record::{Cause, Record};
 use crate::stage::Stage;
+use crate::threshold::clock_scale_ms;
 use std::time::Duration;
 
-/// An error of times is small if it is at most this fraction of their median: one in ten.
+/// An error of times is small if it is at most this fraction of them: one in ten.
 const ERROR_SHARE: f64 = 10.0;
 
 /// How wrong a time that was measured between two hosts may be.
@@ -68,17 +69,18 @@ impl ClockError {
 pub fn clock_reason(record: &Record, error: ClockError) -> Option<Reason> {
     let delivered = record.stages.iter().find(|row| row.name == Stage::Delivered)?;
     let median_ms = delivered.latency_ms.as_ref()?.p50;
-    let is_judged = record.thresholds.iter().any(|row| row.unit == "ms" && row.expression.contains("delivered"))
-        || record.thresholds.iter().any(|row| row.expression.contains("delivered.within"));
     let known = describe(error)?;
-    let is_small = error.size().as_secs_f64() * 1e3 * ERROR_SHARE <= median_ms;
-    let (cause, rest) = match (is_small, is_judged) {
-        (true, _) => (Cause::Remark, "less than a tenth of their median."),
-        (false, true) => (
+    let is_small_beside = |time_ms: f64| error.size().as_secs_f64() * 1e3 * ERROR_SHARE <= time_ms;
+    let mut scales = record.thresholds.iter().filter_map(|row| clock_scale_ms(row, median_ms));
+    let (cause, rest) = if scales.any(|time_ms| !is_small_beside(time_ms)) {
+        (
             Cause::Clocks,
             "too much for a threshold on them. Set the clocks by NTP, and name the sink to each source with --sink.",
-        ),
-        (false, false) => (Cause::Remark, "too much to rely on them. Accepted times are exact."),
+        )
+    } else if is_small_beside(median_ms) {
+        (Cause::Remark, "less than a tenth of their median.")
+    } else {
+        (Cause::Remark, "too much to rely on them. Accepted times are exact.")
     };
     Some(Reason::new(cause, format!("{known}: {rest}")))
 }
@@ -112,7 +114,7 @@ fn time(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{ClockRow, SinkClockRow};
+    use crate::record::{ClockRow, LatencyMs, SinkClockRow, StageRow, ThresholdRow};
 
     fn source(sinks: Vec<SinkClockRow>) -> Record {
         Record { clock: Some(ClockRow { boot: "a".to_owned(), unix_offset_ns: 0, sinks }), ..Record::empty() }
@@ -142,5 +144,30 @@ mod tests {
         assert_eq!(bound.or_larger(ClockError::None), bound);
         assert_eq!(bound.or_larger(ClockError::Unknown), ClockError::Unknown);
         assert_eq!(ClockError::None.or_larger(bound), bound);
+    }
+
+    #[test]
+    fn a_threshold_is_not_judged_by_clocks_that_may_decide_it() {
+        let cause = |expression: &str, difference_s: u64| {
+            let delivered = StageRow {
+                latency_ms: Some(LatencyMs { p50: 50.0, ..LatencyMs::default() }),
+                ..StageRow::without_figures(Stage::Delivered)
+            };
+            let row = ThresholdRow { expression: expression.to_owned(), ..ThresholdRow::default() };
+            let record = Record { stages: vec![delivered], thresholds: vec![row], ..Record::empty() };
+            let difference = Duration::from_secs(difference_s);
+            clock_reason(&record, ClockError::Bound { difference, uncertainty: Duration::ZERO }).unwrap().cause
+        };
+        for (expression, difference_s, expected) in [
+            ("delivered.p99 < 1s", 1, Cause::Clocks),
+            ("delivered .within(60s) >= 95%", 1, Cause::Clocks),
+            ("delivered.rate > 10/s", 1, Cause::Remark),
+            ("accepted.p99 < 1s", 1, Cause::Remark),
+            ("delivered.p99 < 1s", 0, Cause::Remark),
+            ("fresh(30s) >= 98%", 60, Cause::Clocks),
+            ("fresh(30s) >= 98%", 3, Cause::Remark),
+        ] {
+            assert_eq!(cause(expression, difference_s), expected, "{expression}, {difference_s} s");
+        }
     }
 }

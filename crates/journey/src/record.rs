@@ -781,6 +781,28 @@ pub struct StageRow {
     pub service_histogram: Option<String>,
 }
 
+#[cfg(test)]
+impl StageRow {
+    pub(crate) fn without_figures(name: Stage) -> Self {
+        Self {
+            name,
+            party: String::new(),
+            count: 0,
+            failed: 0,
+            bytes: 0,
+            rate_per_s: 0.0,
+            bytes_per_s: 0.0,
+            duration_s: 1.0,
+            offered_rate_per_s: None,
+            since: None,
+            latency_ms: None,
+            histogram: None,
+            service_ms: None,
+            service_histogram: None,
+        }
+    }
+}
+
 /// A phase of the dialogue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

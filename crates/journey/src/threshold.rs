@@ -494,6 +494,18 @@ fn read_again(row: &ThresholdRow) -> Option<Threshold> {
     protocols.into_iter().find_map(|protocol| Threshold::parse(&row.expression, protocol).ok())
 }
 
+/// Returns the time beside which an error between two hosts' clocks must be small if it is not to
+/// decide the threshold: the age for freshness, and `median_ms` for delivered times. `None` if the
+/// threshold compares no clocks.
+pub(crate) fn clock_scale_ms(row: &ThresholdRow, median_ms: f64) -> Option<f64> {
+    let threshold = read_again(row)?;
+    match threshold.subject {
+        Subject::Fresh(limit) => Some(limit.age.as_secs_f64() * 1e3),
+        Subject::Figure(MetricSource::Stage(Stage::Delivered), _) => threshold.is_of_time().then_some(median_ms),
+        Subject::Figure(..) | Subject::Fate(_) => None,
+    }
+}
+
 /// True if the source's own delay may have decided a threshold on latency.
 ///
 /// A measured time is the sum of the server's time and the source's delay. A missed threshold is
@@ -985,22 +997,8 @@ mod tests {
         (1..=100).for_each(|ms| times.record(Duration::from_millis(ms)));
         let mut record = Record::empty();
         assert_eq!(goal.lost_share(&record, 100), None, "nobody saw it");
-        record.stages.push(StageRow {
-            name: Stage::Accepted,
-            party: "source".to_owned(),
-            count: 100,
-            failed: 0,
-            bytes: 0,
-            rate_per_s: 0.0,
-            bytes_per_s: 0.0,
-            duration_s: 1.0,
-            offered_rate_per_s: None,
-            since: None,
-            latency_ms: None,
-            histogram: times.encoded(),
-            service_ms: None,
-            service_histogram: None,
-        });
+        let accepted = StageRow::without_figures(Stage::Accepted);
+        record.stages.push(StageRow { count: 100, histogram: times.encoded(), ..accepted });
         for (due, lost) in [(100, 0.5), (200, 0.75), (50, 0.0)] {
             let share = goal.lost_share(&record, due).unwrap();
             assert!((share - lost).abs() < 0.011, "{due}: {share}");

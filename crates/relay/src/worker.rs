@@ -254,7 +254,8 @@ impl RelayWorker {
     fn count_facts(&self, facts: &[Fact]) {
         for fact in facts {
             match fact {
-                Fact::Deferred { recipients, .. } => self.sink.counters.deferred.add(recipients.len() as u64),
+                // An operator's command makes a recipient due at once, at time 0.
+                Fact::Deferred { recipients, next_unix_s: 1.., .. } => self.sink.counters.deferred.add(recipients.len() as u64),
                 Fact::Settled { recipients, fate: RecipientFate::Expired(_) } => {
                     self.sink.counters.expired.add(recipients.len() as u64);
                 }
@@ -339,7 +340,7 @@ impl RelayWorker {
             let name = self.destinations().borrow().name(request.destination);
             self.sink.log.record(name, &request, &result, self.unix_time(clock::now()));
         }
-        if result == DeliveryResult::Delivered {
+        if matches!(result, DeliveryResult::Delivered | DeliveryResult::All(_) | DeliveryResult::Each(_)) {
             let name = || self.destinations().borrow().name(request.destination);
             if let Some(attempts) = self.context.unreachable.remove(name) {
                 tracing::info!(target: LOG_TARGET, hop = %name(), attempts, "can be reached again");

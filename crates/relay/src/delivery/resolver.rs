@@ -59,6 +59,10 @@ pub(crate) enum Unroutable {
     Public(IpAddr),
     #[error("DNS lookup of {domain} failed: {why}")]
     LookupFailed { domain: String, why: String },
+    /// The configured next hop is wrong, or DNS has lost its name. That says nothing about the
+    /// recipients, so their mail waits.
+    #[error("the configured next hop is not usable: {0}")]
+    NextHop(Box<Self>),
 }
 
 impl Unroutable {
@@ -75,6 +79,7 @@ impl Unroutable {
             Self::Loop(_) => (554, "5.4.6"),
             Self::Public(_) => (550, "5.7.1"),
             Self::LookupFailed { .. } => (451, "4.4.3"),
+            Self::NextHop(_) => (451, "4.3.5"),
         }
     }
 
@@ -213,6 +218,17 @@ impl Resolver {
     /// # Errors
     /// Fails if there is no server, or if DNS does not answer.
     pub(crate) async fn resolve(&self, to: &SmtpTarget, seed: u64) -> Result<Vec<MailServer>, Unroutable> {
+        let servers = self.servers(to, seed).await;
+        servers.map_err(|error| match (to, &error) {
+            (
+                SmtpTarget::Hosts(_),
+                Unroutable::NoSuchDomain(_) | Unroutable::NoAddress(_) | Unroutable::Public(_),
+            ) => Unroutable::NextHop(Box::new(error)),
+            _ => error,
+        })
+    }
+
+    async fn servers(&self, to: &SmtpTarget, seed: u64) -> Result<Vec<MailServer>, Unroutable> {
         let servers = match literal_addresses(to)? {
             Some(servers) => without_own(servers, to, &self.own),
             None => self.request(to, seed).await?,
@@ -498,6 +514,7 @@ mod tests {
     #[test]
     fn what_may_go_better_later_is_told_from_what_may_not() {
         assert!(Unroutable::lookup_failed("d", "w").is_transient());
+        assert!(Unroutable::NextHop(Box::new(Unroutable::NoSuchDomain("d".to_owned()))).is_transient());
         let name = || "d".to_owned();
         for error in [
             Unroutable::NoSuchDomain(name()),
@@ -650,6 +667,11 @@ mod tests {
         let all = wait(async move { asker.resolve(&to, 0).await }).unwrap();
         let all: Vec<String> = all.iter().map(|one| one.address.to_string()).collect();
         assert_eq!(all, ["127.0.0.12:24", "127.0.0.1:25", "[::1]:27"]);
+        for lost in ["gone.test", "empty.test", "public.test"] {
+            let hop = SmtpTarget::Hosts(Box::new([host(lost, 25)]));
+            let asker = resolver.clone();
+            assert!(wait(async move { asker.resolve(&hop, 0).await }).unwrap_err().is_transient(), "{lost}");
+        }
         let before = server.requests.load(Ordering::Relaxed);
         let written = SmtpTarget::Hosts(Box::new([host("127.0.0.1", 25)]));
         assert_eq!(wait(async move { resolver.resolve(&written, 0).await }).unwrap().len(), 1);

@@ -5,7 +5,7 @@ use crate::fault_log::CommonFault;
 use crate::log_target::LOG_TARGET;
 use crate::message::Message;
 use crate::message::envelope::{EnvelopeRecipient, MAX_RECIPIENTS, MessageEnvelope, OriginalAddress, WithProtocol};
-use crate::message::received::{self, HeaderProgress as MessageHeader, MAX_HOPS, ReceivedCount, ReceivedField};
+use crate::message::received::{self, HeaderProgress as MessageHeader, ReceivedCount, ReceivedField};
 use crate::message::recipients::{RecipientGroup, RecipientList};
 use crate::routing::{Access, NextHop, ResolvedRoute};
 use crate::smtpd::login::SessionLogins;
@@ -218,7 +218,7 @@ impl SmtpdSession {
     /// Returns why a completely received message is rejected, if it is.
     fn rejection(&self) -> Option<Reply> {
         let received_count = &self.transaction.received_count;
-        if received_count.is_loop() || received_count.count() > self.config.limits.max_hops.min(MAX_HOPS) {
+        if received_count.count() > self.config.limits.max_hops {
             return Some(Reply::fixed("554 5.4.6 Too many hops: this message goes in circles\r\n"));
         }
         (received_count.header() == MessageHeader::TooLarge)
