@@ -439,8 +439,7 @@ fn a_message_that_goes_in_circles_is_refused() {
         let relay = den.open();
         let mut wire = introduced(&relay);
         let mut with = |hops: usize| {
-            let message =
-                "Received: by x\r\n\twith SMTP\r\n".repeat(hops) + "Subject: x\r\n\r\nReceived: no field\r\n";
+            let message = "Received: by x\r\n\twith SMTP\r\n".repeat(hops) + "Subject: x\r\n\r\nReceived: no field\r\n";
             submit(&mut wire, "<a@b.example>", &["<c@d.example>"], message)
         };
         for (hops, code) in [(most, "250 2.0.0"), (most + 1, "554 5.4.6"), (20_000, "554 5.4.6"), (0, "250 2.0.0")] {

@@ -300,6 +300,11 @@ fn what_cannot_be_written_is_told_before_the_load() {
         assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{ended:?}");
         assert!(ended.err.contains("cannot write /nowhere/at/all: No such file"), "{ended:?}");
     }
+    for subject in [&["capacity"][..], &["capacity", "mades"]] {
+        let ended = mailrun(&[subject, &["--json", "/nowhere/at/all"]].concat());
+        assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{ended:?}");
+        assert!(ended.err.contains("cannot write /nowhere/at/all: No such file"), "{ended:?}");
+    }
     assert_eq!(sink.took().messages, 0);
 }
 

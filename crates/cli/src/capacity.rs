@@ -1,7 +1,7 @@
 //! `mailrun capacity`: turns the arguments into a search for the highest rate that meets the goals.
 use super::after_dashes;
 use super::bench::BenchArgs;
-use super::capacity_arguments::{CapacityOutputArgs, PlanningArgs, SearchArgs, exit_status, loss_goal};
+use super::capacity_arguments::{CapacityOutputArgs, PlanningArgs, SearchArgs, exit_status, loss_goal, worse_status};
 use super::capacity_mades::CapacityMadesArgs;
 use super::connection::ConnectionArgs;
 use super::keep_awake::KeepAwakeArg;
@@ -15,7 +15,6 @@ use mailrun_bench::capacity::{CapacityOptions, SearchCourse, check_goals, defaul
 use mailrun_bench::contestant::Contestant;
 use mailrun_bench::{BenchOptions, BenchTarget};
 use mailrun_journey::threshold::LossGoal;
-use mailrun_party::interrupt::INTERRUPTED_STATUS;
 use mailrun_party::party_options::TypedOptions;
 use mailrun_party::server_cores;
 use mailrun_report::core_capacity::{CoreCapacity, core_capacity_text};
@@ -120,6 +119,7 @@ impl CapacityArgs {
             return mades.run();
         }
         let output = self.output.clone();
+        output.check()?;
         let counts = self.core_counts()?;
         let keep_awake = self.keep_awake;
         let options = self.options()?;
@@ -131,8 +131,7 @@ impl CapacityArgs {
             let run = search(&options)?;
             by_cores.extend(cores.map(|cores| CoreCapacity::new(cores, &run)));
             value = output.report(&run, &by_cores)?;
-            let ended = exit_status(&run);
-            status = if status == 0 || ended == INTERRUPTED_STATUS { ended } else { status };
+            status = worse_status(status, exit_status(&run));
             if run.interrupted {
                 break;
             }

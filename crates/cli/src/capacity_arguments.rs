@@ -9,7 +9,7 @@ use mailrun_journey::record::Outcome;
 use mailrun_journey::threshold::{LossGoal, Threshold};
 use mailrun_party::interrupt::INTERRUPTED_STATUS;
 use mailrun_party::live::LiveMode;
-use mailrun_party::outputs::cannot_write;
+use mailrun_party::outputs::{cannot_write, check_writable};
 use mailrun_party::terminal::CharacterSet;
 use mailrun_report::capacity::{CapacityRun, capacity_json, capacity_text, capacity_verdict};
 use mailrun_report::core_capacity::{CoreCapacity, core_capacity_json};
@@ -118,6 +118,11 @@ impl CapacityOutputArgs {
         if self.quiet || self.json.is_some() { LiveMode::Off } else { LiveMode::Line }
     }
 
+    /// Checks before the search that the result can be written.
+    pub(super) fn check(&self) -> Result<()> {
+        self.json.as_ref().filter(|_| self.has_text()).map_or(Ok(()), |path| check_writable(path))
+    }
+
     /// Saves the result of a search and prints it. Returns the result as JSON.
     pub(super) fn report(&self, run: &CapacityRun, by_cores: &[CoreCapacity]) -> Result<String> {
         let value = run_json(run, by_cores)?;
@@ -196,6 +201,13 @@ impl SearchArgs {
     }
 }
 
+/// Returns the exit status of several searches: the worst of them, where a finding about the server
+/// is worse than none.
+pub(super) fn worse_status(one: u8, other: u8) -> u8 {
+    let rank = |status: &u8| [0, 3, 1, INTERRUPTED_STATUS].iter().position(|known| known == status);
+    std::cmp::max_by_key(one, other, rank)
+}
+
 pub(super) fn exit_status(run: &CapacityRun) -> u8 {
     let CapacityRun { result, lost, interrupted, .. } = run;
     match result.ending {
@@ -219,4 +231,15 @@ fn run_json(run: &CapacityRun, by_cores: &[CoreCapacity]) -> Result<String> {
 
 fn say(text: String) {
     super::say(&CharacterSet::of_environment().encode(&text));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_about_the_server_is_not_hidden_by_a_search_without_one() {
+        let of = |statuses: &[u8]| statuses.iter().copied().fold(0, worse_status);
+        assert_eq!([of(&[0, 0]), of(&[3, 0]), of(&[3, 1]), of(&[1, 3]), of(&[1, 130])], [0, 3, 1, 1, 130]);
+    }
 }

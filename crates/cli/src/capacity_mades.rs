@@ -73,6 +73,7 @@ fn goal(text: &str) -> Result<Threshold, String> {
 impl CapacityMadesArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
         let output = self.output.clone();
+        output.check()?;
         let has_endpoint_here = self.brokers.is_named() && self.brokers.are_here();
         let _awake = self.keep_awake.begin(!has_endpoint_here)?;
         let run = search_mades(&self.options()?)?;

@@ -4,13 +4,13 @@ use super::results::{is_standard_output, write_all};
 use anyhow::{Result, bail};
 use clap::Args;
 use mailrun_journey::record::Outcome;
-use mailrun_party::outputs::cannot_write;
+use mailrun_party::outputs::{cannot_write, check_writable};
 use mailrun_party::terminal::CharacterSet;
 use mailrun_report::comparison::ComparisonPage;
 use mailrun_report::printable::printable;
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -62,11 +62,7 @@ impl CompareOutputArgs {
             bail!("a page is for a browser: name a file, --html compared.html");
         }
         let json = self.json.as_ref().filter(|path| !is_standard_output(path));
-        for path in json.into_iter().chain(&self.html) {
-            let opened = OpenOptions::new().create(true).append(true).open(path);
-            opened.map_err(|error| cannot_write(path, &error))?;
-        }
-        Ok(())
+        json.into_iter().chain(&self.html).try_for_each(|path| check_writable(path))
     }
 
     /// Writes the files and prints the text. Each refused run gets a line on standard error.

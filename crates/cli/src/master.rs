@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
+use mailrun_party::toml_file;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 use std::fs;
@@ -127,10 +128,7 @@ impl MasterArgs {
             bail!("{path} has {length} bytes; a test has at most {MAX_FILE_BYTES}");
         }
         let text = fs::read_to_string(&self.test).with_context(|| format!("cannot read {path}"))?;
-        let test: ClusterTest = toml::from_str(&text).map_err(|error| {
-            let at = error.span().map_or(0, |span| text[..span.start.min(text.len())].lines().count().max(1));
-            anyhow!("{path}:{at}: {}", error.message())
-        })?;
+        let test: ClusterTest = toml_file::read(&text).map_err(|error| anyhow!(error.in_file(&self.test)))?;
         if test.stages.is_empty() {
             bail!("{path}: stages is empty; write at least one, such as \"60s:100\"");
         }
@@ -186,5 +184,15 @@ mod tests {
         let words = toml::from_str::<ClusterTest>(&with_page).unwrap().arguments();
         assert!(words.iter().any(|word| word == "--web-port=8089") && !words.iter().any(|word| word == "--headless"));
         assert!(toml::from_str::<ClusterTest>("stages = []\nusers = 3").is_err());
+    }
+
+    #[test]
+    fn a_mistake_in_a_test_is_named_with_its_line() {
+        let place = tempfile::tempdir().unwrap();
+        let test = place.path().join("test.toml");
+        fs::write(&test, "workers = 2\nstags = [\"10s:1\"]\n").unwrap();
+        let master = MasterArgs { test, locust: PathBuf::new(), arguments: Vec::new() };
+        let error = master.read().unwrap_err().to_string();
+        assert!(error.contains("test.toml:2:1: ") && error.contains("stags"), "{error}");
     }
 }

@@ -5,6 +5,7 @@ use super::source;
 use anyhow::Result;
 use clap::Args;
 use mailrun_bench::MergeOptions;
+use mailrun_journey::record::Arrival;
 use mailrun_journey::threshold::Threshold;
 use mailrun_party::live::LiveMode;
 use std::path::PathBuf;
@@ -60,8 +61,8 @@ impl MergeArgs {
             thresholds: self.thresholds,
         })?;
         let record = &outcome.record;
-        let strictness =
-            Strictness::of(self.strict || !record.thresholds.is_empty() || record.workload.rate_per_s.is_some());
+        let is_open = record.workload.arrival != Arrival::Closed;
+        let strictness = Strictness::of(self.strict || !record.thresholds.is_empty() || is_open);
         self.report.finish(record, Some(&outcome.directory))?;
         let status = super::exit_code(record, strictness);
         outcome.unwritten.map_or(Ok(status), Err)

@@ -200,7 +200,10 @@ impl RoundComparison {
         if self.missing().next().is_some() {
             return ComparisonOutcome::MetricMissing;
         }
-        ComparisonOutcome::of_findings(|| self.rows().map(|row| &row.finding), limit)
+        match ComparisonOutcome::of_findings(|| self.rows().map(|row| &row.finding), limit) {
+            ComparisonOutcome::NoRegression if self.failures().next().is_some() => ComparisonOutcome::RunFailed,
+            outcome => outcome,
+        }
     }
 
     pub(crate) fn missing(&self) -> impl Iterator<Item = String> {

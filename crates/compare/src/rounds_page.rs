@@ -104,7 +104,8 @@ impl RoundComparison {
                 let missing: Vec<String> = self.missing().collect();
                 (Outcome::Fail, format!("{}, which {} has", missing.join(", "), self.reference))
             }
-            ComparisonOutcome::MailLost | ComparisonOutcome::RunFailed | ComparisonOutcome::Undecided => {
+            ComparisonOutcome::RunFailed => (Outcome::Inconclusive, "a contestant was given up".to_owned()),
+            ComparisonOutcome::MailLost | ComparisonOutcome::Undecided => {
                 (Outcome::Inconclusive, format!("a figure may be worse by {share} or more: make more rounds"))
             }
         }
@@ -253,6 +254,20 @@ mod tests {
         assert!(page.remarks[0].starts_with("a alone, median of 1 run: CPU, µs/msg "), "{page:?}");
         assert!(page.refused.len() == 1 && page.refused[0].contains(": cannot start"), "{page:?}");
         assert!(!page.refused[0].contains(['\u{1b}', '\n']), "{page:?}");
+    }
+
+    #[test]
+    fn a_contestant_that_was_given_up_passes_nothing() {
+        let failed = RoundContestant {
+            name: "c".to_owned(),
+            failure: Some("cannot start".to_owned()),
+            ..RoundContestant::default()
+        };
+        let both = [contestant("a", 40, 1000.0, 50.0), contestant("b", 40, 1000.0, 50.0)];
+        let outcome = |contestants: &[RoundContestant]| compare(contestants).page(Some(0.5)).outcome.unwrap().0;
+        assert_eq!(outcome(&both), Outcome::Pass);
+        let [a, b] = both;
+        assert_eq!(outcome(&[a, b, failed]), Outcome::Inconclusive);
     }
 
     #[test]

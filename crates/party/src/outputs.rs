@@ -39,7 +39,7 @@ impl Outputs {
     /// Checks that the record and the ledger can be written, before the run produces results.
     pub fn check_writable(&self) -> Result<()> {
         for path in [&self.json, &self.ledger].into_iter().flatten() {
-            OpenOptions::new().create(true).append(true).open(path).map_err(|error| cannot_write(path, &error))?;
+            check_writable(path)?;
         }
         Ok(())
     }
@@ -85,6 +85,12 @@ pub fn write_record(path: &Path, record: &Record) -> Result<()> {
 }
 
 /// For example `cannot write DIR/run.json: No space left on device`.
+/// Checks that a file can be written, before work that takes long. Creates the file if it does not
+/// exist.
+pub fn check_writable(path: &Path) -> Result<()> {
+    OpenOptions::new().create(true).append(true).open(path).map(drop).map_err(|error| cannot_write(path, &error))
+}
+
 pub fn cannot_write(path: &Path, error: &io::Error) -> anyhow::Error {
     anyhow::anyhow!("cannot write {}: {}", path.display(), reason(error))
 }

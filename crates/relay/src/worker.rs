@@ -255,7 +255,9 @@ impl RelayWorker {
         for fact in facts {
             match fact {
                 // An operator's command makes a recipient due at once, at time 0.
-                Fact::Deferred { recipients, next_unix_s: 1.., .. } => self.sink.counters.deferred.add(recipients.len() as u64),
+                Fact::Deferred { recipients, next_unix_s: 1.., .. } => {
+                    self.sink.counters.deferred.add(recipients.len() as u64)
+                }
                 Fact::Settled { recipients, fate: RecipientFate::Expired(_) } => {
                     self.sink.counters.expired.add(recipients.len() as u64);
                 }

@@ -1,8 +1,7 @@
 //! The report of a capacity search as text and as JSON. It has the goals with their bounds, the
 //! confirmed loads, the knee, and the plan.
-use crate::TextStyle;
-use crate::ending::outcome_word;
-use crate::numbers::{counted, latency, memory, rate, seconds};
+use crate::headline::Headline;
+use crate::numbers::{counted, latency, median, memory, rate, seconds};
 use crate::table::{Align, Cell, Table, plain, right};
 pub use crate::workload::search_facts;
 use mailrun_capacity::{
@@ -181,11 +180,6 @@ impl CapacityRun {
         table
     }
 
-    /// Returns the offered rate of a trial. `None` if the trial had no fixed rate.
-    pub(crate) fn offered_per_s(trial: &CapacityTrial) -> Option<f64> {
-        rate_of(trial)
-    }
-
     /// Returns one row for each offered rate, in ascending order.
     fn knee(&self) -> Vec<KneeRow> {
         let mut rates: Vec<f64> = self.trials.iter().filter_map(rate_of).collect();
@@ -196,15 +190,19 @@ impl CapacityRun {
 
     fn knee_row(&self, rate_per_s: f64) -> KneeRow {
         let at = || self.trials.iter().filter(|trial| rate_of(trial) == Some(rate_per_s));
-        let goodness = |trial: &CapacityTrial| self.is_good(trial);
+        let count = |goodness| at().filter(|trial| self.is_good(trial) == goodness).count();
+        let (good, bad, void) = (count(Some(true)), count(Some(false)), count(None));
+        // A void trial says nothing about the server, so its figures count only if there are no
+        // others.
+        let counting = || at().filter(|trial| good + bad == 0 || self.is_good(trial).is_some());
         KneeRow {
             rate_per_s,
-            good: at().filter(|trial| goodness(trial) == Some(true)).count(),
-            bad: at().filter(|trial| goodness(trial) == Some(false)).count(),
-            void: at().filter(|trial| goodness(trial).is_none()).count(),
-            delivered_per_s: middle_of(at().map(|trial| trial.judged.delivered_per_s).collect()).unwrap_or_default(),
-            p50_ms: middle_of(at().filter_map(|trial| Some(trial.judged.latency_ms?.p50)).collect()),
-            p99_ms: middle_of(at().filter_map(|trial| Some(trial.judged.latency_ms?.p99)).collect()),
+            good,
+            bad,
+            void,
+            delivered_per_s: median(counting().map(|trial| trial.judged.delivered_per_s).collect()).unwrap_or_default(),
+            p50_ms: median(counting().filter_map(|trial| Some(trial.judged.latency_ms?.p50)).collect()),
+            p99_ms: median(counting().filter_map(|trial| Some(trial.judged.latency_ms?.p99)).collect()),
         }
     }
 
@@ -233,16 +231,12 @@ impl CapacityRun {
     }
 }
 
-fn rate_of(trial: &CapacityTrial) -> Option<f64> {
+/// Returns the offered rate of a trial. `None` if the trial had no fixed rate.
+pub(crate) fn rate_of(trial: &CapacityTrial) -> Option<f64> {
     match trial.trial.load {
         TrialLoad::FlatOut => None,
         TrialLoad::RatePerS(rate) => Some(rate),
     }
-}
-
-fn middle_of(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
 }
 
 pub fn capacity_text(run: &CapacityRun) -> String {
@@ -382,44 +376,64 @@ fn push_plan(text: &mut String, run: &CapacityRun) {
 }
 
 pub fn capacity_verdict(run: &CapacityRun) -> String {
+    match judged(run) {
+        (Some(outcome), sentence) => format!("{}  {sentence}\n", word(outcome)),
+        (None, sentence) => sentence + "\n",
+    }
+}
+
+/// Returns the word for the outcome of a search.
+pub(crate) fn word(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Pass => "CAPACITY",
+        other => Headline::Judged(other).name(),
+    }
+}
+
+/// Returns the outcome of a search and a sentence about it. It is a pass if a capacity was found,
+/// and `None` if the search was interrupted.
+pub(crate) fn judged(run: &CapacityRun) -> (Option<Outcome>, String) {
     if let Some((outcome, reason)) = &run.lost {
-        return format!("{}  {reason}\n", outcome_word(*outcome, TextStyle::Plain));
+        return (Some(*outcome), reason.clone());
     }
     let result = &run.result;
     let capacity = run.capacity_per_s().map(|per_s| format_value(per_s, "/s"));
     let void = || run.trials.iter().rev().find(|trial| matches!(trial.judged.outcome, TrialOutcome::Void { .. }));
     match (capacity, result.ending) {
         (Some(capacity), SearchEnding::Stopped) if result.has_capacity() => {
-            format!("Interrupted: {capacity} held in short trials{}\n", confirmed(run))
+            (None, format!("Interrupted: {capacity} held in short trials{}", confirmed(run)))
         }
         (Some(capacity), SearchEnding::Stopped) => {
-            format!("Interrupted: at least {capacity}, as far as it was searched.\n")
+            (None, format!("Interrupted: at least {capacity}, as far as it was searched."))
         }
-        (None, SearchEnding::Stopped) => "Interrupted before a rate was found.\n".to_owned(),
+        (None, SearchEnding::Stopped) => (None, "Interrupted before a rate was found.".to_owned()),
         (_, SearchEnding::Void) => {
             let cause = void().map_or_else(String::new, |trial| format!(": {}", trial.judged.why));
-            format!("INVALID  No rate could be offered{cause}\n")
+            (Some(Outcome::Invalid), format!("No rate could be offered{cause}"))
         }
         (None, _) if run.is_confirmed() == Some(false) => {
             let refuted =
                 result.capacity_per_s().map_or_else(|| "The rate".to_owned(), |per_s| format_value(per_s, "/s"));
-            format!("INCONCLUSIVE  {refuted} held in short trials, and longer ones did not confirm it: see the table\n")
+            let sentence = format!("{refuted} held in short trials, and longer ones did not confirm it: see the table");
+            (Some(Outcome::Inconclusive), sentence)
         }
         (Some(capacity), SearchEnding::TimeLimit) => {
-            format!("CAPACITY  at least {capacity}, not confirmed; the time was over\n")
+            (Some(Outcome::Pass), format!("at least {capacity}, not confirmed; the time was over"))
         }
         (Some(capacity), _) => {
             let is_limit = result.goals.iter().any(|goal| goal.finding == GoalFinding::GeneratorLimit);
             let prefix = if is_limit || run.is_exceeded() { "at least " } else { "" };
-            format!("CAPACITY  {prefix}{capacity}{}\n", confirmed(run))
+            (Some(Outcome::Pass), format!("{prefix}{capacity}{}", confirmed(run)))
         }
-        (None, SearchEnding::TimeLimit) => "INVALID  The time was over before a rate was found.\n".to_owned(),
+        (None, SearchEnding::TimeLimit) => {
+            (Some(Outcome::Invalid), "The time was over before a rate was found.".to_owned())
+        }
         (None, _) => {
             let missed_goals = run.goals.iter().zip(&result.goals);
             let missed_goals =
                 missed_goals.filter(|(_, result)| !result.finding.has_capacity()).map(|(goal, _)| goal.expression());
             let min_rate = format_value(run.min_rate_per_s, "/s");
-            format!("FAIL  Missed at {min_rate}: {}\n", missed_goals.collect::<Vec<_>>().join(", "))
+            (Some(Outcome::Fail), format!("Missed at {min_rate}: {}", missed_goals.collect::<Vec<_>>().join(", ")))
         }
     }
 }
@@ -556,6 +570,7 @@ pub(crate) fn is_local(target: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mailrun_capacity::VoidCause;
     use mailrun_journey::record::{BusyPollRow, HostProcess, Surroundings};
 
     #[test]
@@ -567,7 +582,7 @@ mod tests {
         assert_eq!((run.capacity_per_s(), capacity_verdict(&run).as_str()), (None, text));
         assert!(run.plan_line().is_none(), "nothing is planned with it");
         run.confirmation[1].trial.judged.outcome =
-            TrialOutcome::Void { cause: mailrun_capacity::VoidCause::Generator, delivered_per_s: 1.0, spent_s: 2.0 };
+            TrialOutcome::Void { cause: VoidCause::Generator, delivered_per_s: 1.0, spent_s: 2.0 };
         assert_eq!(capacity_verdict(&run), text, "a void trial confirms nothing");
         run.confirmation.clear();
         assert_eq!(capacity_verdict(&run), "CAPACITY  1,000/s, not confirmed\n", "the user wanted no confirmation");
@@ -596,8 +611,31 @@ mod tests {
     fn the_times_have_the_stage_of_the_goal_above_them() {
         let text = capacity_text(&crate::sample_capacity::search("slow"));
         let lines: Vec<&str> = text.lines().collect();
-        for titles in lines.iter().enumerate().filter(|(_, line)| line.contains("p50        p99")) {
-            assert_eq!(lines[titles.0 - 1].trim(), "to delivered", "{text}");
+        let titles = lines.iter().enumerate().filter(|(_, line)| line.contains("p50        p99"));
+        let above: Vec<&str> = titles.map(|(at, _)| lines[at - 1].trim()).collect();
+        assert_eq!(above, ["to delivered"; 2], "{text}");
+    }
+
+    #[test]
+    fn a_row_of_a_rate_has_the_medians_of_the_trials_that_count() {
+        let mut run = crate::sample_capacity::search("slow");
+        let trial = |p99: f64, outcome| {
+            let mut trial = run.trials.iter().find(|trial| rate_of(trial).is_some()).unwrap().clone();
+            trial.judged.latency_ms = Some(LatencyMs { p99, ..LatencyMs::default() });
+            trial.judged.delivered_per_s = p99;
+            trial.judged.outcome = outcome;
+            trial
+        };
+        let good = || TrialOutcome::Measured(TrialFigures::new(vec![0.0], 1e9));
+        let void = || TrialOutcome::Void { cause: VoidCause::Generator, delivered_per_s: 1.0, spent_s: 2.0 };
+        for (trials, expected) in [
+            (vec![trial(20.0, good()), trial(2000.0, good())], 1010.0),
+            (vec![trial(15.0, good()), trial(900.0, void())], 15.0),
+            (vec![trial(900.0, void())], 900.0),
+        ] {
+            run.trials = trials;
+            let row = &run.knee()[0];
+            assert_eq!((row.p99_ms, row.delivered_per_s), (Some(expected), expected));
         }
     }
 

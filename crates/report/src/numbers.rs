@@ -140,6 +140,17 @@ pub fn octets(bytes: u64) -> String {
     }
 }
 
+/// Returns the median. Of an even number of values it is the mean of the two in the middle.
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(values[middle]),
+        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
+    }
+}
+
 /// Formats `part` of `whole` in per cent, for example `99.90 %`. Only all is `100 %`, and only none
 /// is `0 %`.
 pub(crate) fn share(part: u64, whole: u64) -> String {

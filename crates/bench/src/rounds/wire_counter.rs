@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// If one side of a connection sends nothing for this long, the connection has failed and the
-/// counts are incomplete.
-const QUIET_TIMEOUT: Duration = Duration::from_secs(60);
+/// If one side of a connection sends or takes nothing for this long, the connection has failed and
+/// the counts are incomplete.
+const QUIET_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 const READ_BYTES: usize = 64 << 10;
 
 /// Bytes of all connections of a run.
@@ -114,10 +114,11 @@ fn accept(listener: &TcpListener, server: SocketAddr, counts: &WireCounts) {
 
 /// Forwards both directions of a connection.
 fn serve(client: &TcpStream, server: SocketAddr, counts: &WireCounts) -> std::io::Result<()> {
-    let upstream = TcpStream::connect(server)?;
+    let upstream = TcpStream::connect_timeout(&server, QUIET_TIMEOUT)?;
     for stream in [client, &upstream] {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(QUIET_TIMEOUT))?;
+        stream.set_write_timeout(Some(QUIET_TIMEOUT))?;
     }
     std::thread::scope(|scope| {
         let receiving = scope.spawn(|| copy(&upstream, client, &counts.received));
@@ -179,6 +180,19 @@ mod tests {
             assert_eq!(answer, b"220 hello\r\n");
         }
         assert_eq!(counter.finish().unwrap(), WireBytes { sent: 200_005, received: 33 });
+    }
+
+    #[test]
+    fn a_server_that_stops_reading_does_not_hold_up_the_end() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let counter = WireCounter::start(listener.local_addr().unwrap()).unwrap();
+        let mut client = TcpStream::connect(counter.address()).unwrap();
+        client.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+        let silent = listener.accept().unwrap();
+        assert!(client.write_all(&vec![b'x'; 64 << 20]).is_err());
+        drop(client);
+        assert!(counter.finish().is_err());
+        drop(silent);
     }
 
     #[test]

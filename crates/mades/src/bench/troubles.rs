@@ -76,7 +76,8 @@ impl Troubles {
         if let Some(kind) = self.counts.get_mut(&(trouble, code.clone())) {
             kind.count += 1;
             kind.times.last = now;
-        } else if self.counts.len() < MAX_KINDS {
+        } else if self.counts.len() < MAX_KINDS || trouble == TroubleKind::Connection {
+            // The codes of a connection are the bench's own, and one of them explains the verdict.
             let times = TroubleTimes { first: now, last: now };
             self.counts.insert((trouble, code), TroubleCount { text: printable(text), count: 1, times });
         } else {
@@ -138,6 +139,7 @@ fn printable(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::run_state::GIVEN_UP;
     use super::*;
 
     #[test]
@@ -168,5 +170,7 @@ mod tests {
         (0..1_000).for_each(|code| troubles.add(TroubleKind::ErrorReply, &format!("{code}{}", "é".repeat(999)), ""));
         assert_eq!((troubles.total(), troubles.rows().len()), (1_000, MAX_KINDS + 1));
         assert!(troubles.rows().iter().all(|row| row.code.len() <= 2 * MAX_TEXT_CHARS));
+        troubles.add(TroubleKind::Connection, GIVEN_UP, "the endpoint is silent");
+        assert!(troubles.rows().iter().any(|row| row.text == "the endpoint is silent"));
     }
 }

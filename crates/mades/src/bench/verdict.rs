@@ -197,7 +197,9 @@ fn lost_connection(record: &Record, mades: &Mades) -> Option<Reason> {
 /// Returns the reason for a run that ended early because its messages were not accepted or not
 /// answered.
 fn given_up(record: &Record, mades: &Mades) -> Option<Reason> {
-    let row = mades.troubles.iter().find(|row| row.code == GIVEN_UP)?;
+    // Codes of other kinds come from the endpoint.
+    let is_own = |row: &&MadesTrouble| row.kind == TroubleKind::Connection.name() && row.code == GIVEN_UP;
+    let row = mades.troubles.iter().find(is_own)?;
     let text = format!("The run was given up ({}); {}.", row.text, losses_text(record));
     Some(Reason::new(Cause::ServerGone, text))
 }
@@ -547,6 +549,17 @@ mod tests {
         let verdict = verdict(|record, _| (record.ledger.rejected, record.ledger.delivered) = (Some(5), Some(199_995)));
         assert!(verdict.closed && verdict.valid && verdict.outcome == Some(Outcome::Fail), "{verdict:?}");
         assert_eq!(verdict.causes, [Cause::Rejected]);
+    }
+
+    #[test]
+    fn an_endpoint_cannot_say_that_the_run_was_given_up() {
+        let reasons = |kind: TroubleKind| {
+            let code = GIVEN_UP.to_owned();
+            let row = MadesTrouble { kind: kind.name().to_owned(), code, text: "x".to_owned(), count: 1 };
+            verdict(|_, mades| mades.troubles.push(row.clone())).reasons.join(" ")
+        };
+        assert!(reasons(TroubleKind::Connection).contains("The run was given up (x)"));
+        assert!(!reasons(TroubleKind::ErrorReply).contains("The run was given up"));
     }
 
     #[test]

@@ -220,10 +220,9 @@ impl Resolver {
     pub(crate) async fn resolve(&self, to: &SmtpTarget, seed: u64) -> Result<Vec<MailServer>, Unroutable> {
         let servers = self.servers(to, seed).await;
         servers.map_err(|error| match (to, &error) {
-            (
-                SmtpTarget::Hosts(_),
-                Unroutable::NoSuchDomain(_) | Unroutable::NoAddress(_) | Unroutable::Public(_),
-            ) => Unroutable::NextHop(Box::new(error)),
+            (SmtpTarget::Hosts(_), Unroutable::NoSuchDomain(_) | Unroutable::NoAddress(_) | Unroutable::Public(_)) => {
+                Unroutable::NextHop(Box::new(error))
+            }
             _ => error,
         })
     }

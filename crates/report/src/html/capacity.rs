@@ -5,7 +5,7 @@ use super::escape::{escaped, isolated};
 use super::plot::{self, CurveStyle, PlotScale};
 use super::runs::PagePart;
 use super::{tables, verdict};
-use crate::capacity::{CapacityRun, capacity_verdict};
+use crate::capacity::{CapacityRun, judged, rate_of, word};
 use crate::headline::Headline;
 use crate::numbers::{counted, seconds};
 use crate::workload::quoted;
@@ -45,21 +45,15 @@ pub fn capacity_page(run: &CapacityRun) -> String {
 }
 
 fn top(run: &CapacityRun) -> String {
-    let line = capacity_verdict(run);
-    let (word, sentence) = line.trim_end().split_once("  ").unwrap_or(("INTERRUPTED", line.trim_end()));
-    let headline = match word {
-        "CAPACITY" => Headline::Judged(Outcome::Pass),
-        "FAIL" => Headline::Judged(Outcome::Fail),
-        "INVALID" => Headline::Judged(Outcome::Invalid),
-        _ => Headline::Judged(Outcome::Inconclusive),
-    };
-    let (class, stamp) = verdict::stamp(headline, word);
+    let (outcome, sentence) = judged(run);
+    let headline = Headline::Judged(outcome.unwrap_or(Outcome::Inconclusive));
+    let (class, stamp) = verdict::stamp(headline, outcome.map_or("INTERRUPTED", word));
     format!(
         "<header class=\"top {class}\"><p class=\"eyebrow\">mailrun {} · capacity</p><h1>{}</h1>\
          <p class=\"verdict\">{stamp} <span class=\"why\">{}</span></p><p class=\"counts\">{} · {}, {}</p>{}</header>",
         env!("CARGO_PKG_VERSION"),
         isolated(&run.directory.file_name().unwrap_or_default().to_string_lossy()),
-        isolated(sentence),
+        isolated(&sentence),
         isolated(run.facts.first().map_or("", |(_, server)| server)),
         counted(run.trials.len() as u64, "trial"),
         escaped(&seconds(run.result.spent_s)),
@@ -103,7 +97,7 @@ fn knee(run: &CapacityRun) -> Option<PagePart> {
 fn points(run: &CapacityRun) -> Vec<KneePoint> {
     let confirmed = run.confirmation.iter().map(|load| &load.trial);
     let point = |trial| {
-        let offered_per_s = CapacityRun::offered_per_s(trial)?;
+        let offered_per_s = rate_of(trial)?;
         let kind = match (run.is_good(trial), &trial.judged.outcome) {
             (Some(true), _) => TrialKind::Good,
             (Some(false), _) | (None, TrialOutcome::MailLost) => TrialKind::Bad,

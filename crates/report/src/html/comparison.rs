@@ -11,6 +11,7 @@ use super::time_axis::TimeAxis;
 use super::verdict;
 use crate::comparison::{ComparedFigure, ComparedSide, ComparisonPage, FigureVerdict};
 use crate::headline::Headline;
+use crate::numbers::median;
 use mailrun_journey::Latencies;
 use std::collections::BTreeSet;
 
@@ -173,7 +174,7 @@ fn latency(page: &ComparisonPage) -> Option<PagePart> {
         let all: Vec<Vec<(f64, f64)>> = times.iter().map(points).collect();
         let shortest = all.iter().map(Vec::len).min().unwrap_or_default();
         let at = |place: usize| {
-            Some((all.first()?.get(place)?.0, middle(all.iter().map(|points| points[place].1).collect())))
+            Some((all.first()?.get(place)?.0, median(all.iter().map(|points| points[place].1).collect())?))
         };
         let median: Vec<(f64, f64)> = (0..shortest).filter_map(at).collect();
         let curve = |points, style| PercentileCurve { name: side.name.clone(), style, points };
@@ -220,23 +221,16 @@ fn rates(page: &ComparisonPage) -> Option<PagePart> {
             behind.extend(rows.iter().take(MAX_THIN_CURVES).map(|values| draw(values, style.single)));
         }
         let median: Vec<f64> = (0..times.len())
-            .map(|at| middle(rows.iter().map(|values| values[at]).filter(|value| value.is_finite()).collect()))
+            .map(|at| {
+                let finite = rows.iter().map(|values| values[at]).filter(|value| value.is_finite());
+                median(finite.collect()).unwrap_or(f64::NAN)
+            })
             .collect();
         before.push_str(&draw(&median, style.median));
     }
     let drawing = plot::plot("Messages per second over time of each side.", HEIGHT, &x, &y, &(behind + &before));
     let body = format!("<figure class=\"panel\">{drawing}{}</figure>{}", legend(page), note(page));
     Some(PagePart { id: "time", title: "Messages per second over time", body })
-}
-
-/// Returns the median, or NaN if there are no values.
-fn middle(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        odd if odd % 2 == 1 => values[odd / 2],
-        even => f64::midpoint(values[even / 2 - 1], values[even / 2]),
-    }
 }
 
 fn legend(page: &ComparisonPage) -> String {
