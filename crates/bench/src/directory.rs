@@ -100,7 +100,7 @@ impl RunDirectory {
 
     /// Path of a party's file, such as `source.stderr`.
     pub(super) fn file(&self, role: Role, kind: &str) -> PathBuf {
-        self.path.join(format!("{}.{kind}", name(role)))
+        self.path.join(format!("{}.{kind}", role.name()))
     }
 
     /// Directory in which the relay keeps its mail and its other files.
@@ -147,15 +147,6 @@ impl RunDirectory {
     pub(super) fn write(&self, name: &str, text: &str) -> Result<()> {
         let path = self.path.join(name);
         fs::write(&path, text).map_err(|error| cannot_write(&path, &error))
-    }
-}
-
-/// Name of a party in reports and file names.
-pub(super) fn name(role: Role) -> &'static str {
-    match role {
-        Role::Source => "source",
-        Role::Relay => "relay",
-        Role::Sink => "sink",
     }
 }
 

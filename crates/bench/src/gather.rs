@@ -1,7 +1,7 @@
 //! Merges the parties' files into the run's record: closes the account, fills in costs, and decides
 //! the verdict.
 use super::contestant::Contestant;
-use super::directory::{RunDirectory, name};
+use super::directory::RunDirectory;
 use super::parties::PartyObservation;
 use super::plan::BenchOptions;
 use super::supervisor::Completeness;
@@ -215,7 +215,7 @@ fn stage_from_progress(name: Stage, count: u64, rate_per_s: f64, duration_s: f64
 
 /// Makes the entry of a party that left no record.
 pub(super) fn party_without_record(role: Role) -> Party {
-    Party::new(role, name(role))
+    Party::new(role, role.name())
 }
 
 /// Collects the results of the relay, including the figures that our own relay recorded.
@@ -364,7 +364,7 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
 /// Lists the accepted messages that the sink has not seen, each with the reply of the server. The
 /// source left the replies in a file in `directory`, which this function deletes.
 pub(super) fn not_seen(directory: &Path, source: &PartyResults, sink: Option<&SinkResults>) -> Vec<MissingMessage> {
-    let path = directory.join(format!("{}.replies", name(Role::Source)));
+    let path = directory.join(format!("{}.replies", Role::Source.name()));
     let text = fs::read(&path).unwrap_or_default();
     let _ = fs::remove_file(path);
     let (Some(accepted), Some(arrived)) = (&source.units, sink.and_then(arrivals)) else { return Vec::new() };
@@ -480,7 +480,7 @@ fn bench_events(
     let row = |(role, death): &(Role, Death)| EventRow {
         at_s: began_s + death.at_s,
         kind: EventKind::Died,
-        text: death_event_text(name(*role), death),
+        text: death_event_text(role.name(), death),
     };
     deaths.iter().map(row).chain(faults.iter().map(|fault| fault.event(origin_ns))).collect()
 }
@@ -495,7 +495,7 @@ fn death_event_text(name: &str, death: &Death) -> String {
 /// that left no record.
 fn fill_usage(record: &mut Record, observation: &PartyObservation) {
     let party = record.parties.iter().find(|party| party.role == observation.role);
-    let name = party.map_or_else(|| name(observation.role).to_owned(), |party| party.name.clone());
+    let name = party.map_or_else(|| observation.role.name().to_owned(), |party| party.name.clone());
     if !record.usage.iter().any(|usage| usage.party == name) {
         record.usage.extend(observation.usage_by_second.party(&name, record.origin_ns));
     }

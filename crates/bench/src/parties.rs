@@ -11,7 +11,7 @@
 //! bench. The bench then stops the source before the relay, and the relay before the sink. When a
 //! `PartyProcess` is dropped, its process is killed, together with everything that a relay has
 //! started.
-use super::directory::{self, RunDirectory};
+use super::directory::RunDirectory;
 use super::plan::{BenchOptions, BenchTarget};
 use super::recipe::leftovers;
 use super::usage::{ControlGroup, MemoryCurve, tree};
@@ -155,7 +155,7 @@ impl PartyCommand {
     fn new(program: &Path, directory: &RunDirectory, role: Role, arguments: Vec<String>) -> Self {
         Self {
             role,
-            name: directory::name(role),
+            name: role.name(),
             program: program.to_owned(),
             arguments,
             options: None,

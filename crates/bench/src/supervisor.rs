@@ -11,7 +11,6 @@
 //! supervisor stops the source, then the other parties, and the run is reported. After a second
 //! signal it waits for nothing and reports what is known. A third signal ends the run without a
 //! report. If a party dies, the supervisor stops the source, and the death is reported.
-use super::directory::name;
 use super::launch::{ReadySignal, RelayLaunch};
 use super::parties::{self, PartyCommand, PartyObservation, PartyProcess};
 use super::plan::BenchOptions;
@@ -268,7 +267,7 @@ impl Supervisor {
             self.process_events();
             if let Some(listening) = self.listening.iter().find(|listening| listening.role == role) {
                 let first = listening.smtp.first().cloned();
-                return first.with_context(|| format!("the {} did not report its address", name(role)));
+                return first.with_context(|| format!("the {} did not report its address", role.name()));
             }
             if let Some(status) = ended {
                 let interrupt = self.interrupt.clone();
@@ -279,7 +278,7 @@ impl Supervisor {
             }
             if Instant::now() > limit {
                 let output = self.party(role).last_stderr_line("no output");
-                bail!("the {} did not listen within {} s; its last output: {output}", name(role), timeout.as_secs());
+                bail!("the {} did not listen within {} s; its last output: {output}", role.name(), timeout.as_secs());
             }
             ensure!(self.interrupt.requested() == StopRequest::Nothing, Interrupted::BEFORE_LOAD);
         }
@@ -449,7 +448,7 @@ impl Supervisor {
             self.record_death(role, Death { at_s: self.load_s(), how, said, out_of_memory: false });
         }
         if role != Role::Source {
-            let line = format!("stopping the {}, at most {} s more", name(role), left.as_secs());
+            let line = format!("stopping the {}, at most {} s more", role.name(), left.as_secs());
             self.display.show(|| LiveLine::sentence(None, line));
         }
         Ok(())
@@ -516,7 +515,7 @@ impl Supervisor {
     /// Returns an error if a party has died. For callers that cannot use the results of half a run.
     pub(super) fn ensure_all_alive(&self) -> Result<()> {
         match self.deaths.first() {
-            Some((role, death)) => bail!("{}", judge::death_text(name(*role), death)),
+            Some((role, death)) => bail!("{}", judge::death_text(role.name(), death)),
             None => Ok(()),
         }
     }

@@ -249,16 +249,11 @@ fn account_reasons(record: &Record) -> Vec<Reason> {
 }
 
 fn death_reasons(record: &Record) -> Vec<Reason> {
-    let name = |role: Role| match role {
-        Role::Source => "source",
-        Role::Relay => "relay",
-        Role::Sink => "sink",
-    };
     let died = record.parties.iter().filter_map(|party| Some((party.role, party.died.as_ref()?)));
     let reason = |(role, death)| match role {
         // The relay is being measured, so its death always counts against it.
-        Role::Relay => Reason::new(Cause::Died, death_text(name(role), death)),
-        Role::Source | Role::Sink => death_reason(name(role), death),
+        Role::Relay => Reason::new(Cause::Died, death_text(role.name(), death)),
+        Role::Source | Role::Sink => death_reason(role.name(), death),
     };
     died.map(reason).collect()
 }

@@ -599,6 +599,17 @@ pub enum Role {
     Sink,
 }
 
+impl Role {
+    /// Returns the name in reports and file names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Source => "source",
+            Self::Relay => "relay",
+            Self::Sink => "sink",
+        }
+    }
+}
+
 /// A process in the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -2,7 +2,7 @@
 //! another until the user presses Ctrl-C.
 use crate::BenchOutcome;
 use crate::contestant::Contestant;
-use crate::directory::{self, RunDirectory};
+use crate::directory::RunDirectory;
 use crate::engine::{BenchFigures, ComparedRun, RunTurn, TextReport};
 use crate::plan::{BenchOptions, BenchTarget};
 use crate::programs::own_program;
@@ -180,7 +180,7 @@ impl ScenarioRun {
 fn ensure_complete(outcome: BenchOutcome) -> Result<BenchOutcome> {
     let died = outcome.record.parties.iter().find_map(|party| Some((party.role, party.died.as_ref()?)));
     match (died, outcome.unwritten) {
-        (Some((role, death)), _) => bail!("{}", judge::death_text(directory::name(role), death)),
+        (Some((role, death)), _) => bail!("{}", judge::death_text(role.name(), death)),
         (None, Some(error)) => Err(error),
         (None, None) => Ok(BenchOutcome { unwritten: None, ..outcome }),
     }

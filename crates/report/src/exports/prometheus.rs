@@ -8,7 +8,7 @@ use crate::figures::{StageFigures, errors, stages};
 use crate::headline::Headline;
 use crate::metrics_text::{Exposition, MetricsText, label_text};
 use mailrun_journey::Latencies;
-use mailrun_journey::record::{LatencyMs, Outcome, Party, Record, Role};
+use mailrun_journey::record::{LatencyMs, Outcome, Party, Record};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -219,7 +219,7 @@ fn parties(out: &mut MetricsText, record: &Record) {
     for party in &rows {
         for (mode, seconds) in [("user", party.user_s), ("system", party.sys_s)] {
             if let Some(seconds) = seconds {
-                let labels = [("party", party.name.as_str()), ("role", role(party.role)), ("mode", mode)];
+                let labels = [("party", party.name.as_str()), ("role", party.role.name()), ("mode", mode)];
                 out.sample("party_cpu_seconds_total", &labels, seconds);
             }
         }
@@ -227,24 +227,16 @@ fn parties(out: &mut MetricsText, record: &Record) {
     out.family("party_busy_poll_seconds_total", "counter", "part of the processor time that went into busy polling");
     for party in &rows {
         if let Some(busy_poll) = &party.busy_poll {
-            let labels = [("party", party.name.as_str()), ("role", role(party.role))];
+            let labels = [("party", party.name.as_str()), ("role", party.role.name())];
             out.sample("party_busy_poll_seconds_total", &labels, busy_poll.looked_s);
         }
     }
     out.family("party_peak_memory_bytes", "gauge", "largest resident memory of a party");
     for party in &rows {
         if let Some(bytes) = party.max_rss_bytes {
-            let labels = [("party", party.name.as_str()), ("role", role(party.role))];
+            let labels = [("party", party.name.as_str()), ("role", party.role.name())];
             out.sample("party_peak_memory_bytes", &labels, bytes);
         }
-    }
-}
-
-fn role(role: Role) -> &'static str {
-    match role {
-        Role::Source => "source",
-        Role::Relay => "relay",
-        Role::Sink => "sink",
     }
 }
 
