@@ -3,12 +3,11 @@ use super::numbers::{count, figure, memory, seconds};
 use super::section::{Section, SectionBody};
 use super::table::plain;
 use mailrun_journey::Stage;
-use mailrun_journey::record::{LatencyMs, Party, Record, Role, StageRow};
+use mailrun_journey::record::{Party, Record, Role, StageRow};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RelayFigures {
     pub accepted: u64,
-    pub(crate) delivered: u64,
     /// Seconds from the first created message to the last accepted message.
     pub accept_s: f64,
     /// Seconds from the first created message to the last delivered message.
@@ -16,8 +15,6 @@ pub struct RelayFigures {
     pub accepted_per_s: f64,
     pub delivered_per_s: f64,
     pub delivered_bytes_per_s: f64,
-    /// Latency from the time when a message was created or due to its delivery.
-    pub(crate) delivery_latency: Option<LatencyMs>,
     /// Maximum number of messages that were accepted but not delivered at the end of a second, and
     /// the number of that second. `None` if the series is empty.
     pub deepest: Option<(u64, u64)>,
@@ -33,13 +30,11 @@ impl RelayFigures {
         let deepest = record.series.iter().rev().max_by_key(|row| row.queued);
         Some(Self {
             accepted: accepted.count,
-            delivered: delivered.count,
             accept_s: accepted.duration_s,
             deliver_s: delivered.duration_s,
             accepted_per_s: accepted.rate_per_s,
             delivered_per_s: delivered.rate_per_s,
             delivered_bytes_per_s: delivered.bytes_per_s,
-            delivery_latency: delivered.latency_ms,
             deepest: deepest.map(|row| (row.queued, row.second)),
         })
     }
