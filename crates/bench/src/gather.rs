@@ -314,7 +314,8 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
         mut surroundings,
         own_s,
     } = results;
-    let ledger = close_account(&source, arrivals.as_ref(), queue_between(between, relay.as_ref()));
+    let queue = queue_between(between, relay.as_ref());
+    let ledger = close_account(&source.record.ledger, source.units.as_ref(), arrivals.as_ref(), queue);
     let not_seen = not_seen(directory, &source, arrivals.as_ref());
     let events = bench_events(&deaths, &faults, load_started_at, source.record.origin_ns);
     let merged = merge_records(source.record, arrivals.and_then(|sink| sink.record), ledger);
@@ -409,11 +410,16 @@ fn queue_between(between: Topology, relay: Option<&BenchRelayResults>) -> Server
     }
 }
 
-/// Settles the account between what the source sent and what the sink received.
-pub(super) fn close_account(source: &PartyResults, sink: Option<&SinkResults>, queue: ServerQueue) -> LedgerRow {
-    let ledger = &source.record.ledger;
+/// Settles the account between what the source sent and what the sink received. `ledger` and
+/// `units` are those of the source.
+pub(super) fn close_account(
+    ledger: &LedgerRow,
+    units: Option<&Ledger>,
+    sink: Option<&SinkResults>,
+    queue: ServerQueue,
+) -> LedgerRow {
     let accepted = ledger.accepted.unwrap_or_default();
-    let Some(units) = &source.units else { return account_without_units(ledger, sink) };
+    let Some(units) = units else { return account_without_units(ledger, sink) };
     account::reconcile(AccountInputs {
         recipients_created: ledger.created.unwrap_or_default(),
         accepted: units,
@@ -441,7 +447,7 @@ fn account_without_units(ledger: &LedgerRow, sink: Option<&SinkResults>) -> Ledg
     }
 }
 
-pub(super) fn arrivals(sink: &SinkResults) -> Option<Arrivals<'_>> {
+fn arrivals(sink: &SinkResults) -> Option<Arrivals<'_>> {
     let units = sink.units.as_ref()?;
     let ledger = sink.record.as_ref().map(|record| record.ledger.clone()).unwrap_or_default();
     Some(Arrivals {

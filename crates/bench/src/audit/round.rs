@@ -222,7 +222,7 @@ impl Round<'_> {
             QueueState::Empty => ServerQueue::Known(RelayInputs { queued: &empty_ledger, given_up: 0 }),
             QueueState::Unknown => ServerQueue::Unknown,
         };
-        source.record.ledger = gather::close_account(&source, Some(&sink), queue);
+        source.record.ledger = gather::close_account(&source.record.ledger, source.units.as_ref(), Some(&sink), queue);
         let fault_s = events.first().map_or(0.0, |fault: &BenchFault| fault.event(source.record.origin_ns).at_s);
         let missing = gather::not_seen(self.directory.path(), &source, Some(&sink));
         let loss = |message: mailrun_journey::record::MissingMessage| AuditLoss {

@@ -11,15 +11,14 @@ mod sinks;
 
 use crate::BenchOutcome;
 use crate::directory::RunDirectory;
-use crate::gather::{SinkResults, arrivals};
+use crate::gather;
 use anyhow::{Result, ensure};
 use jiff::Timestamp;
-use mailrun_journey::account::{self, AccountInputs, ServerQueue, Topology};
+use mailrun_journey::account::{ServerQueue, Topology};
 use mailrun_journey::clocks::clock_reason;
 use mailrun_journey::judge::{self, VerdictInputs, judge};
-use mailrun_journey::ledger::Ledger;
 use mailrun_journey::merge::merge_records;
-use mailrun_journey::record::{Cause, FORMAT, LedgerRow, Record};
+use mailrun_journey::record::{Cause, FORMAT, Record};
 use mailrun_journey::threshold::{RunProtocol, Threshold};
 use mailrun_party::outputs;
 use parts::Parts;
@@ -72,7 +71,8 @@ fn run_record(options: &MergeOptions, name: String, parts: Parts, arrived: Optio
     let clocks = parts.clock_error(sink_clocks);
     let unknown_clocks = parts.unknown_clocks(sink_clocks);
     let arrived = arrived.map(|arrived| arrived.results);
-    let ledger = close_account(&parts.source.ledger, &parts.units, arrived.as_ref());
+    let ledger =
+        gather::close_account(&parts.source.ledger, Some(&parts.units), arrived.as_ref(), ServerQueue::Unknown);
     let mut reasons = parts.reasons;
     let started_at = parts.plan.start_at.parse::<Timestamp>().unwrap_or_default();
     let source = Record { workload: parts.plan.workload, shard: None, ..parts.source };
@@ -107,20 +107,4 @@ fn run_record(options: &MergeOptions, name: String, parts: Parts, arrived: Optio
         judge::add_reason(&mut record.verdict, reason, &pass);
     }
     record
-}
-
-/// Accounts for the messages of all parts, using everything that arrived at the sinks.
-fn close_account(ledger: &LedgerRow, units: &Ledger, arrived: Option<&SinkResults>) -> LedgerRow {
-    let accepted = ledger.accepted.unwrap_or_default();
-    account::reconcile(AccountInputs {
-        recipients_created: ledger.created.unwrap_or_default(),
-        accepted: units,
-        rejected: ledger.rejected.unwrap_or_default(),
-        failed: ledger.failed.unwrap_or_default(),
-        arrivals: arrived.and_then(arrivals),
-        queue: ServerQueue::Unknown,
-        // A source does not see deliveries, so its `in_flight` includes accepted messages.
-        open: ledger.in_flight.unwrap_or_default().saturating_sub(accepted),
-        overflow: ledger.overflow.unwrap_or_default(),
-    })
 }
