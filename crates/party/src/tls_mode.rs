@@ -12,14 +12,3 @@ pub enum TlsMode {
     /// Before the greeting
     Implicit,
 }
-
-impl TlsMode {
-    /// Returns the name in run records.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::StartTls => "starttls",
-            Self::Implicit => "implicit",
-        }
-    }
-}

@@ -11,6 +11,7 @@ use mailrun_journey::{judge, validity};
 use mailrun_net::{Endpoint, clock};
 use mailrun_party::host_sampler::{self, HostSampler};
 use mailrun_party::outputs;
+use mailrun_party::party_options::value_name;
 use mailrun_party::usage_sampler::UsageSampler;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -89,7 +90,7 @@ impl SinkReport {
         self.total.error_times.iter().for_each(|(at, errors)| series.add_errors(at, errors));
         let workload = Workload {
             protocol: outputs::protocol_name(self.options.capabilities.protocol).to_owned(),
-            tls: self.options.capabilities.tls.name().to_owned(),
+            tls: value_name(self.options.capabilities.tls),
             target: self.endpoint.to_string(),
             seed: self.options.seed,
             ..Workload::default()

@@ -58,6 +58,7 @@ use mailrun_net::{BusyPoll, Endpoint, clock};
 use mailrun_party::interrupt::Interrupt;
 use mailrun_party::local_address::is_local_address;
 use mailrun_party::outputs::{FinishedRun, Outputs};
+use mailrun_party::party_options::value_name;
 use mailrun_party::reason::reason;
 use mailrun_party::tls_mode::TlsMode;
 use mailrun_workload::{distribution, pacing, random};
@@ -429,7 +430,7 @@ impl SourceOptions {
             reuse: self.reuse.as_ref().map(Distribution::max),
             pipelining: self.pipelining,
             chunking: self.transport.chunking == mailrun_smtp::client::Chunking::IfOffered,
-            tls: self.transport.tls.name().to_owned(),
+            tls: value_name(self.transport.tls),
             arrival: self.arrival,
             rate_per_s: self.rate_per_s(),
             protocol: mailrun_party::outputs::protocol_name(self.transport.protocol).to_owned(),
