@@ -1,7 +1,6 @@
 //! Reads the results of a contestant from its last report or from its run record.
+use crate::stored::read_run;
 use anyhow::{Context, Result};
-use mailrun_journey::record::Record;
-use std::fs;
 use std::path::Path;
 
 /// Results of a run, as the contestant itself reports them.
@@ -64,10 +63,7 @@ pub(super) fn progress(output: &str) -> Option<String> {
 /// # Errors
 /// If there is no valid record, or if it has no stages of a MADES run.
 pub(super) fn of_own(directory: &Path) -> Result<ReportedResult> {
-    let path = directory.join("run.json");
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let record: Record =
-        Record::from_json(text.as_bytes()).with_context(|| format!("{} is not a valid record", path.display()))?;
+    let record = read_run(&directory.join("run.json"))?;
     let mades = record.mades.context("it wrote no record of stages")?;
     let last = mades.stages.last().context("it wrote no stage")?;
     let fault = (!record.verdict.closed).then(|| record.verdict.reasons.first().cloned().unwrap_or_default());

@@ -1,5 +1,6 @@
 //! Reads the directories of the parts. They are read one after another, so that a thousand parts
 //! need no more memory than one.
+pub(super) use crate::stored::read_run as read_record;
 use anyhow::{Context, Result, bail, ensure};
 use mailrun_journey::ledger::Ledger;
 use mailrun_journey::reason::Reason;
@@ -11,12 +12,10 @@ use mailrun_report::printable::printable;
 use mailrun_workload::shard::Shard;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::BufReader;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Size limit for the record of a part. The record of an hour has about a megabyte.
-const MAX_RECORD_BYTES: u64 = 64 << 20;
 /// Memory limit for the units of all parts. It suffices for 4 billion units.
 pub(super) const MAX_LEDGER_BYTES: usize = 512 << 20;
 /// A part that starts later than this did not send together with the others.
@@ -95,14 +94,6 @@ impl ReadPart {
         ensure!(is_own, "its ledger has messages of other parts");
         Ok(Self { record, shard, part, units })
     }
-}
-
-pub(super) fn read_record(path: &Path) -> Result<Record> {
-    let file = File::open(path).map_err(|error| anyhow::anyhow!("{}: {}", path.display(), reason(&error)))?;
-    let mut json = Vec::new();
-    file.take(MAX_RECORD_BYTES + 1).read_to_end(&mut json).with_context(|| path.display().to_string())?;
-    ensure!(json.len() as u64 <= MAX_RECORD_BYTES, "{} is larger than any record", path.display());
-    Record::from_json(&json).map_err(|error| anyhow::anyhow!("{} is no run record: {error}", path.display()))
 }
 
 pub(super) fn read_ledger(directory: &Path) -> Result<Ledger> {
