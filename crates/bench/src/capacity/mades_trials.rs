@@ -7,7 +7,6 @@ use crate::mades::{self, MadesTarget};
 use anyhow::Result;
 use mailrun_capacity::TrialLoad;
 use mailrun_journey::record::{Arrival, Record};
-use mailrun_party::interrupt::Interrupted;
 use mailrun_party::party_options::value_name;
 
 pub(super) struct MadesTrials<'a> {
@@ -21,18 +20,18 @@ impl<'a> MadesTrials<'a> {
 }
 
 impl TrialSeries for MadesTrials<'_> {
-    fn run(&mut self, order: TrialOrder<'_>) -> Result<Option<Record>> {
+    fn run(&mut self, order: TrialOrder<'_>) -> Result<Record> {
         let mut options = self.options.bench.clone();
-        let rate = match order.trial.load {
-            TrialLoad::RatePerS(rate) => Some(rate),
-            TrialLoad::FlatOut => None,
+        let (arrival, rate) = match order.trial.load {
+            TrialLoad::FlatOut => (Arrival::Closed, None),
+            TrialLoad::RatePerS(rate) => (order.arrival, Some(rate)),
         };
         options.bench_options = options
             .bench_options
             .with("duration", format!("{:.0}us", order.trial.duration_s * 1e6))
             .with("seed", order.seed)
             .with_some("rate", rate)
-            .with_some("arrival", rate.map(|_| value_name(order.arrival)))
+            .with_some("arrival", rate.map(|_| value_name(arrival)))
             // The first trial has shown that the endpoint answers. Under load, it might answer a
             // preflight message too late.
             .flag("no-preflight", !order.is_first && options.target != MadesTarget::StandIn);
@@ -41,15 +40,9 @@ impl TrialSeries for MadesTrials<'_> {
         options.title = Some(order.title);
         options.workload.duration_limit_s = Some(order.trial.duration_s);
         options.workload.seed = order.seed;
-        (options.workload.arrival, options.workload.rate_per_s) = match order.trial.load {
-            TrialLoad::FlatOut => (Arrival::Closed, None),
-            TrialLoad::RatePerS(rate) => (order.arrival, Some(rate)),
-        };
-        let outcome = match mades::run(&options) {
-            Err(error) if error.downcast_ref::<Interrupted>().is_some() => return Ok(None),
-            outcome => outcome?,
-        };
-        outcome.unwritten.map_or(Ok(Some(outcome.record)), Err)
+        (options.workload.arrival, options.workload.rate_per_s) = (arrival, rate);
+        let outcome = mades::run(&options)?;
+        outcome.unwritten.map_or(Ok(outcome.record), Err)
     }
 
     fn subject(&self) -> TrialSubject {

@@ -8,7 +8,6 @@ use crate::{BenchPreflight, BenchTarget, run_in_series};
 use anyhow::Result;
 use mailrun_capacity::TrialLoad;
 use mailrun_journey::record::{Arrival, Record};
-use mailrun_party::interrupt::Interrupted;
 use std::path::{Path, PathBuf};
 
 /// Maximum time for which the load runs before the judged part of a trial begins.
@@ -30,7 +29,7 @@ impl<'a> MailTrials<'a> {
 }
 
 impl TrialSeries for MailTrials<'_> {
-    fn run(&mut self, order: TrialOrder<'_>) -> Result<Option<Record>> {
+    fn run(&mut self, order: TrialOrder<'_>) -> Result<Record> {
         let mut options = self.options.bench.clone();
         options.out = Some(order.directory.to_owned());
         options.name = order.name.to_owned();
@@ -50,11 +49,8 @@ impl TrialSeries for MailTrials<'_> {
             // might refuse the preflight message.
             options.preflight = BenchPreflight::Off;
         }
-        let outcome = match run_in_series(&self.program, &options, &mut self.keeper) {
-            Err(error) if error.downcast_ref::<Interrupted>().is_some() => return Ok(None),
-            outcome => outcome?,
-        };
-        outcome.unwritten.map_or(Ok(Some(outcome.record)), Err)
+        let outcome = run_in_series(&self.program, &options, &mut self.keeper)?;
+        outcome.unwritten.map_or(Ok(outcome.record), Err)
     }
 
     fn subject(&self) -> TrialSubject {

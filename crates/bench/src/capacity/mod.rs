@@ -23,7 +23,7 @@ use mailrun_capacity::{
 };
 use mailrun_journey::record::{Arrival, Outcome, Record};
 use mailrun_journey::threshold::{LossGoal, RunProtocol, Threshold};
-use mailrun_party::interrupt::{Interrupt, StopRequest};
+use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
 use mailrun_party::outputs::cannot_write;
 use mailrun_report::capacity::{CapacityRun, CapacityTrial, ConfirmedLoad, resources_used, search_facts};
 use mailrun_report::numbers::{latency, rate, seconds};
@@ -204,7 +204,10 @@ impl<'a> CapacityRunner<'a> {
         };
         self.carried_out += 1;
         let began = Instant::now();
-        let Some(record) = self.series.run(order)? else { return Ok(None) };
+        let record = match self.series.run(order) {
+            Err(error) if error.is::<Interrupted>() => return Ok(None),
+            record => record?,
+        };
         let spent_s = began.elapsed().as_secs_f64();
         self.facts = search_facts(&record, self.series.subject() == TrialSubject::Sink);
         let judged = judge_trial(&record, &self.course.goals, trial, self.series.subject(), spent_s)?;

@@ -19,12 +19,12 @@ pub(super) struct TrialOrder<'a> {
 
 /// Kind of bench that carries out the trials of a search, one after the other.
 pub(super) trait TrialSeries {
-    /// Runs a trial. Returns its record, or `None` if the user interrupted the trial before it had
-    /// a record.
+    /// Runs a trial and returns its record.
     ///
     /// # Errors
-    /// If the trial cannot run, or if its files cannot be written.
-    fn run(&mut self, order: TrialOrder<'_>) -> Result<Option<Record>>;
+    /// If the trial cannot run, or if its files cannot be written. The error is `Interrupted` if
+    /// the user interrupted the trial before it had a record.
+    fn run(&mut self, order: TrialOrder<'_>) -> Result<Record>;
 
     fn subject(&self) -> TrialSubject;
 
