@@ -3,6 +3,7 @@
 //!
 //! All processes are read twice. If a process ended in between, its time is part of its parent's
 //! time, provided that the parent has waited for it.
+use crate::proc_stat::{self, ProcessStat};
 use mailrun_journey::record::HostProcess;
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,30 +11,19 @@ use std::fs;
 /// Maximum number of names in the result.
 const MAX_NAMES: usize = 8;
 
-/// All processes at one time. The key is the process ID and the start time.
+/// All processes at one time, with their names. The key is the process ID and the start time.
 #[derive(Clone, Debug, Default)]
 pub struct HostProcesses {
-    seen: BTreeMap<(u32, u64), ProcessStat>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct ProcessStat {
-    name: String,
-    parent: u32,
-    /// Ticks that the process and its ended children have used in user and system mode.
-    ticks: u64,
-    began: u64,
-    resident_pages: u64,
+    seen: BTreeMap<(u32, u64), (String, ProcessStat)>,
 }
 
 impl HostProcesses {
     /// Reads all processes.
     pub fn start() -> Self {
-        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let stats = pids.filter_map(|pid| {
-            let stat = parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?;
-            Some(((pid, stat.began), stat))
+        let stats = proc_stat::pids().filter_map(|pid| {
+            let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            let stat = ProcessStat::parse(&text)?;
+            Some(((pid, stat.started), (proc_stat::name(&text)?.to_owned(), stat)))
         });
         Self { seen: stats.collect() }
     }
@@ -45,27 +35,28 @@ impl HostProcesses {
     }
 
     fn used_until(&self, later: &Self, own: u32) -> Vec<HostProcess> {
-        let parents: BTreeMap<u32, u32> = later.seen.iter().map(|((pid, _), stat)| (*pid, stat.parent)).collect();
+        let parents: BTreeMap<u32, u32> = later.seen.iter().map(|((pid, _), (_, stat))| (*pid, stat.parent)).collect();
         let mut ended: BTreeMap<u32, u64> = BTreeMap::new();
         let gone = |key: &&(u32, u64)| !later.seen.contains_key(*key);
         let gone_parents: BTreeMap<u32, u32> =
-            self.seen.iter().filter(|(key, _)| gone(key)).map(|((pid, _), stat)| (*pid, stat.parent)).collect();
-        for (_, stat) in self.seen.iter().filter(|(key, _)| gone(key)) {
+            self.seen.iter().filter(|(key, _)| gone(key)).map(|((pid, _), (_, stat))| (*pid, stat.parent)).collect();
+        for (_, (_, stat)) in self.seen.iter().filter(|(key, _)| gone(key)) {
             // The parent may have ended as well. Then the grandparent has the times of both.
             let line = std::iter::successors(Some(stat.parent), |pid| gone_parents.get(pid).copied());
             let heir = line.take(gone_parents.len() + 1).last().unwrap_or(stat.parent);
-            *ended.entry(heir).or_default() += stat.ticks;
+            *ended.entry(heir).or_default() += ticks(stat);
         }
         let mut by_name: BTreeMap<&str, HostProcess> = BTreeMap::new();
-        for (key @ (pid, _), stat) in &later.seen {
+        for (key @ (pid, _), (name, stat)) in &later.seen {
             // Subtract what ended children had used before the first reading. It is part of this
             // process's ticks now, but was not used in between.
-            let before = self.seen.get(key).map_or(0, |stat| stat.ticks) + ended.get(pid).copied().unwrap_or_default();
-            let ticks = stat.ticks.saturating_sub(before);
+            let before =
+                self.seen.get(key).map_or(0, |(_, stat)| ticks(stat)) + ended.get(pid).copied().unwrap_or_default();
+            let ticks = ticks(stat).saturating_sub(before);
             if ticks == 0 || descends(*pid, own, &parents) {
                 continue;
             }
-            let row = by_name.entry(&stat.name).or_default();
+            let row = by_name.entry(name).or_default();
             row.processes += 1;
             row.processor_s += ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
             row.rss_bytes += stat.resident_pages * rustix::param::page_size() as u64;
@@ -78,6 +69,11 @@ impl HostProcesses {
     }
 }
 
+/// Returns the time that the process and its ended children have used in user and system mode.
+fn ticks(stat: &ProcessStat) -> u64 {
+    stat.user + stat.sys + stat.children_user + stat.children_sys
+}
+
 /// Returns true if the process is `root` or a descendant of `root`.
 fn descends(pid: u32, root: u32, parents: &BTreeMap<u32, u32>) -> bool {
     let mut line = std::iter::successors(Some(pid), |pid| parents.get(pid).copied());
@@ -86,49 +82,16 @@ fn descends(pid: u32, root: u32, parents: &BTreeMap<u32, u32>) -> bool {
     line.by_ref().take(parents.len() + 1).any(|pid| pid == root)
 }
 
-/// Parses fields 2, 4, 14 to 17, 22 and 24 of `/proc/PID/stat` (proc(5)). The name may contain
-/// spaces and parentheses.
-fn parse_stat(text: &str) -> Option<ProcessStat> {
-    let (before, after) = text.rsplit_once(')')?;
-    let fields: Vec<&str> = after.split_ascii_whitespace().collect();
-    let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
-    let ticks = [14, 15, 16, 17].into_iter().map(number).sum::<Option<u64>>()?;
-    Some(ProcessStat {
-        name: before.split_once('(')?.1.to_owned(),
-        parent: u32::try_from(number(4)?).ok()?,
-        ticks,
-        began: number(22)?,
-        resident_pages: number(24)?,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn look(processes: &[(u32, &str, u32, u64)]) -> HostProcesses {
         let stat = |(pid, name, parent, ticks): &(u32, &str, u32, u64)| {
-            let stat = ProcessStat {
-                name: (*name).to_owned(),
-                parent: *parent,
-                ticks: *ticks,
-                began: u64::from(*pid),
-                resident_pages: 1,
-            };
-            ((*pid, stat.began), stat)
+            let stat = ProcessStat { parent: *parent, user: *ticks, ..ProcessStat::default() };
+            ((*pid, u64::from(*pid)), ((*name).to_owned(), stat))
         };
         HostProcesses { seen: processes.iter().map(stat).collect() }
-    }
-
-    #[test]
-    fn fields_are_counted_after_the_name() {
-        let text = "42 (a) b (c)) S 7 42 42 0 -1 4194304 100 0 0 0 77 33 5 6 20 0 1 0 1000 9999 55 0";
-        let expected =
-            ProcessStat { name: "a) b (c)".to_owned(), parent: 7, ticks: 121, began: 1000, resident_pages: 55 };
-        assert_eq!(parse_stat(text), Some(expected));
-        for text in ["", "nonsense", "42 (a", "42 a) S 7", "42 (a) S 7 42 42 0 -1 4194304 100 0 0 0 77"] {
-            assert_eq!(parse_stat(text), None, "{text}");
-        }
     }
 
     #[test]

@@ -38,6 +38,7 @@ pub mod outputs;
 pub mod party_options;
 pub mod password_file;
 pub mod planned_panic;
+pub mod proc_stat;
 pub mod process_usage;
 pub mod reason;
 pub mod server_cores;

@@ -3,6 +3,7 @@
 //!
 //! All parties are measured in the same way, whether they belong to mailrun or not. `of` can also
 //! read a child that has ended but was not waited for. The child's CPU time is then complete.
+use crate::proc_stat::{ProcessStat, field};
 use mailrun_journey::record::Party;
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
@@ -109,50 +110,22 @@ pub fn of(pid: u32) -> Option<ProcessUsage> {
 
 fn read(process: &str) -> Option<ProcessUsage> {
     let file = |name: &str| fs::read_to_string(format!("/proc/{process}/{name}"));
-    let (user_ticks, sys_ticks) = cpu_ticks(&file("stat").ok()?)?;
+    let stat = ProcessStat::parse(&file("stat").ok()?)?;
     let ticks_per_s = rustix::param::clock_ticks_per_second() as f64;
     let status = file("status").unwrap_or_default();
     let memory = |name| field(&status, name).map(|kib| kib << 10);
     Some(ProcessUsage {
-        user_s: user_ticks as f64 / ticks_per_s,
-        sys_s: sys_ticks as f64 / ticks_per_s,
+        user_s: stat.user as f64 / ticks_per_s,
+        sys_s: stat.sys as f64 / ticks_per_s,
         rss_bytes: memory("VmRSS:"),
         max_rss_bytes: memory("VmHWM:"),
         write_bytes: file("io").ok().and_then(|text| field(&text, "write_bytes:")),
     })
 }
 
-/// Reads utime and stime from `/proc/PID/stat` (proc(5)), fields 14 and 15. The command's name,
-/// field 2, may contain spaces and parentheses, so the fields are counted after the last
-/// parenthesis.
-fn cpu_ticks(stat: &str) -> Option<(u64, u64)> {
-    let (_, after_name) = stat.rsplit_once(')')?;
-    let mut fields = after_name.split_ascii_whitespace().skip(11);
-    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
-}
-
-/// Returns the number in the line that starts with `name`.
-fn field(text: &str, name: &str) -> Option<u64> {
-    text.lines().find_map(|line| line.strip_prefix(name))?.split_ascii_whitespace().next()?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_name_with_brackets_and_spaces_does_not_shift_fields() {
-        let stat = "42 (a) b (c)) S 1 42 42 0 -1 4194304 100 0 0 0 77 33 5 6 20 0 1 0 1000 0 0";
-        assert_eq!(cpu_ticks(stat), Some((77, 33)));
-        assert_eq!(cpu_ticks("nonsense"), None);
-    }
-
-    #[test]
-    fn fields_are_found_by_name() {
-        let text = "VmPeak:\t 9 kB\nVmHWM:\t  1234 kB\n";
-        assert_eq!(field(text, "VmHWM:"), Some(1234));
-        assert_eq!(field(text, "VmSwap:"), None);
-    }
 
     #[test]
     fn work_shows_in_own_usage() {

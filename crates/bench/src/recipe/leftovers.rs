@@ -3,6 +3,7 @@
 //! mailrun started them. Some servers, such as OpenSMTPD, overwrite their environment when they set
 //! the titles that ps(1) shows. If such a server has its own root directory, a file with the token
 //! next to that directory identifies the server.
+use mailrun_party::proc_stat::{self, ProcessStat};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -107,9 +108,7 @@ fn kill_all(processes: impl Fn() -> Vec<RecipeProcess>) {
 
 /// Returns all running processes that have a token.
 fn all() -> Vec<RecipeProcess> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter_map(process).collect()
+    proc_stat::pids().filter_map(process).collect()
 }
 
 fn process(pid: u32) -> Option<RecipeProcess> {
@@ -141,10 +140,7 @@ fn namespace(process: &str) -> Option<PathBuf> {
 /// Returns the start time of a process in clock ticks since boot (proc(5)). Returns `None` if the
 /// process has ended.
 fn started(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, after_name) = stat.rsplit_once(')')?;
-    let fields: Vec<&str> = after_name.split_ascii_whitespace().collect();
-    (!["Z", "X"].contains(fields.first()?)).then(|| fields.get(22 - 3)?.parse().ok())?
+    ProcessStat::of(pid).filter(|stat| !['Z', 'X'].contains(&stat.state)).map(|stat| stat.started)
 }
 
 fn owner_lives(token: &str) -> bool {

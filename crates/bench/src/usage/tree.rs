@@ -18,26 +18,14 @@
 //! therefore taken when the relay is idle. Processes that have left the tree, such as daemons whose
 //! parent has ended, are not seen, and neither are processes that ended without being waited for. A
 //! `ControlGroup` counts the CPU time of them all.
+use mailrun_party::proc_stat::{self, ProcessStat, field};
 use mailrun_party::process_usage::ProcessUsage;
 use std::collections::HashMap;
 use std::fs;
 
-/// A process as `/proc/PID/stat` describes it. Times are in clock ticks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ProcessStat {
-    pub(crate) pid: u32,
-    parent: u32,
-    user: u64,
-    sys: u64,
-    children_user: u64,
-    children_sys: u64,
-}
-
 /// Returns `root` and all its descendants. Returns nothing if `root` is gone.
 pub(crate) fn members(root: u32) -> Vec<ProcessStat> {
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let all: Vec<ProcessStat> = pids.filter_map(|pid| stat(pid, &read(pid, "stat")?)).collect();
+    let all: Vec<ProcessStat> = proc_stat::pids().filter_map(ProcessStat::of).collect();
     subtree(root, &all)
 }
 
@@ -143,26 +131,6 @@ fn read(pid: u32, file: &str) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/{file}")).ok()
 }
 
-/// Reads fields 4 and 14 to 17 of `/proc/PID/stat` (proc(5)). The name of the command, field 2, may
-/// contain spaces and parentheses, so the fields are counted after its last parenthesis.
-fn stat(pid: u32, text: &str) -> Option<ProcessStat> {
-    let (_, after_name) = text.rsplit_once(')')?;
-    let fields: Vec<&str> = after_name.split_ascii_whitespace().collect();
-    let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
-    Some(ProcessStat {
-        pid,
-        parent: u32::try_from(number(4)?).ok()?,
-        user: number(14)?,
-        sys: number(15)?,
-        children_user: number(16)?,
-        children_sys: number(17)?,
-    })
-}
-
-fn field(text: &str, name: &str) -> Option<u64> {
-    text.lines().find_map(|line| line.strip_prefix(name))?.split_ascii_whitespace().next()?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,14 +152,6 @@ mod tests {
         assert!(subtree(99, &all).is_empty());
         let circle = [member(1, 2), member(2, 1)];
         assert_eq!(pids(&subtree(1, &circle)), [1, 2, 1], "it ends");
-    }
-
-    #[test]
-    fn fields_are_counted_after_the_name() {
-        let text = "42 (a) b (c)) S 7 42 42 0 -1 4194304 100 0 0 0 77 33 5 6 20 0 1 0 1000 0 0";
-        let expected = ProcessStat { pid: 42, parent: 7, user: 77, sys: 33, children_user: 5, children_sys: 6 };
-        assert_eq!(stat(42, text), Some(expected));
-        assert_eq!(stat(42, "nonsense"), None);
     }
 
     /// A shell. Dropping it kills the shell and its descendants.
