@@ -2,41 +2,7 @@
 use crate::metric::{ComparedMetric, Gain};
 use crate::settings::CompareSettings;
 use crate::signed_rank::normal_quantile;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MetricVerdict {
-    Better,
-    Worse,
-    /// Both are the same within the margin.
-    Same,
-    /// More rounds are needed.
-    Undecided {
-        /// Number of further rounds, estimated from the interval's width and the number of metrics.
-        more_rounds: usize,
-    },
-    TooFew,
-}
-
-impl MetricVerdict {
-    /// The verdict in a word. `too_few` names what is lacking.
-    pub(crate) fn word(self, too_few: &'static str) -> &'static str {
-        match self {
-            Self::Better => "better",
-            Self::Worse => "worse",
-            Self::Same => "same",
-            Self::Undecided { .. } => "undecided",
-            Self::TooFew => too_few,
-        }
-    }
-
-    /// Estimated number of further rounds, or runs per side, until it is decided.
-    pub(crate) fn more_rounds(self) -> Option<usize> {
-        match self {
-            Self::Undecided { more_rounds } => Some(more_rounds),
-            _ => None,
-        }
-    }
-}
+pub use mailrun_report::comparison::MetricVerdict;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricFinding {

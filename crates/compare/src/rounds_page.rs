@@ -3,7 +3,7 @@ use crate::finding::MetricVerdict;
 use crate::round_comparison::{ContestantComparison, PairedMetric, RoundComparison};
 use crate::stored_runs::ComparisonOutcome;
 use mailrun_journey::record::Outcome;
-use mailrun_report::comparison::{ComparedFigure, ComparedSide, ComparisonPage, FigureVerdict, percent};
+use mailrun_report::comparison::{ComparedFigure, ComparedSide, ComparisonPage, percent};
 use mailrun_report::numbers::{count, counted, figure, memory, octets, seconds};
 use mailrun_report::table::plain;
 
@@ -84,13 +84,7 @@ impl RoundComparison {
             median: row.median,
             ratio: row.ratio,
             interval: row.interval,
-            verdict: match row.finding.verdict {
-                MetricVerdict::Better => FigureVerdict::Better,
-                MetricVerdict::Worse => FigureVerdict::Worse,
-                MetricVerdict::Same => FigureVerdict::Same,
-                MetricVerdict::Undecided { more_rounds } => FigureVerdict::Undecided { more: more_rounds },
-                MetricVerdict::TooFew => FigureVerdict::TooFew,
-            },
+            verdict: row.finding.verdict,
             is_beyond_margin: row.is_beyond_margin,
         }
     }

@@ -1,4 +1,4 @@
-use crate::finding::{MetricFinding, MetricVerdict};
+use crate::finding::MetricFinding;
 use crate::metric::{ComparedMetric, Gain, RunValues};
 use crate::ranks::middle;
 use crate::run_figures::{
@@ -10,7 +10,7 @@ use crate::unpaired::compare_runs;
 use anyhow::{Result, bail};
 use mailrun_journey::judge;
 use mailrun_journey::record::{Outcome, Record};
-use mailrun_report::comparison::{ComparedFigure, ComparedSide, ComparisonPage, FigureVerdict, RunCurves, percent};
+use mailrun_report::comparison::{ComparedFigure, ComparedSide, ComparisonPage, RunCurves, percent};
 use mailrun_report::printable::printable;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -263,20 +263,8 @@ impl MetricRow {
             median: self.median,
             ratio: self.ratio,
             interval: self.interval,
-            verdict: self.finding.verdict.into(),
+            verdict: self.finding.verdict,
             is_beyond_margin: self.is_beyond_margin,
-        }
-    }
-}
-
-impl From<MetricVerdict> for FigureVerdict {
-    fn from(verdict: MetricVerdict) -> Self {
-        match verdict {
-            MetricVerdict::Better => Self::Better,
-            MetricVerdict::Worse => Self::Worse,
-            MetricVerdict::Same => Self::Same,
-            MetricVerdict::Undecided { more_rounds } => Self::Undecided { more: more_rounds },
-            MetricVerdict::TooFew => Self::TooFew,
         }
     }
 }

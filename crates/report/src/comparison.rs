@@ -11,16 +11,37 @@ use mailrun_journey::record::{Outcome, Record, SeriesRow};
 const MAX_MORE: usize = 1_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FigureVerdict {
+pub enum MetricVerdict {
     Better,
     Worse,
     /// The difference is within the margin.
     Same,
     Undecided {
-        /// Estimated number of further runs or rounds until the figure can be decided.
-        more: usize,
+        /// Estimated number of further rounds, or runs per side, until the metric can be decided.
+        more_rounds: usize,
     },
     TooFew,
+}
+
+impl MetricVerdict {
+    /// Returns the verdict as a word. `too_few` says what is lacking.
+    pub fn word(self, too_few: &'static str) -> &'static str {
+        match self {
+            Self::Better => "better",
+            Self::Worse => "worse",
+            Self::Same => "same",
+            Self::Undecided { .. } => "undecided",
+            Self::TooFew => too_few,
+        }
+    }
+
+    /// Returns the estimate of an undecided verdict.
+    pub fn more_rounds(self) -> Option<usize> {
+        match self {
+            Self::Undecided { more_rounds } => Some(more_rounds),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -77,7 +98,7 @@ pub struct ComparedFigure {
     pub ratio: f64,
     /// Confidence interval of the ratio, or `None` if there are too few runs.
     pub interval: Option<(f64, f64)>,
-    pub verdict: FigureVerdict,
+    pub verdict: MetricVerdict,
     /// Set if the whole interval is outside of the margin.
     pub is_beyond_margin: bool,
 }
@@ -108,23 +129,25 @@ impl ComparisonPage {
         let within = || percent(self.margin);
         let aside = if self.is_paired { "" } else { " a side" };
         match figure.verdict {
-            FigureVerdict::Better if figure.is_beyond_margin => "better".to_owned(),
-            FigureVerdict::Worse if figure.is_beyond_margin => "worse".to_owned(),
-            FigureVerdict::Better => format!("better, perhaps within {}", within()),
-            FigureVerdict::Worse => format!("worse, perhaps within {}", within()),
-            FigureVerdict::Same => format!("same, within {}", within()),
-            FigureVerdict::Undecided { more } if more > MAX_MORE => {
+            MetricVerdict::Better if figure.is_beyond_margin => "better".to_owned(),
+            MetricVerdict::Worse if figure.is_beyond_margin => "worse".to_owned(),
+            MetricVerdict::Better => format!("better, perhaps within {}", within()),
+            MetricVerdict::Worse => format!("worse, perhaps within {}", within()),
+            MetricVerdict::Same => format!("same, within {}", within()),
+            MetricVerdict::Undecided { more_rounds } if more_rounds > MAX_MORE => {
                 format!("undecided: over {} more {}s{aside}", count(MAX_MORE as u64), self.noun())
             }
-            FigureVerdict::Undecided { more } => format!("undecided: about {more} more {}s{aside}", self.noun()),
-            FigureVerdict::TooFew => format!("too few {}s", self.noun()),
+            MetricVerdict::Undecided { more_rounds } => {
+                format!("undecided: about {more_rounds} more {}s{aside}", self.noun())
+            }
+            MetricVerdict::TooFew => format!("too few {}s", self.noun()),
         }
     }
 
     /// Returns true if there are figures and each of them has a decided verdict.
     pub fn is_decided(&self) -> bool {
         let is_open =
-            |figure: &ComparedFigure| matches!(figure.verdict, FigureVerdict::Undecided { .. } | FigureVerdict::TooFew);
+            |figure: &ComparedFigure| matches!(figure.verdict, MetricVerdict::Undecided { .. } | MetricVerdict::TooFew);
         !self.figures.is_empty() && !self.figures.iter().any(is_open)
     }
 
@@ -171,13 +194,13 @@ impl ComparisonPage {
     }
 }
 
-fn kind(verdict: FigureVerdict) -> &'static str {
+fn kind(verdict: MetricVerdict) -> &'static str {
     match verdict {
-        FigureVerdict::Worse => "worse",
-        FigureVerdict::Better => "better",
-        FigureVerdict::Same => "the same",
-        FigureVerdict::Undecided { .. } => "undecided",
-        FigureVerdict::TooFew => "with too few runs",
+        MetricVerdict::Worse => "worse",
+        MetricVerdict::Better => "better",
+        MetricVerdict::Same => "the same",
+        MetricVerdict::Undecided { .. } => "undecided",
+        MetricVerdict::TooFew => "with too few runs",
     }
 }
 

@@ -1,6 +1,6 @@
 //! Sample comparisons for the tests of their page: one of stored runs, one of rounds, and one with
 //! hostile names.
-use crate::comparison::{ComparedFigure, ComparedSide, ComparisonPage, FigureVerdict, RunCurves};
+use crate::comparison::{ComparedFigure, ComparedSide, ComparisonPage, MetricVerdict, RunCurves};
 use crate::sample_load::noise;
 use mailrun_journey::Latencies;
 use mailrun_journey::record::Outcome;
@@ -12,11 +12,11 @@ pub fn comparisons() -> Vec<(&'static str, ComparisonPage)> {
 
 pub fn of_runs() -> ComparisonPage {
     let figures = vec![
-        figure(1, "delivered, msg/s", 7_513.0, 0.801, (0.781, 0.822), FigureVerdict::Worse),
-        figure(1, "delivered p50, ms", 1.824, 1.025, (1.004, 1.047), FigureVerdict::Worse),
-        figure(1, "delivered p90, ms", 2.217, 1.001, (0.991, 1.012), FigureVerdict::Same),
-        figure(1, "delivered p99, ms", 7.027, 1.129, (0.944, 1.550), FigureVerdict::Undecided { more: 18 }),
-        figure(1, "source CPU, µs/msg", 68.0, 0.902, (0.853, 0.941), FigureVerdict::Better),
+        figure(1, "delivered, msg/s", 7_513.0, 0.801, (0.781, 0.822), MetricVerdict::Worse),
+        figure(1, "delivered p50, ms", 1.824, 1.025, (1.004, 1.047), MetricVerdict::Worse),
+        figure(1, "delivered p90, ms", 2.217, 1.001, (0.991, 1.012), MetricVerdict::Same),
+        figure(1, "delivered p99, ms", 7.027, 1.129, (0.944, 1.550), MetricVerdict::Undecided { more_rounds: 18 }),
+        figure(1, "source CPU, µs/msg", 68.0, 0.902, (0.853, 0.941), MetricVerdict::Better),
     ];
     ComparisonPage {
         title: "after against before".to_owned(),
@@ -75,7 +75,7 @@ fn figure(
     median: f64,
     ratio: f64,
     interval: (f64, f64),
-    verdict: FigureVerdict,
+    verdict: MetricVerdict,
 ) -> ComparedFigure {
     ComparedFigure {
         name: name.to_owned(),

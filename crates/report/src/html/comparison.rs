@@ -9,7 +9,7 @@ use super::runs::PagePart;
 use super::tables::{self, BarColumn};
 use super::time_axis::TimeAxis;
 use super::verdict;
-use crate::comparison::{ComparedFigure, ComparedSide, ComparisonPage, FigureVerdict};
+use crate::comparison::{ComparedFigure, ComparedSide, ComparisonPage, MetricVerdict};
 use crate::headline::Headline;
 use crate::numbers::median;
 use mailrun_journey::Latencies;
@@ -103,10 +103,10 @@ fn interval_bar(figure: &ComparedFigure, margin: f64, reach: f64) -> String {
         if log.is_nan() { 0.5 } else { (log / reach).clamp(-1.0, 1.0) / 2.0 + 0.5 }
     };
     let colour = match figure.verdict {
-        FigureVerdict::Better => "delivered",
-        FigureVerdict::Worse => "failed",
-        FigureVerdict::Same => "teal",
-        FigureVerdict::Undecided { .. } | FigureVerdict::TooFew => "created",
+        MetricVerdict::Better => "delivered",
+        MetricVerdict::Worse => "failed",
+        MetricVerdict::Same => "teal",
+        MetricVerdict::Undecided { .. } | MetricVerdict::TooFew => "created",
     };
     let mut shapes = plot::band(place(1.0 / (1.0 + margin)), place(1.0 + margin), (0, 10), "margin");
     if let Some((lower, upper)) = figure.interval {
