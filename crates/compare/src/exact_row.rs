@@ -1,9 +1,22 @@
-use crate::exact_count::{ExactChange, compare_counts};
 use mailrun_report::numbers::figure;
 use mailrun_report::printable::printable;
 use serde::Serialize;
 
-/// An exact count of a contestant, compared with the reference's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum ExactChange {
+    /// All runs of both sides have the same count.
+    #[serde(rename = "none")]
+    None,
+    /// Each side has a single count, and they differ.
+    #[serde(rename = "changed")]
+    Changed,
+    /// The runs of one side differ, so the count is not exact.
+    #[serde(rename = "not exact")]
+    NotExact,
+}
+
+/// An exact count of a contestant, compared with the reference's. Exact counts, such as system calls or syncs per
+/// message, have no random part, so any difference is a change.
 #[derive(Clone, Debug, Serialize)]
 pub struct ExactRow {
     pub contestant: String,
@@ -11,17 +24,20 @@ pub struct ExactRow {
     /// Counts of the reference, one per run.
     pub against_values: Vec<f64>,
     pub values: Vec<f64>,
-    /// none, changed, not exact.
-    pub change: &'static str,
+    pub change: ExactChange,
 }
 
 impl ExactRow {
     /// Compares the counts of both. `None` if one has none.
     pub fn new(contestant: &str, name: &str, against_values: Vec<f64>, values: Vec<f64>) -> Option<Self> {
-        let change = match compare_counts(&against_values, &values)? {
-            ExactChange::None => "none",
-            ExactChange::Changed { .. } => "changed",
-            ExactChange::NotExact => "not exact",
+        let (against, own) = (*against_values.first()?, *values.first()?);
+        let is_exact = against_values.iter().all(|count| *count == against) && values.iter().all(|count| *count == own);
+        let change = if !is_exact {
+            ExactChange::NotExact
+        } else if against == own {
+            ExactChange::None
+        } else {
+            ExactChange::Changed
         };
         let contestant = printable(contestant).into_owned();
         Some(Self { contestant, name: name.to_owned(), against_values, values, change })
@@ -31,13 +47,13 @@ impl ExactRow {
         let list = |values: &[f64]| values.iter().map(|value| figure(*value)).collect::<Vec<_>>().join(", ");
         let Self { contestant, name, change, .. } = self;
         let first = |values: &[f64]| values.first().map(|value| figure(*value)).unwrap_or_default();
-        match *change {
-            "none" => format!("{name}: {contestant} {}, as {reference}.", first(&self.values)),
-            "changed" => {
+        match change {
+            ExactChange::None => format!("{name}: {contestant} {}, as {reference}.", first(&self.values)),
+            ExactChange::Changed => {
                 let against = first(&self.against_values);
                 format!("{name}: {contestant} {}, {reference} {against}: changed.", first(&self.values))
             }
-            _ => {
+            ExactChange::NotExact => {
                 let against = list(&self.against_values);
                 format!("{name}: {contestant} {}; {reference} {against}: not exact.", list(&self.values))
             }
@@ -65,5 +81,6 @@ mod tests {
             Some("system calls a message: b 9.500, 9.500; a 8.000, 8.500: not exact.")
         );
         assert_eq!(text(&[], &[1.0]), None);
+        assert_eq!(row(&[f64::NAN], &[1.0]).map(|row| row.change), Some(ExactChange::NotExact));
     }
 }

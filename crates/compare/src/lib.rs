@@ -17,7 +17,6 @@
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 
 mod block_order;
-mod exact_count;
 mod exact_row;
 mod finding;
 mod flip_test;
@@ -36,8 +35,7 @@ mod stored_runs;
 mod unpaired;
 
 pub use block_order::{BlockOrder, RoundPlan};
-pub use exact_count::{ExactChange, compare_counts};
-pub use exact_row::ExactRow;
+pub use exact_row::{ExactChange, ExactRow};
 pub use finding::{MetricFinding, MetricVerdict};
 pub use metric::{ComparedMetric, Gain, RatioError, RoundRatios, RunValues};
 pub use paired::compare_rounds;
