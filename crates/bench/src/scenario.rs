@@ -209,12 +209,30 @@ fn growth(text: &str) -> Result<f64, String> {
 
 /// Defines how values with fixed names are read.
 macro_rules! named_values {
-    ($($type:ty { $($name:literal => $value:expr,)* })*) => {
+    ($($type:ty { $($name:literal => $value:path,)* })*) => {
         $(impl ScenarioValue for $type {
             fn read(text: &str) -> Result<Self, String> {
                 choose(text, &[$(($name, $value)),*])
             }
         })*
+    };
+}
+
+/// Like `named_values`, but also defines `name`.
+macro_rules! named_values_with_name {
+    ($($type:ident { $($name:literal => $value:path,)* })*) => {
+        $(
+            named_values! { $type { $($name => $value,)* } }
+
+            impl $type {
+                /// Returns the name that scenario files use.
+                pub(crate) fn name(self) -> &'static str {
+                    match self {
+                        $($value => $name,)*
+                    }
+                }
+            }
+        )*
     };
 }
 
@@ -294,20 +312,6 @@ pub enum MessageCost {
     Smtplib,
 }
 
-impl MessageCost {
-    /// Returns the name that scenario files use.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Chunking => "chunking",
-            Self::Dots => "dots",
-            Self::ShortLines => "short-lines",
-            Self::SmallWrites => "small-writes",
-            Self::NoTrace => "no-trace",
-            Self::Smtplib => "smtplib",
-        }
-    }
-}
-
 /// Path of the MADES messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompareMode {
@@ -342,6 +346,12 @@ named_values! {
         "large-message" => Self::LargeMessage,
     }
     RoundOrder { "alternating" => Self::Alternating, "fixed" => Self::Fixed, }
+    MadesTool { "go-mades-bench" => Self::GoMadesBench, "mailrun" => Self::Mailrun, }
+    Pipelining { "off" => Self::Off, "group" => Self::Group, "stream" => Self::Stream, }
+    Arrival { "constant" => Self::Constant, "poisson" => Self::Poisson, }
+}
+
+named_values_with_name! {
     SourceTool {
         "smtp-source" => Self::SmtpSource,
         "go-smtp-source" => Self::GoSmtpSource,
@@ -349,7 +359,6 @@ named_values! {
         "mailrun-busy-poll" => Self::MailrunBusyPoll,
     }
     SinkTool { "smtp-sink" => Self::SmtpSink, "mailrun" => Self::Mailrun, }
-    MadesTool { "go-mades-bench" => Self::GoMadesBench, "mailrun" => Self::Mailrun, }
     CompareMode {
         "amqp" => Self::Amqp,
         "endpoint" => Self::Endpoint,
@@ -364,8 +373,6 @@ named_values! {
         "no-trace" => Self::NoTrace,
         "smtplib" => Self::Smtplib,
     }
-    Pipelining { "off" => Self::Off, "group" => Self::Group, "stream" => Self::Stream, }
-    Arrival { "constant" => Self::Constant, "poisson" => Self::Poisson, }
 }
 
 impl ScenarioValue for SendWindow {

@@ -27,17 +27,6 @@ use runs::MadesComparison;
 use std::path::PathBuf;
 use std::time::Duration;
 
-impl CompareMode {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Amqp => "amqp",
-            Self::Endpoint => "endpoint",
-            Self::Toolbox => "toolbox",
-            Self::Tracing => "tracing",
-        }
-    }
-}
-
 /// A broker that is already running.
 #[derive(Clone)]
 pub struct CompareBroker {

@@ -1,6 +1,5 @@
 //! The rows of a table. A row has a source, a sink and a load. Rows that are compared with each
 //! other are adjacent.
-use crate::programs::ComparedProgram;
 use crate::scenario::{SinkTool, SourceTool};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,12 +8,7 @@ use std::process::Command;
 
 impl ComparedProgram for SourceTool {
     fn name(self) -> &'static str {
-        match self {
-            Self::SmtpSource => "smtp-source",
-            Self::GoSmtpSource => "go-smtp-source",
-            Self::Mailrun => "mailrun",
-            Self::MailrunBusyPoll => "mailrun-busy-poll",
-        }
+        SourceTool::name(self)
     }
 
     fn is_own(self) -> bool {
@@ -23,10 +18,7 @@ impl ComparedProgram for SourceTool {
 
 impl ComparedProgram for SinkTool {
     fn name(self) -> &'static str {
-        match self {
-            Self::SmtpSink => "smtp-sink",
-            Self::Mailrun => "mailrun",
-        }
+        SinkTool::name(self)
     }
 
     fn is_own(self) -> bool {

@@ -7,7 +7,7 @@ use crate::engine::{
     self, CaseSeries, ComparedRun, ComparisonResults, Defects, MISSING, RATIO_NOTE, RatioColumn, RatioVerdict,
     ReportParts, ShownFigures, TableColumn, TextReport, bytes, rounds_text, shown, whole,
 };
-use crate::programs::{ComparedProgram, missing_note};
+use crate::programs::missing_note;
 use crate::scenario::SourceTool;
 use mailrun_compare::Gain;
 use mailrun_report::numbers::{count, counted, figure};
