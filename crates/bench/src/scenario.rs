@@ -7,7 +7,7 @@
 //! [workload] [matrix] [search] [targets]
 //! ```
 //! Most keys are defaults for options of `mailrun bench SCENARIO`.
-use super::contestant::Contestant;
+use super::contestant::{Contestant, ContestantDurability};
 use super::toml_file::{MAX_BYTES, error_at, parse};
 use mailrun_journey::Stage;
 use mailrun_journey::quantities::{bytes, count, count_up_to, duration, positive, probability, rate};
@@ -349,6 +349,7 @@ named_values! {
     MadesTool { "go-mades-bench" => Self::GoMadesBench, "mailrun" => Self::Mailrun, }
     Pipelining { "off" => Self::Off, "group" => Self::Group, "stream" => Self::Stream, }
     Arrival { "constant" => Self::Constant, "poisson" => Self::Poisson, }
+    ContestantDurability { "mailrun" => Self::Sync, "mailrun:write" => Self::Write, }
 }
 
 named_values_with_name! {
@@ -390,28 +391,6 @@ impl ScenarioValue for Contestant {
             false => text.parse(),
         }
     }
-}
-
-/// mailrun's own relay with a durability that keeps the queue on disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoringRelay {
-    /// The relay answers 250 when the message has been synced to disk.
-    Synced,
-    /// The relay answers 250 when it has written the message to the kernel's page cache.
-    Written,
-}
-
-impl StoringRelay {
-    pub fn durability(self) -> &'static str {
-        match self {
-            Self::Synced => "sync",
-            Self::Written => "write",
-        }
-    }
-}
-
-named_values! {
-    StoringRelay { "mailrun" => Self::Synced, "mailrun:write" => Self::Written, }
 }
 
 impl ScenarioValue for Threshold {
@@ -538,8 +517,9 @@ pub struct LatencyTargets {
 pub struct BacklogScenario {
     measure: ScenarioSetting<MeasureKind>,
     title: Option<ScenarioSetting<ScenarioTitle>>,
+    /// mailrun's own relay, with a durability that keeps the queue on disk.
     #[serde(deserialize_with = "one_value")]
-    pub parties: ScenarioSetting<StoringRelay>,
+    pub parties: ScenarioSetting<ContestantDurability>,
     pub(crate) workload: StoredWorkload,
     #[serde(default)]
     pub targets: BacklogTargets,

@@ -175,7 +175,7 @@ fn preset(option: &str, scenario: &Scenario) -> Option<Vec<String>> {
         ("relay", Measure::Latency(_) | Measure::Soak(_) | Measure::Profile(_) | Measure::LargeMessage(_)) => {
             of_key("parties")
         }
-        ("durability", Measure::Backlog(scenario)) => Some(vec![scenario.parties.value.durability().to_owned()]),
+        ("durability", Measure::Backlog(scenario)) => Some(vec![scenario.parties.value.option_value().to_owned()]),
         // No default: --max-in-transit is refused if it would have no effect, so the program must
         // see whether it was typed.
         ("max_in_transit", _) => None,

@@ -68,7 +68,7 @@ pub enum ContestantDurability {
 impl ContestantDurability {
     const ALL: [Self; 3] = [Self::Sync, Self::Write, Self::Memory];
 
-    pub(super) fn option_value(self) -> &'static str {
+    pub fn option_value(self) -> &'static str {
         match self {
             Self::Sync => "sync",
             Self::Write => "write",
