@@ -1,9 +1,9 @@
 //! The highest rate that meets a goal, found by trials; and the planning that follows from it.
 //!
 //! ```text
-//! CapacitySearch ── next_step ──→ SearchStep::Measure(PendingTrial) ── the caller loads the server ──┐
-//!       ↑                                                                                            │
-//!       └──────────────────────────── report(TrialOutcome) ──────────────────────────────────────────┘
+//! CapacitySearch ── next_step ──→ SearchStep::Measure(SearchTrial) ── the caller loads the server ──┐
+//!       ↑                                                                                           │
+//!       └────────────────────── report(SearchTrial, TrialOutcome) ──────────────────────────────────┘
 //!                                 SearchStep::Finished(SearchResult)
 //! ```
 //!
@@ -23,14 +23,14 @@
 //! let result = loop {
 //!     match search.next_step() {
 //!         SearchStep::Finished(result) => break result,
-//!         SearchStep::Measure(pending) => {
-//!             let rate = match pending.trial().load {
+//!         SearchStep::Measure(trial) => {
+//!             let rate = match trial.load {
 //!                 TrialLoad::FlatOut => 800.0,
 //!                 TrialLoad::RatePerS(rate) => rate,
 //!             };
 //!             let loss = (1.0 - 800.0 / rate).max(0.0);
 //!             let figures = TrialFigures::new(vec![loss], rate.min(800.0));
-//!             search = pending.report(TrialOutcome::Measured(figures));
+//!             search.report(trial, TrialOutcome::Measured(figures));
 //!         }
 //!     }
 //! };
@@ -52,7 +52,7 @@ mod trial;
 pub use confirmation::{CONFIRMATION_SHARES, ConfirmationTrial, confirmation_trials};
 pub use planning::{CapacityPlan, PlanningError, PlanningInputs};
 pub use result::{GoalFinding, GoalOutcome, SearchEnding, SearchResult, TrialEntry};
-pub use search::{CapacitySearch, PendingTrial, SearchStep};
+pub use search::{CapacitySearch, SearchStep};
 pub use settings::{CapacityGoal, SearchError, SearchLevel, SearchSettings, SearchStart};
 pub use trial::{
     BACKLOG_GROWTH_LIMIT, BacklogSample, SearchTrial, TrialFigures, TrialLoad, TrialOutcome, VoidCause, backlog_growth,

@@ -8,7 +8,6 @@ use crate::trial::{SearchTrial, TrialFigures, TrialLoad, TrialOutcome};
 /// A confirmation trial refutes loads down to at most this share of its own.
 const MAX_REFUTED: f64 = 0.8;
 
-/// A search that is not waiting for a trial.
 #[derive(Clone, Debug)]
 pub struct CapacitySearch {
     goals: Vec<CapacityGoal>,
@@ -22,31 +21,9 @@ pub struct CapacitySearch {
 
 #[derive(Debug)]
 pub enum SearchStep {
-    Measure(PendingTrial),
+    /// The caller must run the trial and report its outcome.
+    Measure(SearchTrial),
     Finished(SearchResult),
-}
-
-/// A search that waits for the outcome of its trial.
-#[derive(Clone, Debug)]
-pub struct PendingTrial {
-    search: Box<CapacitySearch>,
-    trial: SearchTrial,
-}
-
-impl PendingTrial {
-    pub fn trial(&self) -> SearchTrial {
-        self.trial
-    }
-
-    pub fn so_far(&self) -> SearchResult {
-        self.search.result(SearchEnding::Stopped)
-    }
-
-    pub fn report(self, outcome: TrialOutcome) -> CapacitySearch {
-        let mut search = *self.search;
-        search.take(self.trial, outcome);
-        search
-    }
 }
 
 impl CapacitySearch {
@@ -80,7 +57,7 @@ impl CapacitySearch {
         })
     }
 
-    pub fn next_step(mut self) -> SearchStep {
+    pub fn next_step(&mut self) -> SearchStep {
         let is_over = self.spent_s >= self.facts.settings.time_limit_s
             || self.trials.len() as u64 >= self.facts.settings.max_trials();
         // Do this even at the end, so that each goal's finding takes all trials into account.
@@ -97,7 +74,7 @@ impl CapacitySearch {
                     TrialLoad::FlatOut => self.facts.settings.trial_s,
                     TrialLoad::RatePerS(rate) => self.facts.settings.trial_length_s(rate),
                 };
-                SearchStep::Measure(PendingTrial { trial: SearchTrial { load, duration_s }, search: Box::new(self) })
+                SearchStep::Measure(SearchTrial { load, duration_s })
             }
         }
     }
@@ -111,14 +88,26 @@ impl CapacitySearch {
         mut carry_out: impl FnMut(SearchTrial) -> Result<TrialOutcome, E>,
     ) -> Result<SearchResult, E> {
         loop {
-            match self.clone().next_step() {
-                SearchStep::Finished(result) => return Ok(result),
-                SearchStep::Measure(pending) => {
-                    let outcome = carry_out(pending.trial())?;
-                    *self = pending.report(outcome);
-                }
-            }
+            let before = self.searches.clone();
+            let result = match self.next_step() {
+                SearchStep::Finished(result) => Ok(result),
+                SearchStep::Measure(trial) => match carry_out(trial) {
+                    Ok(outcome) => {
+                        self.report(trial, outcome);
+                        continue;
+                    }
+                    Err(error) => Err(error),
+                },
+            };
+            // Undo the last step: a confirmation may refute the loads that led to it.
+            self.searches = before;
+            return result;
         }
+    }
+
+    /// Returns the result as if the search ended now.
+    pub fn so_far(&self) -> SearchResult {
+        self.result(SearchEnding::Stopped)
     }
 
     /// Adds a trial of the confirmation, which outweighs all trials of the search. If it misses a goal, that goal's
@@ -143,7 +132,7 @@ impl CapacitySearch {
         next.map(|(_, rate)| TrialLoad::RatePerS(rate))
     }
 
-    fn take(&mut self, trial: SearchTrial, outcome: TrialOutcome) {
+    pub fn report(&mut self, trial: SearchTrial, outcome: TrialOutcome) {
         let spent_s = match &outcome {
             TrialOutcome::Measured(figures) => figures.spent_s,
             TrialOutcome::Void { spent_s, .. } => *spent_s,

@@ -89,11 +89,9 @@ fn search(
     for number in 0.. {
         match search.next_step() {
             SearchStep::Finished(result) => return result,
-            SearchStep::Measure(pending) => {
-                let so_far = pending.so_far();
-                check(&so_far, settings);
-                let outcome = serve(number, goals, pending.trial().load);
-                search = pending.report(outcome);
+            SearchStep::Measure(trial) => {
+                check(&search.so_far(), settings);
+                search.report(trial, serve(number, goals, trial.load));
             }
         }
     }

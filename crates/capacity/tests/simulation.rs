@@ -1,8 +1,8 @@
 //! The search against simulated servers with a known capacity. It must find that capacity, whatever else the servers
 //! do.
 use mailrun_capacity::{
-    BacklogSample, CapacityGoal, CapacitySearch, GoalFinding, SearchEnding, SearchResult, SearchSettings, SearchTrial,
-    TrialFigures, TrialLoad, TrialOutcome, VoidCause, backlog_growth,
+    BacklogSample, CapacityGoal, CapacitySearch, GoalFinding, SearchEnding, SearchResult, SearchSettings, SearchStep,
+    SearchTrial, TrialFigures, TrialLoad, TrialOutcome, VoidCause, backlog_growth,
 };
 use std::convert::Infallible;
 
@@ -180,6 +180,21 @@ fn a_confirmation_that_does_not_hold_sends_the_search_below() {
     }
     assert!((960.0..=1_040.0).contains(&capacities[0]), "{capacities:?}");
     assert!(capacities[1] < capacities[0] && capacities[2] <= 952.0 && capacities[2] > 850.0, "{capacities:?}");
+}
+
+#[test]
+fn a_run_that_fails_or_ends_leaves_the_search_as_it_was() {
+    let mut search = CapacitySearch::new(SearchSettings::default(), vec![CapacityGoal::new(0.01).unwrap()]).unwrap();
+    let mut dice = Dice(7);
+    loop {
+        let before = format!("{search:?}");
+        let result = search.run(|_| Err(()));
+        assert_eq!(format!("{search:?}"), before);
+        match search.next_step() {
+            SearchStep::Measure(trial) => search.report(trial, limited(trial, 1_000.0, 0.0, &mut dice)),
+            SearchStep::Finished(_) => break assert!(result.is_ok()),
+        }
+    }
 }
 
 #[test]
