@@ -107,7 +107,7 @@ impl LatestProgress {
             return LiveLine::of(&self.source, self.source.accepted, "accepted", rate_per_s);
         };
         let errors = self.source.errors + sink.errors;
-        let progress = LiveProgress { p50_ms: sink.p50_ms, p99_ms: sink.p99_ms, errors, ..self.source };
+        let progress = LiveProgress { now: sink.now, errors, ..self.source };
         LiveLine::of(&progress, sink.delivered, "delivered", rate_per_s)
     }
 }
@@ -186,7 +186,8 @@ mod tests {
         assert_eq!(view.line().text(), "0 / 1,000 accepted · 0 msg/s", "before anybody says anything");
         view.update_source(progress(1.0, 50_000));
         view.update_sink(progress(1.0, 40_000));
-        view.update_sink(LiveProgress { p50_ms: 1.42, p99_ms: 3.1, errors: 2, ..progress(2.0, 94_000) });
+        let now = LiveTimes { p50_ms: 1.42, p99_ms: 3.1, ..LiveTimes::default() };
+        view.update_sink(LiveProgress { now, errors: 2, ..progress(2.0, 94_000) });
         let text = view.line().with_title("run 3 of 16: postfix").text();
         let rest = "94,000 / 200,000 delivered · 54,000 msg/s · p50 1.42 ms · p99 3.10 ms · 2 errors";
         assert_eq!(text, format!("run 3 of 16: postfix · {rest}"));

@@ -101,17 +101,13 @@ pub struct LiveProgress {
     /// Seconds for which the party still waits for outstanding messages if nothing more arrives. 0
     /// while messages are being created.
     pub waits_s: f64,
-    /// Median latency of the recent past.
-    pub p50_ms: f64,
-    /// 99th percentile of the latency in the recent past.
-    pub p99_ms: f64,
     /// Messages that the server has rejected.
     pub rejected: u64,
     /// Messages whose session failed.
     pub failed: u64,
-    /// All percentiles of the latency in the recent past.
+    /// Percentiles of the latency in the recent past.
     pub now: LiveTimes,
-    /// All percentiles of the latency since the start of the run.
+    /// Percentiles of the latency since the start of the run.
     pub run: LiveTimes,
 }
 
@@ -169,7 +165,8 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let progress = LiveProgress { elapsed_s: 1.25, accepted: 67_000, p99_ms: 3.5, ..LiveProgress::default() };
+        let now = LiveTimes { p99_ms: 3.5, ..LiveTimes::default() };
+        let progress = LiveProgress { elapsed_s: 1.25, accepted: 67_000, now, ..LiveProgress::default() };
         let http = Some("127.0.0.1:2".to_owned());
         let events = [
             LiveEvent::Listening { smtp: vec!["127.0.0.1:1".to_owned()], http },

@@ -133,8 +133,7 @@ fn counts(progress: &LiveProgress) -> MessageCounts {
 }
 
 fn stage(name: &str, progress: &LiveProgress) -> StageTimes {
-    let now = LiveTimes { p50_ms: progress.p50_ms, p99_ms: progress.p99_ms, ..progress.now };
-    StageTimes { name: name.to_owned(), now: times(&now), run: times(&progress.run) }
+    StageTimes { name: name.to_owned(), now: times(&progress.now), run: times(&progress.run) }
 }
 
 fn times(times: &LiveTimes) -> TimesMs {
@@ -176,8 +175,9 @@ mod tests {
 
     #[test]
     fn a_queue_is_what_was_accepted_and_is_not_delivered() {
-        let source = LiveProgress { created: 12, accepted: 10, open: 2, p50_ms: 1.5, ..LiveProgress::default() };
-        let sink = LiveProgress { delivered: 7, errors: 1, p50_ms: 9.0, ..LiveProgress::default() };
+        let now = |p50_ms| LiveTimes { p50_ms, ..LiveTimes::default() };
+        let source = LiveProgress { created: 12, accepted: 10, open: 2, now: now(1.5), ..LiveProgress::default() };
+        let sink = LiveProgress { delivered: 7, errors: 1, now: now(9.0), ..LiveProgress::default() };
         let alone = load_figures(&source, None);
         assert_eq!((alone.queue, alone.messages.delivered, alone.stages.len()), (2, None, 1));
         let both = load_figures(&source, Some(&sink));

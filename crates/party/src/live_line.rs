@@ -81,9 +81,9 @@ impl LiveLine {
             goal => (LinePart::Goal, format!("{} / {} {word}", count(done), count(goal))),
         });
         parts.push((LinePart::Rate, format!("{} msg/s", per_second(rate_per_s))));
-        if progress.p99_ms > 0.0 {
-            parts.push((LinePart::Median, format!("p50 {}", latency(progress.p50_ms))));
-            parts.push((LinePart::Tail, format!("p99 {}", latency(progress.p99_ms))));
+        if progress.now.p99_ms > 0.0 {
+            parts.push((LinePart::Median, format!("p50 {}", latency(progress.now.p50_ms))));
+            parts.push((LinePart::Tail, format!("p99 {}", latency(progress.now.p99_ms))));
         }
         if progress.errors > 0 {
             parts.push((LinePart::Errors, counted(progress.errors, "error")));
@@ -485,6 +485,7 @@ fn write(frame: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::live::LiveTimes;
     use proptest::prelude::*;
 
     fn running() -> LiveProgress {
@@ -492,8 +493,7 @@ mod tests {
             elapsed_s: 3.2,
             goal_s: 4.0,
             created: 30_300,
-            p50_ms: 6.75,
-            p99_ms: 9.08,
+            now: LiveTimes { p50_ms: 6.75, p99_ms: 9.08, ..LiveTimes::default() },
             errors: 1,
             ..LiveProgress::default()
         }
@@ -615,9 +615,10 @@ mod tests {
             let letters = if is_ascii { CharacterSet::Ascii } else { CharacterSet::Utf8 };
             let [goal_messages, created, open, errors] = numbers;
             let [elapsed_s, goal_s, p99_ms, waits_s] = times;
+            let now = LiveTimes { p99_ms, ..LiveTimes::default() };
             for waits_s in [0.0, waits_s] {
                 let progress =
-                    LiveProgress { elapsed_s, goal_s, goal_messages, created, open, errors, p99_ms, waits_s, ..LiveProgress::default() };
+                    LiveProgress { elapsed_s, goal_s, goal_messages, created, open, errors, now, waits_s, ..LiveProgress::default() };
                 let line = LiveLine::of_mades(&progress, p99_ms);
                 let fitted = line.fit(width, letters);
                 prop_assert!(fitted.chars().count() <= width && !fitted.is_empty(), "{fitted}");

@@ -71,7 +71,7 @@ fn source_text(progress: &LiveProgress) -> String {
     text.gauge("goal_messages", "messages to create in all; 0: no limit", progress.goal_messages);
     text.gauge("goal_seconds", "time for which messages are created; 0: no limit", progress.goal_s);
     text.family("latency_seconds", "summary", "recent latency from created to accepted");
-    for (quantile, ms) in [("0.5", progress.p50_ms), ("0.99", progress.p99_ms)] {
+    for (quantile, ms) in [("0.5", progress.now.p50_ms), ("0.99", progress.now.p99_ms)] {
         text.sample("latency_seconds", &[("quantile", quantile)], ms / 1e3);
     }
     text.finish()
@@ -80,10 +80,12 @@ fn source_text(progress: &LiveProgress) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::live::LiveTimes;
 
     #[test]
     fn progress_is_served_in_base_units() {
-        let text = source_text(&LiveProgress { accepted: 70, p99_ms: 3.5, elapsed_s: 1.25, ..LiveProgress::default() });
+        let now = LiveTimes { p99_ms: 3.5, ..LiveTimes::default() };
+        let text = source_text(&LiveProgress { accepted: 70, now, elapsed_s: 1.25, ..LiveProgress::default() });
         for line in [
             "# TYPE mailrun_source_accepted_total counter",
             "mailrun_source_accepted_total 70",

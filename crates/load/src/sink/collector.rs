@@ -138,8 +138,6 @@ fn progress(view: &SinkReport, recent: &Latencies, now: Duration) -> LiveProgres
         recipients: total.recipients,
         bytes: total.bytes,
         errors: total.errors.total(),
-        p50_ms: recent.quantile_ms(0.5),
-        p99_ms: recent.quantile_ms(0.99),
         now: LiveTimes::of(recent),
         run: run.map(|run| LiveTimes::of(&run.delivered)).unwrap_or_default(),
         ..LiveProgress::default()

@@ -280,8 +280,6 @@ impl SourceCollector {
             bytes: self.total.bytes_accepted,
             errors: self.total.errors.total(),
             sessions: u64::from(self.context.options.sessions),
-            p50_ms: self.recent.quantile_ms(0.5),
-            p99_ms: self.recent.quantile_ms(0.99),
             rejected: self.total.rejected,
             failed: self.total.failed,
             now: LiveTimes::of(&self.recent),

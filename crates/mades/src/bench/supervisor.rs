@@ -162,8 +162,6 @@ impl RunSupervisor {
             bytes: (arrived as f64 * run_state.payloads.mean_size()) as u64,
             errors: troubles,
             sessions: tracker.in_transit() as u64,
-            p50_ms: self.recent.quantile_ms(0.5),
-            p99_ms: self.recent.quantile_ms(0.99),
             goal_messages: run_state.options.messages.unwrap_or_default(),
             goal_s: run_state.options.limit().unwrap_or_default().as_secs_f64(),
             open: tracker.in_transit() as u64,
