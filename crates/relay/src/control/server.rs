@@ -7,7 +7,7 @@ use crate::control::protocol::{
 use crate::control::queue_stats::collect_queue_stats;
 use crate::control::socket;
 use crate::message::envelope::MessageEnvelope;
-use crate::qmgr::{DestinationId, ListedEntry, MessageId, MessageSelector, OperatorCommand};
+use crate::qmgr::{DestinationId, ListedEntry, MessageId, OperatorCommand};
 use crate::worker::RelayWorker;
 use crate::worker_calls::{RunningRelay, WorkerUnavailable};
 use anyhow::{Result, anyhow};
@@ -299,14 +299,13 @@ fn execute(relay: &RunningRelay, command: OperatorCommand, which: &CommandScope)
     if let CommandScope::Id(id) = which {
         let id = MessageId(id.0);
         let answers = relay.workers.call_all(move |worker| {
-            let changed = change(worker, command, MessageSelector::Message(id));
-            (changed, !worker.queue.borrow().show(id, clock::now()).is_empty())
+            (change(worker, command, id), !worker.queue.borrow().show(id, clock::now()).is_empty())
         });
         let answers = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
-        if !answers.iter().any(|(changed, is_there)| *changed > 0 || *is_there) {
+        if !answers.iter().any(|(is_changed, is_there)| *is_changed || *is_there) {
             return Err(ControlError::Rejected(format!("no message {id} in the queue")));
         }
-        return Ok(answers.iter().map(|(changed, _)| changed).sum());
+        return Ok(answers.iter().filter(|(is_changed, _)| *is_changed).count() as u64);
     }
     let hop = match which {
         CommandScope::Hop(hop) => Some(hop.clone()),
@@ -336,13 +335,15 @@ fn change_page(worker: &Rc<RelayWorker>, command: OperatorCommand, hop: Option<&
         page.entries.iter().filter(|entry| is_meant(entry.destination)).map(|entry| entry.id).collect()
     };
     ids.dedup();
-    (ids.into_iter().map(|id| change(worker, command, MessageSelector::Message(id))).sum(), page.next)
+    (ids.into_iter().filter(|id| change(worker, command, *id)).count() as u64, page.next)
 }
 
-fn change(worker: &Rc<RelayWorker>, command: OperatorCommand, which: MessageSelector) -> u64 {
-    let mut all = Vec::new();
-    let changed = worker.queue.borrow_mut().apply_command(command, which, clock::now(), |actions| all.push(actions));
-    all.into_iter().for_each(|actions| worker.apply_actions(actions, None));
+fn change(worker: &Rc<RelayWorker>, command: OperatorCommand, id: MessageId) -> bool {
+    let actions = worker.queue.borrow_mut().apply_command(command, id, clock::now());
+    let is_changed = actions.is_some();
+    if let Some(actions) = actions {
+        worker.apply_actions(actions, None);
+    }
     worker.drive();
-    changed as u64
+    is_changed
 }

@@ -1,10 +1,8 @@
-//! Executes an operator's commands (hold, release, remove, retry) for one message, for the messages
-//! of a destination, or for all messages.
-use std::collections::HashSet;
+//! Executes an operator's commands (hold, release, remove, retry), one message at a time.
 use std::time::Duration;
 
-use super::entry::{EntryIndex, EntryState, ListKind, NO_ENTRY};
-use super::{Actions, DestinationId, MailQueue, MessageId, QueueEnd, millis};
+use super::entry::{EntryIndex, EntryState};
+use super::{Actions, MailQueue, MessageId, QueueEnd, millis};
 use crate::message::envelope::{Fact, RecipientFate};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,74 +16,16 @@ pub(crate) enum OperatorCommand {
     Retry,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(test), expect(dead_code, reason = "operators' commands come page by page, a message at a time"))]
-pub(crate) enum MessageSelector {
-    Message(MessageId),
-    /// Messages that have recipients at this destination. They are held, released and removed as a
-    /// whole.
-    Destination(DestinationId),
-    All,
-}
-
 impl<M: Clone> MailQueue<M> {
-    /// Executes a command, and adds the actions for each changed message. Returns the number of
-    /// changed messages.
-    pub(crate) fn apply_command(
-        &mut self,
-        command: OperatorCommand,
-        which: MessageSelector,
-        now: Duration,
-        mut each: impl FnMut(Actions),
-    ) -> usize {
-        let mut changed = 0;
-        for id in self.select_messages(which) {
-            if let Some(actions) = self.apply_to_message(command, id, millis(now)) {
-                changed += 1;
-                each(actions);
-            }
-        }
-        if let (OperatorCommand::Retry, MessageSelector::Destination(destination)) = (command, which)
-            && self.destinations.len() > destination.0 as usize
-        {
-            self.end_backoff(destination);
-        }
-        changed
-    }
-
-    fn select_messages(&self, which: MessageSelector) -> Vec<MessageId> {
-        match which {
-            MessageSelector::Message(id) => vec![id],
-            MessageSelector::All => {
-                let mut all: Vec<MessageId> = self.messages.keys().copied().collect();
-                // Sort the messages by the order of the log, in which they will be read.
-                all.sort_unstable();
-                all
-            }
-            MessageSelector::Destination(destination) => {
-                let first = self
-                    .destinations
-                    .get(destination.0 as usize)
-                    .map(|destination| destination.all.first)
-                    .filter(|at| *at != NO_ENTRY);
-                let next =
-                    |at: &EntryIndex| Some(self.entries.next(*at, ListKind::Destination)).filter(|at| *at != NO_ENTRY);
-                let mut seen = HashSet::new();
-                let ids = std::iter::successors(first, next).map(|at| self.entries[at].id);
-                ids.filter(|id| seen.insert(*id)).collect()
-            }
-        }
-    }
-
     /// Executes a command for one message. Returns `None` if nothing changed.
-    fn apply_to_message(&mut self, command: OperatorCommand, id: MessageId, now_ms: u64) -> Option<Actions> {
+    pub(crate) fn apply_command(&mut self, command: OperatorCommand, id: MessageId, now: Duration) -> Option<Actions> {
         let mut actions = Actions { id, facts: Vec::new(), dsn: None, done: false };
         let mut is_changed = false;
         for at in self.entries_of(id) {
             is_changed |= match command {
                 OperatorCommand::Hold => self.hold(at),
                 OperatorCommand::Release => self.release(at, &mut actions),
-                OperatorCommand::Retry => self.retry(at, now_ms, &mut actions),
+                OperatorCommand::Retry => self.retry(at, millis(now), &mut actions),
                 OperatorCommand::Remove => self.remove(at, &mut actions),
             };
         }

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::entry::{EntryIndex, EntryState, NO_ENTRY};
-use super::{Actions, DestinationId, ListKind, MailQueue, MessageId, MessageSelector, OperatorCommand};
+use super::{Actions, DestinationId, ListKind, MailQueue, MessageId, OperatorCommand};
 
 /// Maximum number of messages that are being read for one destination.
 const MAX_LOADING: u32 = 64;
@@ -59,9 +59,7 @@ impl<M: Clone> MailQueue<M> {
     /// Holds a message that cannot be read, so that an operator notices it and no other message
     /// waits for it.
     pub(crate) fn hold_unreadable(&mut self, id: MessageId, now: Duration) -> Option<Actions> {
-        let mut held = None;
-        self.apply_command(OperatorCommand::Hold, MessageSelector::Message(id), now, |actions| held = Some(actions));
-        held
+        self.apply_command(OperatorCommand::Hold, id, now)
     }
 
     fn read_ahead(&mut self, key: DestinationId, ids: &mut Vec<MessageId>) {

@@ -51,7 +51,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 
-pub(crate) use commands::{MessageSelector, OperatorCommand};
+pub(crate) use commands::OperatorCommand;
 pub(crate) use concurrency::{ConnectionAction, ConnectionSlot, DisconnectReason};
 pub(crate) use destination::DestinationOrigin;
 use destination::DestinationQueue;

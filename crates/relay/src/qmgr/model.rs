@@ -353,18 +353,19 @@ impl QueueModel {
         let command =
             [OperatorCommand::Hold, OperatorCommand::Release, OperatorCommand::Remove, OperatorCommand::Retry]
                 [usize::from(command)];
-        let which = match which {
-            0..20 => MessageSelector::All,
-            20..40 => MessageSelector::Destination(DestinationId(u32::from(which) % DESTINATIONS)),
-            _ => MessageSelector::Message(MessageId(u64::from(which) % (self.messages.len() as u64 + 1))),
+        let destination = u32::from(which) % DESTINATIONS;
+        let ids: Vec<u64> = match which {
+            0..20 if command == OperatorCommand::Remove => return,
+            0..20 => self.messages.keys().copied().collect(),
+            20..40 => {
+                let is_meant = |recipient: &ModelRecipient| recipient.destination == destination;
+                let messages = self.messages.iter().filter(|(_, message)| message.recipients.iter().any(is_meant));
+                messages.map(|(id, _)| *id).collect()
+            }
+            _ => vec![u64::from(which) % (self.messages.len() as u64 + 1)],
         };
-        if command == OperatorCommand::Remove && which == MessageSelector::All {
-            return;
-        }
-        let mut all = Vec::new();
-        let changed = self.queue.apply_command(command, which, self.now, |actions| all.push(actions));
-        assert_eq!(changed, all.len());
-        for actions in all {
+        for id in ids {
+            let Some(actions) = self.queue.apply_command(command, MessageId(id), self.now) else { continue };
             let message = self.messages.get_mut(&actions.id.0).unwrap();
             match command {
                 OperatorCommand::Hold => message.held = true,

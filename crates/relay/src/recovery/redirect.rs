@@ -7,7 +7,7 @@ use crate::message::envelope::{EnvelopeRecipient, Fact, MessageEnvelope, Recipie
 use crate::message::fetch::Fetched;
 use crate::message::recipients::{RecipientGroup, RecipientList};
 use crate::message::store::store_from_reserve;
-use crate::qmgr::{Actions, DsnEvent, MessageId, MessageSelector, OperatorCommand};
+use crate::qmgr::{DsnEvent, MessageId, OperatorCommand};
 use crate::routing::NextHop;
 use crate::worker::RelayWorker;
 use mailrun_net::clock;
@@ -54,7 +54,11 @@ async fn redirect(worker: &Rc<RelayWorker>, redirect: Redirect) {
     );
     worker.enqueue(&stored, &message, groups);
     if is_held {
-        hold(worker, MessageId(stored.id().0));
+        let id = MessageId(stored.id().0);
+        let actions = worker.queue.borrow_mut().apply_command(OperatorCommand::Hold, id, clock::now());
+        if let Some(actions) = actions {
+            worker.apply_actions(actions, None);
+        }
     }
     let mut actions = worker.queue.borrow_mut().dsn_stored(pending);
     if !actions.done {
@@ -92,15 +96,4 @@ async fn store(worker: &RelayWorker, id: MessageId, message: &Message) -> Option
         }
     };
     stored.inspect_err(log).ok()
-}
-
-fn hold(worker: &Rc<RelayWorker>, id: MessageId) {
-    let mut all: Vec<Actions> = Vec::new();
-    worker.queue.borrow_mut().apply_command(
-        OperatorCommand::Hold,
-        MessageSelector::Message(id),
-        clock::now(),
-        |actions| all.push(actions),
-    );
-    all.into_iter().for_each(|actions| worker.apply_actions(actions, None));
 }
