@@ -7,7 +7,7 @@ use mailrun_journey::RunId;
 use mailrun_relay::config::{Config, DeliveryScope};
 use mailrun_relay::control::client::{ControlClient, ControlOutcome};
 use mailrun_relay::control::protocol::{
-    CommandName, CommandScope, ControlReply, ControlRequest, EntryRow, HopRow, MessageRow, QueueId, StateName,
+    CommandScope, ControlReply, ControlRequest, EntryRow, EntryState, HopRow, MessageRow, OperatorCommand, QueueId,
     TotalsRow,
 };
 use mailrun_relay::offline::leftover;
@@ -134,7 +134,7 @@ struct QueueListArgs {
     hop: Option<String>,
     /// Only entries in this state.
     #[arg(long, value_enum, value_name = "STATE")]
-    state: Option<StateName>,
+    state: Option<EntryState>,
     /// At most N entries.
     #[arg(long, value_name = "N", value_parser = values::some)]
     max_rows: Option<u64>,
@@ -223,12 +223,12 @@ impl QueueArgs {
     }
 
     /// Returns the command, if it is one that changes messages.
-    fn queue_order(&self) -> Option<CommandName> {
+    fn queue_order(&self) -> Option<OperatorCommand> {
         match self.what {
-            QueueCommand::Flush | QueueCommand::Retry(_) => Some(CommandName::Retry),
-            QueueCommand::Hold(_) => Some(CommandName::Hold),
-            QueueCommand::Release(_) => Some(CommandName::Release),
-            QueueCommand::Remove(_) => Some(CommandName::Remove),
+            QueueCommand::Flush | QueueCommand::Retry(_) => Some(OperatorCommand::Retry),
+            QueueCommand::Hold(_) => Some(OperatorCommand::Hold),
+            QueueCommand::Release(_) => Some(OperatorCommand::Release),
+            QueueCommand::Remove(_) => Some(OperatorCommand::Remove),
             QueueCommand::List(_) | QueueCommand::Show { .. } | QueueCommand::Stats | QueueCommand::Units { .. } => {
                 None
             }
@@ -263,18 +263,18 @@ impl QueueArgs {
             QueueCommand::Stats => vec![ControlRequest::Stats],
             QueueCommand::Units { .. } => Vec::new(),
             QueueCommand::Flush => {
-                vec![ControlRequest::Change { command: CommandName::Retry, which: CommandScope::All }]
+                vec![ControlRequest::Change { command: OperatorCommand::Retry, which: CommandScope::All }]
             }
-            QueueCommand::Retry(selection) => selection.requests(CommandName::Retry),
-            QueueCommand::Hold(selection) => selection.requests(CommandName::Hold),
-            QueueCommand::Release(selection) => selection.requests(CommandName::Release),
-            QueueCommand::Remove(selection) => selection.requests(CommandName::Remove),
+            QueueCommand::Retry(selection) => selection.requests(OperatorCommand::Retry),
+            QueueCommand::Hold(selection) => selection.requests(OperatorCommand::Hold),
+            QueueCommand::Release(selection) => selection.requests(OperatorCommand::Release),
+            QueueCommand::Remove(selection) => selection.requests(OperatorCommand::Remove),
         }
     }
 }
 
 impl MessageSelectionArgs {
-    fn requests(&self, command: CommandName) -> Vec<ControlRequest> {
+    fn requests(&self, command: OperatorCommand) -> Vec<ControlRequest> {
         let all = self.ids.iter().cloned().chain(self.hop.clone().map(CommandScope::Hop));
         all.map(|which| ControlRequest::Change { command, which }).collect()
     }
@@ -326,13 +326,13 @@ impl<W: Write> ReplyPrinter<W> {
         if self.json { Ok(()) } else { Ok(writeln!(self.out, "Mail queue is empty")?) }
     }
 
-    fn finish(mut self, command: Option<CommandName>) -> Result<()> {
+    fn finish(mut self, command: Option<OperatorCommand>) -> Result<()> {
         if let (Some(changed), Some(command), false) = (self.changed, command, self.json) {
             let what = match command {
-                CommandName::Hold => "held",
-                CommandName::Release => "released",
-                CommandName::Remove => "removed",
-                CommandName::Retry => "scheduled for an immediate retry",
+                OperatorCommand::Hold => "held",
+                OperatorCommand::Release => "released",
+                OperatorCommand::Remove => "removed",
+                OperatorCommand::Retry => "scheduled for an immediate retry",
             };
             writeln!(self.out, "{} {what}", counted(changed, "message"))?;
         }
@@ -533,19 +533,19 @@ mod tests {
             (&["list"], vec![ControlRequest::List { hop: None, state: None, limit: None }]),
             (
                 &["list", "--hop", "mx:a", "--state", "held", "--max-rows", "9"],
-                vec![ControlRequest::List { hop: Some("mx:a".into()), state: Some(StateName::Held), limit: Some(9) }],
+                vec![ControlRequest::List { hop: Some("mx:a".into()), state: Some(EntryState::Held), limit: Some(9) }],
             ),
             (&["show", "00000000000000ff"], vec![ControlRequest::Show { id: QueueId(255) }]),
             (
                 &["hold", "0000000000000001", "0000000000000002"],
                 vec![
-                    command(CommandName::Hold, CommandScope::Id(QueueId(1))),
-                    command(CommandName::Hold, CommandScope::Id(QueueId(2))),
+                    command(OperatorCommand::Hold, CommandScope::Id(QueueId(1))),
+                    command(OperatorCommand::Hold, CommandScope::Id(QueueId(2))),
                 ],
             ),
-            (&["retry", "--hop", "mx:a"], vec![command(CommandName::Retry, CommandScope::Hop("mx:a".into()))]),
-            (&["remove", "ALL"], vec![command(CommandName::Remove, CommandScope::All)]),
-            (&["flush"], vec![command(CommandName::Retry, CommandScope::All)]),
+            (&["retry", "--hop", "mx:a"], vec![command(OperatorCommand::Retry, CommandScope::Hop("mx:a".into()))]),
+            (&["remove", "ALL"], vec![command(OperatorCommand::Remove, CommandScope::All)]),
+            (&["flush"], vec![command(OperatorCommand::Retry, CommandScope::All)]),
         ];
         for (words, requests) in rows {
             assert_eq!(parse(&[words, &["--spool", "s"]].concat()).unwrap().requests(), requests, "{words:?}");
@@ -584,7 +584,7 @@ mod tests {
         let entry = EntryRow {
             id: QueueId(31),
             hop: "smtp:127.0.0.1:25".into(),
-            state: StateName::Deferred,
+            state: EntryState::Deferred,
             recipients: 2,
             attempts: 3,
             received_unix_s: 1_000,

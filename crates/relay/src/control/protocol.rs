@@ -10,7 +10,7 @@
 //! < {"is":"end"}
 //! ```
 use crate::message::envelope::DeliveryRefusal;
-use crate::qmgr::{EntryState, OperatorCommand};
+pub use crate::qmgr::{EntryState, OperatorCommand};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -27,7 +27,7 @@ pub enum ControlRequest {
         hop: Option<String>,
         /// Lists only entries in this state.
         #[serde(default)]
-        state: Option<StateName>,
+        state: Option<EntryState>,
         #[serde(default)]
         limit: Option<u64>,
     },
@@ -37,7 +37,7 @@ pub enum ControlRequest {
     #[serde(rename = "order")]
     Change {
         #[serde(rename = "order")]
-        command: CommandName,
+        command: OperatorCommand,
         which: CommandScope,
     },
     /// Asks for the totals and for the numbers of each next hop.
@@ -87,69 +87,6 @@ impl From<QueueId> for String {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CommandName {
-    Hold,
-    Release,
-    Remove,
-    Retry,
-}
-
-impl From<CommandName> for OperatorCommand {
-    fn from(word: CommandName) -> Self {
-        match word {
-            CommandName::Hold => Self::Hold,
-            CommandName::Release => Self::Release,
-            CommandName::Remove => Self::Remove,
-            CommandName::Retry => Self::Retry,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum StateName {
-    /// Waits for a connection
-    Ready,
-    /// Waits for its next try
-    Deferred,
-    /// Is being sent
-    Sending,
-    /// Stopped by an operator
-    Held,
-    /// Settled; its sender is being notified.
-    #[serde(rename = "telling")]
-    #[value(name = "telling")]
-    AwaitingDsn,
-}
-
-impl StateName {
-    pub(crate) const ALL: [(Self, &'static str); 5] = [
-        (Self::Ready, "ready"),
-        (Self::Deferred, "deferred"),
-        (Self::Sending, "sending"),
-        (Self::Held, "held"),
-        (Self::AwaitingDsn, "telling"),
-    ];
-
-    pub fn name(self) -> &'static str {
-        Self::ALL[self as usize].1
-    }
-}
-
-impl From<EntryState> for StateName {
-    fn from(state: EntryState) -> Self {
-        match state {
-            EntryState::Ready => Self::Ready,
-            EntryState::Deferred => Self::Deferred,
-            EntryState::InFlight => Self::Sending,
-            EntryState::Held => Self::Held,
-            EntryState::AwaitingDsn => Self::AwaitingDsn,
-        }
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "lowercase")]
 pub enum ControlReply {
@@ -167,7 +104,7 @@ pub enum ControlReply {
 pub struct EntryRow {
     pub id: QueueId,
     pub hop: String,
-    pub state: StateName,
+    pub state: EntryState,
     pub recipients: u64,
     pub attempts: u32,
     /// Unix time at which the relay received the message, in seconds.
@@ -263,13 +200,13 @@ impl HopRow {
         self.by_state().iter().map(|(_, count)| count).sum()
     }
 
-    pub(crate) fn by_state(&self) -> [(StateName, u64); 5] {
+    pub(crate) fn by_state(&self) -> [(EntryState, u64); 5] {
         [
-            (StateName::Ready, self.ready),
-            (StateName::Deferred, self.deferred),
-            (StateName::Sending, self.sending),
-            (StateName::Held, self.held),
-            (StateName::AwaitingDsn, self.awaiting_dsn),
+            (EntryState::Ready, self.ready),
+            (EntryState::Deferred, self.deferred),
+            (EntryState::InFlight, self.sending),
+            (EntryState::Held, self.held),
+            (EntryState::AwaitingDsn, self.awaiting_dsn),
         ]
     }
 }
@@ -311,16 +248,20 @@ mod tests {
             (r#"{"ask":"list"}"#, ControlRequest::List { hop: None, state: None, limit: None }),
             (
                 r#"{"ask":"list","hop":"mx:a.example","state":"held","limit":3}"#,
-                ControlRequest::List { hop: Some("mx:a.example".into()), state: Some(StateName::Held), limit: Some(3) },
+                ControlRequest::List {
+                    hop: Some("mx:a.example".into()),
+                    state: Some(EntryState::Held),
+                    limit: Some(3),
+                },
             ),
             (r#"{"ask":"show","id":"00000000000000ff"}"#, ControlRequest::Show { id: QueueId(255) }),
             (
                 r#"{"ask":"order","order":"retry","which":"all"}"#,
-                ControlRequest::Change { command: CommandName::Retry, which: CommandScope::All },
+                ControlRequest::Change { command: OperatorCommand::Retry, which: CommandScope::All },
             ),
             (
                 r#"{"ask":"order","order":"hold","which":{"id":"0000000000000001"}}"#,
-                ControlRequest::Change { command: CommandName::Hold, which: CommandScope::Id(QueueId(1)) },
+                ControlRequest::Change { command: OperatorCommand::Hold, which: CommandScope::Id(QueueId(1)) },
             ),
         ];
         for (line, request) in rows {
@@ -349,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_state_is_written_like_its_word() {
-        for (state, word) in StateName::ALL {
+        for (state, word) in EntryState::ALL {
             assert_eq!((serde_json::to_string(&state).unwrap(), state.name()), (format!("\"{word}\""), word));
         }
     }

@@ -2,12 +2,12 @@
 //! neither slows deliveries nor takes much memory. The module `protocol` defines the requests and
 //! replies.
 use crate::control::protocol::{
-    CommandScope, ControlReply, ControlRequest, EntryRow, MAX_REQUEST_BYTES, MessageRow, QueueId, StateName,
+    CommandScope, ControlReply, ControlRequest, EntryRow, MAX_REQUEST_BYTES, MessageRow, QueueId,
 };
 use crate::control::queue_stats::collect_queue_stats;
 use crate::control::socket;
 use crate::message::envelope::MessageEnvelope;
-use crate::qmgr::{DestinationId, ListedEntry, MessageId, OperatorCommand};
+use crate::qmgr::{DestinationId, EntryState, ListedEntry, MessageId, OperatorCommand};
 use crate::worker::RelayWorker;
 use crate::worker_calls::{RunningRelay, WorkerUnavailable};
 use anyhow::{Result, anyhow};
@@ -155,7 +155,7 @@ fn respond<W: Write>(
         ControlRequest::Show { id } => show(relay, writer, id),
         ControlRequest::Change { command, which } => {
             let mark = relay.context.spool.notes_mark();
-            let messages = execute(relay, command.into(), &which)?;
+            let messages = execute(relay, command, &which)?;
             // The note is synced before the reply, because an operator must not see a change that a
             // crash could undo.
             relay.context.spool.sync_notes(mark).wait().map_err(|error| not_durable(messages, &error))?;
@@ -194,12 +194,12 @@ fn not_durable(messages: u64, error: &mailrun_spool::Error) -> ControlError {
 #[derive(Clone)]
 struct EntryFilter {
     hop: Option<String>,
-    state: Option<StateName>,
+    state: Option<EntryState>,
 }
 
 impl EntryFilter {
     fn matches(&self, worker: &RelayWorker, entry: &ListedEntry) -> bool {
-        self.state.is_none_or(|state| state == entry.state.into())
+        self.state.is_none_or(|state| state == entry.state)
             && self.hop.as_deref().is_none_or(|hop| *worker.destinations().borrow().name(entry.destination) == *hop)
     }
 }
@@ -240,7 +240,7 @@ fn row(worker: &RelayWorker, entry: &ListedEntry) -> EntryRow {
     EntryRow {
         id: QueueId(entry.id.0),
         hop: worker.destinations().borrow().name(entry.destination).to_string(),
-        state: entry.state.into(),
+        state: entry.state,
         recipients: entry.recipients.len() as u64,
         attempts: entry.attempts,
         received_unix_s: entry.received_unix_s,

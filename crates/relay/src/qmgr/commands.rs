@@ -1,12 +1,15 @@
 //! Executes an operator's commands (hold, release, remove, retry), one message at a time.
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::entry::{EntryIndex, EntryState};
 use super::{Actions, MailQueue, MessageId, QueueEnd, millis};
 use crate::message::envelope::{Fact, RecipientFate};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OperatorCommand {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OperatorCommand {
     /// Stops delivery of the message until it is released. The message ages nevertheless.
     Hold,
     Release,

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::message::envelope::DeliveryRefusal;
 
 /// Number of a next hop. Numbers are small and dense. They may be reused when the queue reports the
@@ -84,14 +86,37 @@ impl RecipientNumbers {
 /// any state except InFlight ─ hold ─▶ Held ─ release ─▶ Ready
 /// any state ─ too old ─▶ AwaitingDsn
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EntryState {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum EntryState {
+    /// Waits for a connection
     Ready,
+    /// Waits for its next try
     Deferred,
+    /// Is being sent
+    #[serde(rename = "sending")]
+    #[value(name = "sending")]
     InFlight,
+    /// Stopped by an operator
     Held,
-    /// The recipients are settled, and their DSN is not in the spool yet.
+    /// Settled; its sender is being notified.
+    #[serde(rename = "telling")]
+    #[value(name = "telling")]
     AwaitingDsn,
+}
+
+impl EntryState {
+    pub(crate) const ALL: [(Self, &'static str); STATE_COUNT] = [
+        (Self::Ready, "ready"),
+        (Self::Deferred, "deferred"),
+        (Self::InFlight, "sending"),
+        (Self::Held, "held"),
+        (Self::AwaitingDsn, "telling"),
+    ];
+
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
 }
 
 pub(super) const STATE_COUNT: usize = 5;

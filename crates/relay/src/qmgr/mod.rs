@@ -51,12 +51,13 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 
-pub(crate) use commands::OperatorCommand;
+pub use commands::OperatorCommand;
 pub(crate) use concurrency::{ConnectionAction, ConnectionSlot, DisconnectReason};
 pub(crate) use destination::DestinationOrigin;
 use destination::DestinationQueue;
 use entries::EntryTable;
-pub(crate) use entry::{DestinationId, EntryState, MessageId, RecipientNumbers, TRANSACTION_RECIPIENTS};
+pub use entry::EntryState;
+pub(crate) use entry::{DestinationId, MessageId, RecipientNumbers, TRANSACTION_RECIPIENTS};
 use entry::{EntryFlags, EntryIndex, EntryLinks, ListKind, NO_ENTRY, QueueEntry};
 use moves::QueueEnd;
 pub(crate) use result::{Actions, DeliveryResult, DsnEvent, PendingDsn, RecipientStatus};
