@@ -21,7 +21,7 @@ pub fn schema() -> String {
 }
 
 /// A run, or one party's view of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Record {
     /// Always `mailrun-run/1`.
@@ -146,48 +146,7 @@ impl Record {
 
     /// Returns the record of a run in which nothing has happened.
     pub fn empty() -> Self {
-        Self {
-            format: FORMAT.to_owned(),
-            run_id: String::new(),
-            name: String::new(),
-            started_at: String::new(),
-            origin_ns: 0,
-            zero_at: String::new(),
-            duration_s: 0.0,
-            offered_s: None,
-            due: None,
-            command: Vec::new(),
-            version: String::new(),
-            commit: None,
-            host: Host::default(),
-            clock: None,
-            workload: Workload::default(),
-            shard: None,
-            server: None,
-            parties: Vec::new(),
-            stages: Vec::new(),
-            phases: Vec::new(),
-            tls: Vec::new(),
-            lag_ms: None,
-            surroundings: None,
-            exhausted: Vec::new(),
-            pauses: Vec::new(),
-            warm_up: None,
-            mades: None,
-            audit: None,
-            series: Vec::new(),
-            usage: Vec::new(),
-            events: Vec::new(),
-            slowest: Vec::new(),
-            missing: Vec::new(),
-            domains: Vec::new(),
-            stalls: Vec::new(),
-            ending: None,
-            ledger: LedgerRow::default(),
-            errors: Vec::new(),
-            thresholds: Vec::new(),
-            verdict: Verdict::default(),
-        }
+        Self { format: FORMAT.to_owned(), ..Self::default() }
     }
 }
 
