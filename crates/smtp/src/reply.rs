@@ -3,30 +3,6 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// Meaning of the first digit of a reply code (RFC 5321 §4.2.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReplySeverity {
-    /// 2yz: the command is done.
-    Completion,
-    /// 3yz: the server waits for more from the client.
-    Intermediate,
-    /// 4yz: the command failed, but may succeed later.
-    Transient,
-    /// 5yz: the command failed, and will fail again.
-    Permanent,
-}
-
-impl ReplySeverity {
-    fn of(code: u16) -> Self {
-        match code / 100 {
-            3 => Self::Intermediate,
-            4 => Self::Transient,
-            5 => Self::Permanent,
-            _ => Self::Completion,
-        }
-    }
-}
-
 /// Returns true if a reply with this code is about the session and not about the message, so that
 /// another session may accept the same message. 421 closes the session. 500, 502 and 503 show that
 /// the two sides disagree on its state. 530 demands TLS (RFC 3207 §4) or a login (RFC 4954 §6).
@@ -84,11 +60,6 @@ impl Reply {
         self.code
     }
 
-    /// Returns the meaning of the first digit.
-    pub fn kind(&self) -> ReplySeverity {
-        ReplySeverity::of(self.code)
-    }
-
     /// Returns true if the code is 2yz or 3yz.
     pub fn is_positive(&self) -> bool {
         self.code < 400
@@ -120,11 +91,6 @@ impl<'a> ReceivedReply<'a> {
     /// Returns the three-digit code of the last line.
     pub fn code(&self) -> u16 {
         self.code
-    }
-
-    /// Returns the meaning of the first digit.
-    pub fn kind(&self) -> ReplySeverity {
-        ReplySeverity::of(self.code)
     }
 
     /// Returns true if the code is 2yz or 3yz.

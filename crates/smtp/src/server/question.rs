@@ -7,7 +7,7 @@ use super::state::{
     State, TransactionState, Transition,
 };
 use crate::command::Chunk;
-use crate::reply::{Reply, ReplySeverity, say};
+use crate::reply::{Reply, say};
 use crate::reply_reason::ReplyReason;
 use crate::settings::Protocol;
 use std::time::Duration;
@@ -133,11 +133,9 @@ fn data_answered(
     out: &mut Vec<u8>,
 ) -> State {
     let reply = send(answer, say!("354 End data with <CR><LF>.<CR><LF>"), out);
-    match reply.kind() {
-        ReplySeverity::Intermediate => DataMessage::begin(transaction, now, core),
-        ReplySeverity::Completion | ReplySeverity::Transient | ReplySeverity::Permanent => {
-            State::Command(CommandState::ExpectRecipient(transaction))
-        }
+    match reply.code() / 100 {
+        3 => DataMessage::begin(transaction, now, core),
+        _ => State::Command(CommandState::ExpectRecipient(transaction)),
     }
 }
 
