@@ -2,6 +2,7 @@
 //! and must have the right number of parts and recipient groups.
 use crate::dsn::facts::{DsnAction, DsnFacts, DsnRecipient};
 use crate::dsn::report::{self, Dsn};
+use crate::message::envelope::OriginalAddress;
 use jiff::Timestamp;
 use mailrun_mime::{Decoder, Encoding};
 
@@ -11,7 +12,7 @@ pub fn check(data: &[u8]) {
     let sender = next();
     let address = next();
     let text = next();
-    let original = next();
+    let mut original = next().splitn(2, |octet| *octet == b';').map(<[u8]>::to_vec);
     let id = next();
     let message = next();
     let now = Timestamp::UNIX_EPOCH;
@@ -26,9 +27,11 @@ pub fn check(data: &[u8]) {
         received_at: now,
         message,
     };
+    let original =
+        OriginalAddress { kind: original.next().unwrap_or_default(), address: original.next().unwrap_or_default() };
     let recipient = DsnRecipient {
         address,
-        original: Some(original),
+        original: Some(&original),
         notify: None,
         action: DsnAction::Failed,
         enhanced: None,

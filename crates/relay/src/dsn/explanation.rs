@@ -101,9 +101,8 @@ fn write_recipient(recipient: &DsnRecipient<'_>, out: &mut String) {
 /// Returns the address that the sender used, if it differs from the recipient's address.
 fn original_address(recipient: &DsnRecipient<'_>) -> Option<String> {
     let original = recipient.original?;
-    let at = original.iter().position(|octet| *octet == b';')?;
-    let address = status::decoded(&original[at + 1..]);
-    let is_other = !address.eq_ignore_ascii_case(recipient.address) && original[..at].eq_ignore_ascii_case(b"rfc822");
+    let address = status::decoded(&original.address);
+    let is_other = !address.eq_ignore_ascii_case(recipient.address) && original.kind.eq_ignore_ascii_case(b"rfc822");
     is_other.then(|| text::sanitize(&address, Charset::Ascii))
 }
 

@@ -1,4 +1,5 @@
 //! Facts from which a DSN is written: the message, and the outcome for each recipient.
+use crate::message::envelope::OriginalAddress;
 use jiff::Timestamp;
 use mailrun_smtp::dsn::{Notify, Return};
 use mailrun_smtp::reply::EnhancedStatusCode;
@@ -32,8 +33,7 @@ impl DsnFacts<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DsnRecipient<'a> {
     pub(crate) address: &'a [u8],
-    /// ORCPT as received: a kind such as `rfc822`, a semicolon, and the address in xtext.
-    pub(crate) original: Option<&'a [u8]>,
+    pub(crate) original: Option<&'a OriginalAddress>,
     pub(crate) notify: Option<Notify>,
     pub(crate) action: DsnAction,
     pub(crate) enhanced: Option<EnhancedStatusCode>,

@@ -169,17 +169,14 @@ struct OriginalMessage<'a> {
     config: &'a Config,
     id: MessageId,
     message: &'a Message,
-    /// ORCPT of each recipient.
-    originals: Vec<Option<Vec<u8>>>,
     now: Timestamp,
 }
 
 /// Sends the DSNs to the addressees that the configuration names.
 async fn send_all(worker: &Rc<RelayWorker>, id: MessageId, event: &DsnEvent, message: &Message) {
     let config = worker.config();
-    let originals = message.envelope.recipients.iter().map(original_recipient).collect();
     let now = timestamp(worker.unix_time(clock::now()));
-    let original = OriginalMessage { config: &config, id, message, originals, now };
+    let original = OriginalMessage { config: &config, id, message, now };
     for (recipients, addressee) in original.groups(event) {
         original.send(worker, &recipients, addressee).await;
     }
@@ -234,7 +231,23 @@ impl<'a> OriginalMessage<'a> {
     }
 
     fn recipient(&'a self, number: u16, action: DsnAction, refusal: Option<&'a DeliveryRefusal>) -> DsnRecipient<'a> {
-        recipient(&self.message.envelope, &self.originals, number, action, refusal, self.now)
+        let recipient = &self.message.envelope.recipients[usize::from(number)];
+        let own = match action {
+            // The message was deferred until it expired (RFC 3463 §3.5).
+            DsnAction::Failed if refusal.is_none_or(|refusal| refusal.code < 500) => Some(EnhancedStatusCode(5, 4, 7)),
+            _ => None,
+        };
+        DsnRecipient {
+            address: &recipient.address,
+            original: recipient.original.as_deref(),
+            notify: recipient.notify,
+            action,
+            enhanced: own.or(refusal.and_then(|refusal| refusal.enhanced)),
+            code: refusal.map(|refusal| refusal.code).filter(|code| *code > 0),
+            text: refusal.map_or(b"", |refusal| refusal.text.as_bytes()),
+            remote_mta: refusal.map(|refusal| refusal.by.as_str()).filter(|by| !by.is_empty()),
+            last_attempt: Some(self.now),
+        }
     }
 
     async fn send(&self, worker: &Rc<RelayWorker>, recipients: &[DsnRecipient<'_>], addressee: Addressee<'_>) {
@@ -340,38 +353,6 @@ fn action_of(fate: &RecipientFate) -> Option<(DsnAction, Option<&DeliveryRefusal
         RecipientFate::Failed(refusal) => (DsnAction::Failed, Some(refusal)),
         RecipientFate::Expired(refusal) => (DsnAction::Failed, refusal.as_ref()),
     })
-}
-
-fn recipient<'a>(
-    envelope: &'a MessageEnvelope,
-    originals: &'a [Option<Vec<u8>>],
-    number: u16,
-    action: DsnAction,
-    refusal: Option<&'a DeliveryRefusal>,
-    now: Timestamp,
-) -> DsnRecipient<'a> {
-    let recipient = &envelope.recipients[usize::from(number)];
-    let own = match action {
-        // The message was deferred until it expired (RFC 3463 §3.5).
-        DsnAction::Failed if refusal.is_none_or(|refusal| refusal.code < 500) => Some(EnhancedStatusCode(5, 4, 7)),
-        _ => None,
-    };
-    DsnRecipient {
-        address: &recipient.address,
-        original: originals[usize::from(number)].as_deref(),
-        notify: recipient.notify,
-        action,
-        enhanced: own.or(refusal.and_then(|refusal| refusal.enhanced)),
-        code: refusal.map(|refusal| refusal.code).filter(|code| *code > 0),
-        text: refusal.map_or(b"", |refusal| refusal.text.as_bytes()),
-        remote_mta: refusal.map(|refusal| refusal.by.as_str()).filter(|by| !by.is_empty()),
-        last_attempt: Some(now),
-    }
-}
-
-fn original_recipient(recipient: &EnvelopeRecipient) -> Option<Vec<u8>> {
-    let original = recipient.original.as_ref()?;
-    Some([original.kind.as_slice(), b";", original.address.as_slice()].concat())
 }
 
 /// Makes the DSN a message of our own, with an envelope and the next hops of its recipients.

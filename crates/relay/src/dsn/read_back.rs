@@ -4,6 +4,7 @@ use super::facts::{DsnAction, DsnFacts, DsnRecipient};
 use super::report::{Dsn, compose};
 use super::status;
 use crate::checks::bounce::check_report;
+use crate::message::envelope::OriginalAddress;
 use jiff::Timestamp;
 use mail_parser::{MessageParser, MimeHeaders};
 use mailrun_smtp::dsn::{Notify, Return};
@@ -43,6 +44,10 @@ fn failed() -> DsnRecipient<'static> {
         remote_mta: Some("mx.b.example"),
         last_attempt: Some(at(60)),
     }
+}
+
+fn original(kind: &str, address: &str) -> OriginalAddress {
+    OriginalAddress { kind: kind.into(), address: address.into() }
 }
 
 fn delayed() -> DsnRecipient<'static> {
@@ -110,7 +115,8 @@ fn explanation(dsn: &Dsn) -> String {
 #[test]
 fn a_failure_is_told_with_all_its_facts() {
     let facts = DsnFacts { envelope_id: Some(b"QQ+2B314"), ..facts() };
-    let reported = DsnRecipient { original: Some(b"rfc822;Bob+2Bx@b.example"), ..failed() };
+    let original = original("rfc822", "Bob+2Bx@b.example");
+    let reported = DsnRecipient { original: Some(&original), ..failed() };
     let dsn = write(&facts, &[reported]);
     assert_eq!((dsn.recipient.as_slice(), dsn.smtp_utf8), (facts.sender, false));
     assert!(dsn.message.is_ascii());
@@ -168,8 +174,9 @@ fn the_header_is_that_of_a_machine() {
 
 #[test]
 fn people_read_what_happened_and_what_it_means() {
-    let original = Some(b"rfc822;team@a.example".as_slice());
-    let text = explanation(&write(&facts(), &[delayed(), DsnRecipient { original, ..failed() }, delivered()]));
+    let original = original("rfc822", "team@a.example");
+    let failed = DsnRecipient { original: Some(&original), ..failed() };
+    let text = explanation(&write(&facts(), &[delayed(), failed, delivered()]));
     let expected = "This is the mail system at relay.example.\r\n\
         \r\n\
         Your message, which came here on Sat, 21 Nov 2026 09:30:00 +0000, could not\r\n\
@@ -387,7 +394,8 @@ fn somebody_else_is_told_whose_message_it_was() {
 
 #[test]
 fn an_original_recipient_of_utf8_keeps_its_encoding() {
-    let reported = DsnRecipient { original: Some(b"utf-8;j\\x{F6}rg@b.example"), ..failed() };
+    let original = original("utf-8", "j\\x{F6}rg@b.example");
+    let reported = DsnRecipient { original: Some(&original), ..failed() };
     let fields = fields(&write(&facts(), &[reported]));
     assert!(pairs(&fields[1]).contains(&("Original-Recipient", "utf-8; j\\x{F6}rg@b.example")), "{fields:?}");
 }
@@ -440,10 +448,11 @@ proptest! {
         texts in proptest::collection::vec(any_text(), 1..5),
         message in any_text(),
         (sender, address) in (any_text(), any_text()),
-        (envelope_id, original) in (any_text(), any_text()),
+        (envelope_id, kind, original) in (any_text(), any_text(), any_text()),
         (code, smtp_utf8, remote) in (proptest::option::of(200..600_u16), any::<bool>(), ".{0,300}"),
     ) {
         let sender = [b"x".as_slice(), &sender].concat();
+        let original = OriginalAddress { kind, address: original };
         let facts = DsnFacts {
             sender: &sender, addressee: &sender, envelope_id: Some(&envelope_id), smtp_utf8, message: &message, ..facts()
         };

@@ -3,6 +3,7 @@
 use super::facts::{DsnAction, DsnFacts, DsnRecipient};
 use super::part::DsnPart;
 use super::text::{self, Charset};
+use crate::message::envelope::OriginalAddress;
 use crate::message::received;
 use mailrun_smtp::address::literal;
 use mailrun_smtp::dsn;
@@ -70,10 +71,7 @@ pub(crate) fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
 
 /// Formats the value of ORCPT with its address decoded (RFC 3461 §6.3). A `utf-8` address has an
 /// ASCII encoding of its own, which is valid in both forms of the report (RFC 6533 §3).
-fn original_recipient(original: &[u8]) -> String {
-    let at = original.iter().position(|octet| *octet == b';').unwrap_or(0);
-    let kind = &original[..at];
-    let address = original[at..].strip_prefix(b";").unwrap_or(original);
+fn original_recipient(OriginalAddress { kind, address }: &OriginalAddress) -> String {
     let address = if dsn::is_utf8(kind) { dsn::ascii_form(address) } else { decoded(address) };
     format!("{}; {}", text::sanitize_token(&String::from_utf8_lossy(kind)), text::sanitize(&address, Charset::Ascii))
 }
