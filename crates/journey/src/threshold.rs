@@ -561,50 +561,46 @@ pub fn unseen_reason(record: &Record, row: &ThresholdRow) -> &'static str {
     }
 }
 
-impl MetricValues for Record {
-    fn times(&self, source: MetricSource) -> Option<Latencies> {
-        let histogram = match source {
-            MetricSource::Stage(name) => self.stages.iter().find(|row| row.name == name)?.histogram.as_deref(),
-            MetricSource::Phase(name) => self.phases.iter().find(|row| row.name == name)?.histogram.as_deref(),
-            MetricSource::Mades(name) => {
-                self.mades.as_ref()?.stages.iter().find(|row| row.name == name)?.histogram.as_deref()
-            }
-        };
-        Latencies::decode(histogram?)
-    }
+/// Count, rate per second, latency and histogram of a row. A phase has no rate.
+type RowValues<'a> = (u64, Option<f64>, Option<LatencyMs>, Option<&'a str>);
 
-    fn summary(&self, source: MetricSource) -> Option<LatencyMs> {
-        match source {
-            MetricSource::Stage(name) => self.stages.iter().find(|row| row.name == name)?.latency_ms,
-            MetricSource::Phase(name) => self.phases.iter().find(|row| row.name == name).map(|row| row.latency_ms),
-            MetricSource::Mades(name) => self.mades.as_ref()?.stages.iter().find(|row| row.name == name)?.latency_ms,
-        }
-    }
-
-    fn count(&self, source: MetricSource) -> Option<u64> {
-        match source {
-            MetricSource::Stage(name) => self.stages.iter().find(|row| row.name == name).map(|row| row.count),
-            MetricSource::Phase(name) => {
-                Some(self.phases.iter().find(|row| row.name == name).map_or(0, |row| row.count))
-            }
-            MetricSource::Mades(name) => {
-                self.mades.as_ref()?.stages.iter().find(|row| row.name == name).map(|row| row.count)
-            }
-        }
-    }
-
-    fn rate_per_s(&self, source: MetricSource) -> Option<f64> {
+impl Record {
+    fn row(&self, source: MetricSource) -> Option<RowValues<'_>> {
         match source {
             MetricSource::Stage(name) => {
                 let row = self.stages.iter().find(|row| row.name == name)?;
-                row.offered_rate_per_s.or(Some(row.rate_per_s))
+                let rate_per_s = row.offered_rate_per_s.or(Some(row.rate_per_s));
+                Some((row.count, rate_per_s, row.latency_ms, row.histogram.as_deref()))
+            }
+            MetricSource::Phase(name) => {
+                let row = self.phases.iter().find(|row| row.name == name)?;
+                Some((row.count, None, Some(row.latency_ms), row.histogram.as_deref()))
             }
             MetricSource::Mades(name) => {
                 let row = self.mades.as_ref()?.stages.iter().find(|row| row.name == name)?;
-                row.offered_rate_per_s.or(Some(row.rate_per_s))
+                let rate_per_s = row.offered_rate_per_s.or(Some(row.rate_per_s));
+                Some((row.count, rate_per_s, row.latency_ms, row.histogram.as_deref()))
             }
-            MetricSource::Phase(_) => None,
         }
+    }
+}
+
+impl MetricValues for Record {
+    fn times(&self, source: MetricSource) -> Option<Latencies> {
+        self.row(source).and_then(|(.., histogram)| Latencies::decode(histogram?))
+    }
+
+    fn summary(&self, source: MetricSource) -> Option<LatencyMs> {
+        self.row(source).and_then(|(_, _, latency_ms, _)| latency_ms)
+    }
+
+    fn count(&self, source: MetricSource) -> Option<u64> {
+        let absent = if matches!(source, MetricSource::Phase(_)) { Some(0) } else { None };
+        self.row(source).map_or(absent, |(count, ..)| Some(count))
+    }
+
+    fn rate_per_s(&self, source: MetricSource) -> Option<f64> {
+        self.row(source).and_then(|(_, rate_per_s, ..)| rate_per_s)
     }
 
     fn due(&self) -> Option<u64> {
