@@ -1,8 +1,8 @@
 //! Counts the hops of any bytes as a message, in one piece and in several. The counts must be
 //! equal, and only fields of the header may count. Any client name must result in exactly one
 //! `Received:` field.
+use crate::message::envelope::WithProtocol;
 use crate::message::received::{HeaderProgress, ReceivedCount, ReceivedField};
-use mailrun_smtp::command::Hello;
 
 const DATE: &str = "Sat, 21 Nov 2026 09:30:00 +0000";
 
@@ -29,10 +29,9 @@ pub fn check(data: &[u8]) {
         name: &message[..middle],
         client: "[127.0.0.1]",
         host: "relay.example",
-        hello: Hello::Extended,
+        with: WithProtocol::Esmtp,
         smtp_utf8: block % 2 == 0,
         tls: None,
-        authenticated: false,
         id: b"1",
         recipient: Some(&message[middle..]),
     };

@@ -15,7 +15,8 @@
 //! The spool's checksum covers these bytes. They are nevertheless read as if an attacker had
 //! written them: any form that this code would not write is rejected, and no length is trusted
 //! before the bytes are there.
-use mailrun_smtp::command::BodyType;
+use crate::config::LoggedIn;
+use mailrun_smtp::command::{BodyType, Hello};
 use mailrun_smtp::dsn::{Notify, Return};
 use mailrun_smtp::reply::EnhancedStatusCode;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -54,6 +55,24 @@ impl WithProtocol {
         Self::Lmtpa,
         Self::Lmtpsa,
     ];
+
+    pub(crate) fn of_client(hello: Hello, is_encrypted: bool, logged_in: LoggedIn) -> Self {
+        match (hello, is_encrypted, logged_in) {
+            (Hello::Plain, ..) => Self::Smtp,
+            (Hello::Extended, false, LoggedIn::No) => Self::Esmtp,
+            (Hello::Extended, true, LoggedIn::No) => Self::Esmtps,
+            (Hello::Extended, false, LoggedIn::Yes) => Self::Esmtpa,
+            (Hello::Extended, true, LoggedIn::Yes) => Self::Esmtpsa,
+            (Hello::Lmtp, false, LoggedIn::No) => Self::Lmtp,
+            (Hello::Lmtp, true, LoggedIn::No) => Self::Lmtps,
+            (Hello::Lmtp, false, LoggedIn::Yes) => Self::Lmtpa,
+            (Hello::Lmtp, true, LoggedIn::Yes) => Self::Lmtpsa,
+        }
+    }
+
+    pub(crate) fn word(self) -> &'static str {
+        ["local", "SMTP", "ESMTP", "ESMTPS", "ESMTPA", "ESMTPSA", "LMTP", "LMTPS", "LMTPA", "LMTPSA"][self as usize]
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,10 +8,10 @@
 //! ```
 //! RFC 5321 §4.4 has the grammar, RFC 3848 and RFC 6531 §4.3 the words after `with`, and RFC 8314
 //! §4.3 the clause `tls`. Text from the client cannot inject a line, a clause or a comment.
+use crate::message::envelope::WithProtocol;
 use jiff::Timestamp;
 use mailrun_smtp::Path;
 use mailrun_smtp::address::address_literal;
-use mailrun_smtp::command::Hello;
 
 /// Recommended maximum length of a header line, without its line end (RFC 5322 §2.1.1).
 const MAX_LINE_BYTES: usize = 78;
@@ -25,11 +25,11 @@ pub(crate) struct ReceivedField<'a> {
     /// Address of the client as an address literal.
     pub(crate) client: &'a str,
     pub(crate) host: &'a str,
-    pub(crate) hello: Hello,
+    /// Tells whether the client logged in. The user name is left out, because it is half of the
+    /// login.
+    pub(crate) with: WithProtocol,
     pub(crate) smtp_utf8: bool,
     pub(crate) tls: Option<TlsParameters<'a>>,
-    /// Set if the client logged in. The user name is left out, because it is half of the login.
-    pub(crate) authenticated: bool,
     pub(crate) id: &'a [u8],
     /// The recipient, if there is only one. With several recipients, each would learn about the
     /// others (RFC 5321 §7.6).
@@ -60,7 +60,8 @@ impl ReceivedField<'_> {
             out.extend_from_slice(b"by ");
             write_name(self.host.as_bytes(), out);
         });
-        field.clause(|out| write_all(&[b"with ", self.protocol().as_bytes()], out));
+        let [prefix, word] = self.protocol().map(str::as_bytes);
+        field.clause(|out| write_all(&[b"with ", prefix, word], out));
         if let Some(tls) = self.tls {
             field.clause(|out| {
                 out.push(b'(');
@@ -82,23 +83,13 @@ impl ReceivedField<'_> {
         id_at
     }
 
-    /// Returns the protocol's name (RFC 3848, RFC 6531 §4.3). There is no name for TLS without
-    /// extensions, but the clause `tls` covers that case.
-    fn protocol(&self) -> &'static str {
-        const NAMES: [[&str; 4]; 4] = [
-            ["ESMTP", "ESMTPA", "ESMTPS", "ESMTPSA"],
-            ["UTF8SMTP", "UTF8SMTPA", "UTF8SMTPS", "UTF8SMTPSA"],
-            ["LMTP", "LMTPA", "LMTPS", "LMTPSA"],
-            ["UTF8LMTP", "UTF8LMTPA", "UTF8LMTPS", "UTF8LMTPSA"],
-        ];
-        let row = match (self.hello, self.smtp_utf8) {
-            (Hello::Plain, _) => return "SMTP",
-            (Hello::Extended, false) => 0,
-            (Hello::Extended, true) => 1,
-            (Hello::Lmtp, false) => 2,
-            (Hello::Lmtp, true) => 3,
-        };
-        NAMES[row][usize::from(self.tls.is_some()) * 2 + usize::from(self.authenticated)]
+    /// Returns the two parts of the protocol's name (RFC 3848, RFC 6531 §4.3). There is no name for
+    /// TLS without extensions, but the clause `tls` covers that case.
+    fn protocol(&self) -> [&'static str; 2] {
+        match self.with.word() {
+            word if self.with == WithProtocol::Smtp || !self.smtp_utf8 => ["", word],
+            word => ["UTF8", word.trim_start_matches('E')],
+        }
     }
 
     /// Returns true if the recipient may be written into a header. The address must be valid, and
@@ -314,6 +305,8 @@ impl ReceivedCount {
 mod tests {
     use super::*;
     use crate::checks::hops::{self, counted};
+    use crate::config::LoggedIn;
+    use mailrun_smtp::command::Hello;
     use proptest::prelude::*;
 
     const DATE: &str = "Sat, 21 Nov 2026 09:30:00 +0000";
@@ -323,10 +316,9 @@ mod tests {
             name: b"client.example",
             client: "[192.0.2.1]",
             host: "relay.example",
-            hello: Hello::Extended,
+            with: WithProtocol::Esmtp,
             smtp_utf8: false,
             tls: None,
-            authenticated: false,
             id: b"00000000000003e8",
             recipient: None,
         }
@@ -350,7 +342,8 @@ mod tests {
              \tid 00000000000003e8; Sat, 21 Nov 2026 09:30:00 +0000\r\n"
         );
         let tls = Some(TlsParameters { version: "TLSv1.3", cipher: "TLS13_AES_256_GCM_SHA384" });
-        let all = ReceivedField { tls, authenticated: true, recipient: Some(b"bob@example.org"), ..test_field() };
+        let all =
+            ReceivedField { tls, with: WithProtocol::Esmtpsa, recipient: Some(b"bob@example.org"), ..test_field() };
         assert_eq!(
             text(&all),
             "Received: from client.example ([192.0.2.1]) by relay.example with ESMTPSA\r\n\
@@ -361,19 +354,19 @@ mod tests {
 
     #[test]
     fn the_protocol_is_named_as_registered() {
-        let tls = Some(TlsParameters { version: "TLSv1.2", cipher: "x" });
         let rows = [
-            (Hello::Plain, false, None, false, "SMTP"),
-            (Hello::Plain, false, tls, false, "SMTP"),
-            (Hello::Extended, false, None, false, "ESMTP"),
-            (Hello::Extended, false, None, true, "ESMTPA"),
-            (Hello::Extended, false, tls, false, "ESMTPS"),
-            (Hello::Extended, true, tls, true, "UTF8SMTPSA"),
-            (Hello::Lmtp, false, None, false, "LMTP"),
-            (Hello::Lmtp, true, None, true, "UTF8LMTPA"),
+            (Hello::Plain, false, false, LoggedIn::No, "SMTP"),
+            (Hello::Plain, false, true, LoggedIn::No, "SMTP"),
+            (Hello::Extended, false, false, LoggedIn::No, "ESMTP"),
+            (Hello::Extended, false, false, LoggedIn::Yes, "ESMTPA"),
+            (Hello::Extended, false, true, LoggedIn::No, "ESMTPS"),
+            (Hello::Extended, true, true, LoggedIn::Yes, "UTF8SMTPSA"),
+            (Hello::Lmtp, false, false, LoggedIn::No, "LMTP"),
+            (Hello::Lmtp, true, false, LoggedIn::Yes, "UTF8LMTPA"),
         ];
-        for (hello, smtp_utf8, tls, authenticated, expected) in rows {
-            assert_eq!(ReceivedField { hello, smtp_utf8, tls, authenticated, ..test_field() }.protocol(), expected);
+        for (hello, smtp_utf8, is_encrypted, logged_in, expected) in rows {
+            let with = WithProtocol::of_client(hello, is_encrypted, logged_in);
+            assert_eq!(ReceivedField { with, smtp_utf8, ..test_field() }.protocol().concat(), expected);
         }
     }
 

@@ -3,9 +3,7 @@ use super::OfflineSpool;
 use super::content::{LeftOut, SpooledMessage, UnreadableMessage, lossy};
 use super::output::OutputDirectory;
 use crate::control::protocol::RefusalRow;
-use crate::message::envelope::{
-    Confirmation, EnvelopeRecipient, MessageEnvelope, RecipientFate, RecipientProgress, WithProtocol,
-};
+use crate::message::envelope::{Confirmation, EnvelopeRecipient, MessageEnvelope, RecipientFate, RecipientProgress};
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use mailrun_smtp::command::BodyType;
@@ -139,7 +137,7 @@ fn envelope_row(content: &SpooledMessage, bytes: usize) -> EnvelopeRow {
         client_name: lossy(&envelope.client_name),
         client_address: envelope.client_address.map(|address| address.to_string()),
         user: envelope.user.as_deref().map(lossy),
-        with: with_word(envelope.with),
+        with: envelope.with.word(),
         smtp_utf8: envelope.smtp_utf8,
         body: body_word(envelope),
         ret: envelope.returns.map(mailrun_smtp::dsn::Return::keyword),
@@ -187,20 +185,5 @@ fn body_word(envelope: &MessageEnvelope) -> &'static str {
         BodyType::SevenBit => "7BIT",
         BodyType::EightBitMime => "8BITMIME",
         BodyType::Binary => "BINARYMIME",
-    }
-}
-
-fn with_word(with: WithProtocol) -> &'static str {
-    match with {
-        WithProtocol::Local => "local",
-        WithProtocol::Smtp => "SMTP",
-        WithProtocol::Esmtp => "ESMTP",
-        WithProtocol::Esmtps => "ESMTPS",
-        WithProtocol::Esmtpa => "ESMTPA",
-        WithProtocol::Esmtpsa => "ESMTPSA",
-        WithProtocol::Lmtp => "LMTP",
-        WithProtocol::Lmtps => "LMTPS",
-        WithProtocol::Lmtpa => "LMTPA",
-        WithProtocol::Lmtpsa => "LMTPSA",
     }
 }

@@ -148,17 +148,7 @@ impl SmtpdSession {
     }
 
     fn with_protocol(&self) -> WithProtocol {
-        match (self.hello, self.tls.is_some(), self.logged_in) {
-            (Hello::Plain, ..) => WithProtocol::Smtp,
-            (Hello::Extended, false, LoggedIn::No) => WithProtocol::Esmtp,
-            (Hello::Extended, true, LoggedIn::No) => WithProtocol::Esmtps,
-            (Hello::Extended, false, LoggedIn::Yes) => WithProtocol::Esmtpa,
-            (Hello::Extended, true, LoggedIn::Yes) => WithProtocol::Esmtpsa,
-            (Hello::Lmtp, false, LoggedIn::No) => WithProtocol::Lmtp,
-            (Hello::Lmtp, true, LoggedIn::No) => WithProtocol::Lmtps,
-            (Hello::Lmtp, false, LoggedIn::Yes) => WithProtocol::Lmtpa,
-            (Hello::Lmtp, true, LoggedIn::Yes) => WithProtocol::Lmtpsa,
-        }
+        WithProtocol::of_client(self.hello, self.tls.is_some(), self.logged_in)
     }
 
     fn add_received(&mut self) {
@@ -168,10 +158,9 @@ impl SmtpdSession {
             name: &self.hello_name,
             client: &self.client_literal,
             host: &self.config.hostname,
-            hello: self.hello,
+            with: self.with_protocol(),
             smtp_utf8: self.transaction.envelope.smtp_utf8,
             tls: tls.map(|tls| received::TlsParameters { version: &tls.version, cipher: &tls.cipher }),
-            authenticated: self.logged_in == LoggedIn::Yes,
             id: &ID_PLACEHOLDER,
             recipient: self.transaction.recipients.only_address(),
         };
