@@ -22,7 +22,6 @@ use mailrun_smtp::Path;
 use mailrun_smtp::command::BodyType;
 use mailrun_smtp::dsn::Notify;
 use mailrun_smtp::reply::EnhancedStatusCode;
-use mailrun_spool::Id;
 use std::ops::Deref;
 use std::path;
 use std::rc::Rc;
@@ -222,7 +221,7 @@ impl<'a> OriginalMessage<'a> {
 
     fn warn_of_double_bounces(&self, failed: &[DsnRecipient<'_>]) {
         for failed in failed {
-            tracing::warn!(target: LOG_TARGET, id = %Id(self.id.0),
+            tracing::warn!(target: LOG_TARGET, id = %self.id,
                 to = %failed.address.escape_ascii(),
                 reason = %failed.text.escape_ascii(),
                 "a notification could not be delivered, and its recipient will not be notified"
@@ -258,7 +257,7 @@ impl<'a> OriginalMessage<'a> {
         match route_dsn(worker, self.config, dsn_message, addressee) {
             Some((message, groups)) => store(worker, self.id, message, groups).await,
             None => {
-                tracing::warn!(target: LOG_TARGET, id = %Id(self.id.0), "its sender cannot be notified: no route to the address");
+                tracing::warn!(target: LOG_TARGET, id = %self.id, "its sender cannot be notified: no route to the address");
                 let other = self.config.dsn.double_bounces.as_ref().filter(|_| addressee == Addressee::Sender);
                 if let Some(other) = other {
                     Box::pin(self.send(worker, recipients, Addressee::Other(other))).await;
@@ -269,7 +268,7 @@ impl<'a> OriginalMessage<'a> {
 
     fn build(&self, recipients: &[DsnRecipient<'_>], addressee: Addressee<'_>) -> Option<Dsn> {
         let envelope = &self.message.envelope;
-        let id = Id(self.id.0).to_string();
+        let id = self.id.to_string();
         let postmaster = self.config.dsn.postmaster.as_bytes();
         let is_double = envelope.sender.is_empty();
         let addressee = match addressee {
@@ -313,11 +312,11 @@ impl<'a> OriginalMessage<'a> {
             match worker.resources.maildir_pool.run(deliver).await {
                 Some(Ok(())) => return worker.sink.counters.notices.add(1),
                 Some(Err(failure)) => {
-                    tracing::error!(target: LOG_TARGET, id = %Id(self.id.0), %failure, "a notification cannot be stored in the Maildir; \
+                    tracing::error!(target: LOG_TARGET, id = %self.id, %failure, "a notification cannot be stored in the Maildir; \
                                                                     it is retried");
                 }
                 None => {
-                    tracing::error!(target: LOG_TARGET, id = %Id(self.id.0), "a notification cannot be stored in the Maildir; it is \
+                    tracing::error!(target: LOG_TARGET, id = %self.id, "a notification cannot be stored in the Maildir; it is \
                                                           retried")
                 }
             }
@@ -335,7 +334,7 @@ async fn store(worker: &Rc<RelayWorker>, id: MessageId, message: Message, groups
             worker.enqueue(&stored, &message, groups);
         }
         Err(error) => {
-            tracing::error!(target: LOG_TARGET, id = %Id(id.0), %error, "a notification could not be stored");
+            tracing::error!(target: LOG_TARGET, %id, %error, "a notification could not be stored");
             // Wait forever: the original message stays in the spool, and its sender is notified
             // after a restart.
             std::future::pending().await

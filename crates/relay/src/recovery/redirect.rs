@@ -54,8 +54,7 @@ async fn redirect(worker: &Rc<RelayWorker>, redirect: Redirect) {
     );
     worker.enqueue(&stored, &message, groups);
     if is_held {
-        let id = MessageId(stored.id().0);
-        let actions = worker.queue.borrow_mut().apply_command(OperatorCommand::Hold, id, clock::now());
+        let actions = worker.queue.borrow_mut().apply_command(OperatorCommand::Hold, stored.id(), clock::now());
         if let Some(actions) = actions {
             worker.apply_actions(actions, None);
         }
