@@ -409,6 +409,31 @@ fn failures_go_where_they_are_wanted() {
 }
 
 #[test]
+fn a_maildir_that_takes_no_failures_does_not_hold_up_other_notices() {
+    let home = Home::open();
+    let files = Files::new();
+    files.keep("boxes", "ann\npostmaster\n");
+    files.keep("failures", "no directory");
+    let local = "local.domains = [\"own.example\"]\nlocal.users = \"boxes\"\nlocal.maildir = \"mail/{user}\"\n";
+    let dsn = format!("{QUICK}workers = 1\ndsn.failures = \"maildir:failures\"\n{local}");
+    let (den, _far) = refusing(&dsn, files, &home);
+    let relay = den.open();
+    // More than the relay writes at the same time, and one whose success is reported first.
+    let mut wire = introduced(&relay);
+    for _ in 0..40 {
+        assert!(submit(&mut wire, "<sender@b.example>", &["<to@far.example>"], MESSAGE).starts_with("250 2.0.0"));
+    }
+    wait_until("all failures", || (relay.process.complained().matches("cannot be stored").count() >= 40).then_some(()));
+    let to = ["<ann@own.example> NOTIFY=SUCCESS"];
+    assert!(submit(&mut wire, "<sender@b.example>", &to, MESSAGE).starts_with("250 2.0.0"));
+    assert!(home.mail(1)[0].text().contains("Action: delivered"));
+    std::fs::remove_file(den.path("failures")).unwrap();
+    wait_until("the failures", || (crate::relay::mailbox(&den.path("failures")).len() == 40).then_some(()));
+    relay.stop();
+    assert_eq!(crate::relay::mailbox(&den.path("failures")).len(), 40, "each failure is reported once");
+}
+
+#[test]
 fn a_notice_that_cannot_be_delivered_is_not_forgotten_in_silence() {
     let home = Home::open();
     let postmaster = "dsn.postmaster = \"pm@b.example\"\n";

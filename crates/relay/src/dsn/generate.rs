@@ -30,8 +30,8 @@ use std::time::Duration;
 
 /// Maximum size in bytes up to which a failed message is returned whole.
 const MAX_RETURNED_BYTES: usize = 50_000;
-/// Pause before the relay tries again to store a DSN in a Maildir.
-const MAILDIR_RETRY_INTERVAL: Duration = Duration::from_secs(30);
+/// Longest pause before the relay tries again to store a DSN in a Maildir.
+const MAX_MAILDIR_PAUSE: Duration = Duration::from_secs(30);
 
 const DSN_PANIC_TEXT: &str = "writing its notification failed because of a bug in mailrun";
 
@@ -70,10 +70,27 @@ async fn generate(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, mess
         }
         Fetched::Unreadable(error) => return give_up(worker, id, event.release(), &error),
     };
-    send_all(worker, id, &event, &message).await;
-    if let DsnEvent::Settled { pending, .. } = event.release() {
-        worker.dsn_stored(pending);
+    let sent = send_all(worker, id, &event, &message).await;
+    match (event.release(), sent) {
+        (DsnEvent::Settled { pending, .. }, Ok(())) => worker.dsn_stored(pending),
+        (DsnEvent::Delayed { .. }, Ok(())) => {}
+        (event, Err(sent)) => send_later(worker, id, event, sent),
     }
+}
+
+/// Sends the rest of the DSNs later. Meanwhile neither the message is in memory, nor do other DSNs
+/// wait for their turn.
+fn send_later(worker: &Rc<RelayWorker>, id: MessageId, mut event: DsnEvent, sent: usize) {
+    if let (DsnEvent::Settled { fates, .. }, 1..) = (&mut event, sent) {
+        // Of two DSNs, that of the failures is the first.
+        fates.retain(|(_, fate)| !fate.is_failure());
+    }
+    let worker = Rc::clone(worker);
+    let pause = worker.config().retry.backoff.initial.min(MAX_MAILDIR_PAUSE);
+    mailrun_net::worker::spawn_local(async move {
+        mailrun_net::sleep(pause).await;
+        send(&worker, id, event, None);
+    });
 }
 
 /// Gives the message back to the queue, because no DSN can be sent.
@@ -172,13 +189,19 @@ struct OriginalMessage<'a> {
 }
 
 /// Sends the DSNs to the addressees that the configuration names.
-async fn send_all(worker: &Rc<RelayWorker>, id: MessageId, event: &DsnEvent, message: &Message) {
+///
+/// # Errors
+/// If a Maildir does not take a DSN. Returns the number of DSNs that were sent before it.
+async fn send_all(worker: &Rc<RelayWorker>, id: MessageId, event: &DsnEvent, message: &Message) -> Result<(), usize> {
     let config = worker.config();
     let now = timestamp(worker.unix_time(clock::now()));
     let original = OriginalMessage { config: &config, id, message, now };
-    for (recipients, addressee) in original.groups(event) {
-        original.send(worker, &recipients, addressee).await;
+    for (number, (recipients, addressee)) in original.groups(event).into_iter().enumerate() {
+        if !original.send(worker, &recipients, addressee).await {
+            return Err(number);
+        }
     }
+    Ok(())
 }
 
 impl<'a> OriginalMessage<'a> {
@@ -249,8 +272,9 @@ impl<'a> OriginalMessage<'a> {
         }
     }
 
-    async fn send(&self, worker: &Rc<RelayWorker>, recipients: &[DsnRecipient<'_>], addressee: Addressee<'_>) {
-        let Some(dsn_message) = self.build(recipients, addressee) else { return };
+    /// Sends a DSN, if one is due. Returns false if a Maildir does not take it.
+    async fn send(&self, worker: &Rc<RelayWorker>, recipients: &[DsnRecipient<'_>], addressee: Addressee<'_>) -> bool {
+        let Some(dsn_message) = self.build(recipients, addressee) else { return true };
         if let Addressee::Other(DsnTarget::Maildir(root)) = addressee {
             return self.store_in_maildir(worker, root, dsn_message).await;
         }
@@ -260,10 +284,11 @@ impl<'a> OriginalMessage<'a> {
                 tracing::warn!(target: LOG_TARGET, id = %self.id, "its sender cannot be notified: no route to the address");
                 let other = self.config.dsn.double_bounces.as_ref().filter(|_| addressee == Addressee::Sender);
                 if let Some(other) = other {
-                    Box::pin(self.send(worker, recipients, Addressee::Other(other))).await;
+                    return Box::pin(self.send(worker, recipients, Addressee::Other(other))).await;
                 }
             }
         }
+        true
     }
 
     fn build(&self, recipients: &[DsnRecipient<'_>], addressee: Addressee<'_>) -> Option<Dsn> {
@@ -294,34 +319,25 @@ impl<'a> OriginalMessage<'a> {
         compose(&facts, &recipients, MAX_RETURNED_BYTES, self.now)
     }
 
-    /// Delivers a DSN into a Maildir. The original message is kept until the DSN is there.
-    async fn store_in_maildir(&self, worker: &Rc<RelayWorker>, root: &Arc<path::Path>, dsn_message: Dsn) {
-        let dsn_message = Arc::new(dsn_message);
-        loop {
-            let names = Arc::clone(&worker.resources.maildir_names);
-            let root = Arc::clone(root);
-            let dsn_message = Arc::clone(&dsn_message);
-            let deliver = move || {
-                let message = maildir::MaildirMessage {
-                    sender: b"",
-                    recipient: &dsn_message.recipient,
-                    body: &dsn_message.message,
-                };
-                maildir::deliver(&root, &names, clock::wall(), &message).map(|_| ())
-            };
-            match worker.resources.maildir_pool.run(deliver).await {
-                Some(Ok(())) => return worker.sink.counters.notices.add(1),
-                Some(Err(failure)) => {
-                    tracing::error!(target: LOG_TARGET, id = %self.id, %failure, "a notification cannot be stored in the Maildir; \
-                                                                    it is retried");
-                }
-                None => {
-                    tracing::error!(target: LOG_TARGET, id = %self.id, "a notification cannot be stored in the Maildir; it is \
-                                                          retried")
-                }
+    /// Delivers a DSN into a Maildir. Returns false if that is not possible now.
+    async fn store_in_maildir(&self, worker: &Rc<RelayWorker>, root: &Arc<path::Path>, dsn_message: Dsn) -> bool {
+        let names = Arc::clone(&worker.resources.maildir_names);
+        let root = Arc::clone(root);
+        let deliver = move || {
+            let Dsn { recipient, message, .. } = &dsn_message;
+            let message = maildir::MaildirMessage { sender: b"", recipient, body: message };
+            maildir::deliver(&root, &names, clock::wall(), &message).map(|_| ())
+        };
+        let failure = match worker.resources.maildir_pool.run(deliver).await {
+            Some(Ok(())) => {
+                worker.sink.counters.notices.add(1);
+                return true;
             }
-            mailrun_net::sleep(MAILDIR_RETRY_INTERVAL).await;
-        }
+            Some(Err(failure)) => failure.to_string(),
+            None => "its delivery failed because of a bug in mailrun".to_owned(),
+        };
+        tracing::error!(target: LOG_TARGET, id = %self.id, %failure, "a notification cannot be stored in the Maildir; it is retried");
+        false
     }
 }
 
