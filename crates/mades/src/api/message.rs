@@ -173,10 +173,6 @@ impl DecodedMessage {
         fields.field().ok()?
     }
 
-    pub fn message_id(&self) -> Option<AmqpMessageId<'_>> {
-        AmqpMessageId::read(&self.property(0)?)
-    }
-
     pub fn correlation_id(&self) -> Option<AmqpMessageId<'_>> {
         AmqpMessageId::read(&self.property(5)?)
     }
@@ -324,7 +320,6 @@ pub(super) struct SectionFields<'a> {
     pub(super) is_durable: bool,
     /// Priority, or `None` for the default priority of 4.
     pub(super) priority: Option<u8>,
-    pub(super) message_id: Option<&'a str>,
     pub(super) correlation: Option<AmqpMessageId<'a>>,
     pub(super) created_at_ms: i64,
 }
@@ -341,11 +336,7 @@ impl SectionFields<'_> {
             }
         });
         out.described_list(PROPERTIES, |fields| {
-            match self.message_id {
-                Some(id) => fields.string(id),
-                None => fields.null(),
-            }
-            (0..4).for_each(|_| fields.null()); // user-id, to, subject, reply-to
+            (0..5).for_each(|_| fields.null()); // message-id, user-id, to, subject, reply-to
             match &self.correlation {
                 Some(id) => id.write(fields),
                 None => fields.null(),
@@ -367,8 +358,4 @@ pub(super) fn begin_data(out: &mut Vec<u8>, length: usize) {
             out.extend_from_slice(&(length as u32).to_be_bytes());
         }
     }
-}
-
-pub(super) fn write_text_body(out: &mut Vec<u8>, text: &str) {
-    Writer::new(out).described_string(VALUE, text);
 }

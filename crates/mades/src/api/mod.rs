@@ -1,4 +1,5 @@
-//! Messages of the Business Application API in both directions, built and read without sockets.
+//! Messages of the Business Application API, read in both directions and built as the application
+//! builds them, without sockets.
 //!
 //! ```text
 //! business application ── outgoing ──▶ outbox        endpoint A
@@ -24,7 +25,6 @@ pub mod status_document;
 mod testing;
 #[cfg(test)]
 pub(crate) use testing::decoded_by_fe2o3;
-mod writing;
 
 pub use event::{EventState, SendEvent};
 pub use identity::RunMessageId;

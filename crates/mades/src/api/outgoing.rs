@@ -69,7 +69,6 @@ impl OutgoingTemplate {
         let head = SectionFields {
             is_durable: properties.is_durable,
             priority: properties.priority,
-            message_id: None,
             correlation: Some(AmqpMessageId::String(Cow::Borrowed(id))),
             created_at_ms,
         };

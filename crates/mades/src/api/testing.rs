@@ -1,11 +1,12 @@
 //! Messages for the tests of the readers. fe2o3-amqp, which is an independent encoder and decoder,
 //! checks them.
+use super::message::SectionFields;
 use super::{AmqpMessage, DecodedMessage, names};
 use crate::checks::mades_message::check_message;
 use fe2o3_amqp_types::messaging::message::__private::{Deserializable, Serializable};
 use fe2o3_amqp_types::messaging::{AmqpValue, ApplicationProperties, Body, Data, Message, MessageId, Properties};
 use fe2o3_amqp_types::primitives::{Binary, SimpleValue, Symbol, Timestamp};
-use mailrun_amqp::{EncodedMessage, Reader};
+use mailrun_amqp::EncodedMessage;
 use proptest::prelude::*;
 use serde_amqp::Value;
 
@@ -19,15 +20,14 @@ pub(super) fn over_the_wire(message: &AmqpMessage) -> DecodedMessage {
     DecodedMessage::decode(&encoded).unwrap()
 }
 
-/// Returns the message with another body. `body` must already be encoded.
-pub(super) fn with_body(message: &AmqpMessage, body: &[u8]) -> DecodedMessage {
-    let octets = message.encoded().whole();
-    let mut reader = Reader::new(&octets);
-    let mut head = 0;
-    while reader.value().unwrap().descriptor().unwrap() < 0x75 {
-        head = octets.len() - reader.rest().len();
-    }
-    DecodedMessage::decode(&[&octets[..head], body].concat().into()).unwrap()
+/// Returns a message with these application properties. `body` must already be encoded.
+pub(super) fn message_of(properties: &[(&str, &str)], body: &[u8]) -> DecodedMessage {
+    let mut octets = Vec::new();
+    SectionFields::default().write(&mut octets, |entries| {
+        properties.iter().flat_map(|(name, value)| [name, value]).for_each(|text| entries.string(text));
+    });
+    octets.extend_from_slice(body);
+    DecodedMessage::decode(&octets.into()).unwrap()
 }
 
 fn id() -> impl Strategy<Value = MessageId> {

@@ -552,6 +552,7 @@ mod tests {
         let reply = crate::api::Reply::read(&message);
         let ReplyOutcome::Refused(refusal) = &reply.outcome else { panic!("{reply:?}") };
         assert_eq!((refusal.code.as_deref(), reply.identity()), (Some("ECP-STANDIN-105"), identity));
+        assert_eq!(refusal.message.as_deref(), Some("the payload is larger than this endpoint accepts"));
         assert_eq!((reply.message_id, reply.oddities), (None, vec![]));
 
         for (kind, state) in [
@@ -597,7 +598,9 @@ mod tests {
             let message = read(&outbox_message.inbox(None, &SimulatorPlan::default(), 5));
             let inbox = InboxMessage::read(&message);
             assert_eq!(inbox.content.octets().collect::<Vec<_>>(), [&octets[..]]);
-            assert_eq!((inbox.identity().map(|id| id.sequence), &inbox.oddities), (Some(12), &vec![]));
+            let identity = Some(RunMessageId { sequence: 12, run: RUN });
+            assert_eq!((inbox.identity(), crate::api::inbox::identity(&message)), (identity, identity));
+            assert_eq!((inbox.sent_at_ms, &inbox.oddities), (Some(5), &vec![]));
             let message = read(&outbox_message.inbox(Some(u64::MAX / 3), &SimulatorPlan::default(), 5));
             let changed = InboxMessage::read(&message).content.octets().next().unwrap().to_vec();
             let differences = changed.iter().zip(&octets).filter(|(a, b)| a != b).count();
