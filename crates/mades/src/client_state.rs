@@ -11,7 +11,6 @@
 use crate::broker::Broker;
 use crate::disposition::{Disposition, SettlementSender};
 use crate::error::{self, ConnectionFailure, Error, OpenAttempt};
-use crate::stream_stats::StreamStats;
 use bytes::{Buf, BytesMut};
 use mailrun_amqp::{
     AmqpConnection, ClientLogin, ConnectionEvent, EncodedMessage, EndError, LinkId, LinkRequest, LinkRole, Scope,
@@ -175,7 +174,6 @@ pub(crate) struct SharedClient {
     state: Mutex<AmqpClientState>,
     /// Notified when the connection opens and when it ends.
     changed: Notify,
-    pub(crate) stats: StreamStats,
 }
 
 impl SharedClient {
@@ -192,7 +190,7 @@ impl SharedClient {
             end: None,
             driver: None,
         };
-        Arc::new(Self { state: Mutex::new(state), changed: Notify::new(), stats: StreamStats::default() })
+        Arc::new(Self { state: Mutex::new(state), changed: Notify::new() })
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, AmqpClientState> {

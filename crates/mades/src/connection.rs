@@ -6,7 +6,6 @@ use crate::error::Error;
 use crate::receiver::{ReceiverLink, ReceiverOptions};
 use crate::sender::{SenderLink, SenderOptions};
 use crate::stream;
-use crate::stream_stats::StreamStats;
 use mailrun_amqp::PeerProduct;
 use std::sync::Arc;
 
@@ -43,10 +42,6 @@ impl Connection {
             Ok(result) => result.map(|()| connection),
             Err(_) => Err(connection.client.time_out_open(connection.broker.timed_out("the AMQP handshake"))),
         }
-    }
-
-    pub fn stats(&self) -> &StreamStats {
-        &self.client.stats
     }
 
     /// Returns the broker's product, as its open frame names it.

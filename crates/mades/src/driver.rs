@@ -107,7 +107,6 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(count)) => {
                     output.advance(count);
-                    self.client.stats.count_write(count);
                     self.wrote_at = Instant::now();
                     self.is_flushed = false;
                 }
@@ -155,7 +154,6 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
             return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
         }
         state.keep_first_bytes(&self.input[before..]);
-        self.client.stats.count_read(count);
         Poll::Ready(Ok(()))
     }
 

@@ -44,7 +44,6 @@
 //! | `security` | TLS and authentication |
 //! | `simulator` | the steps of an endpoint pair for each message, without sockets |
 //! | `stream` | the TCP and TLS below AMQP |
-//! | `stream_stats` | counters of a connection's traffic |
 //! | `url` | address of a broker and the login, without showing the password |
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 
@@ -66,7 +65,6 @@ mod security;
 mod sender;
 pub mod simulator;
 mod stream;
-mod stream_stats;
 mod url;
 
 pub use crate::url::{BrokerUrl, UrlError, password_from_file};
@@ -79,7 +77,6 @@ pub use mailrun_amqp::{Password, PeerProduct};
 pub use receiver::{Delivery, DeliveryHandle, IncomingDelivery, ReceiverLink, ReceiverOptions};
 pub use security::{BrokerSecurity, SaslMechanism, TlsSetup, Verification};
 pub use sender::{DispositionFuture, SenderLink, SenderOptions};
-pub use stream_stats::StreamStats;
 pub use uuid::Uuid;
 
 #[cfg(doctest)]

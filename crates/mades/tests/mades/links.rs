@@ -193,7 +193,6 @@ fn large_messages_pass_in_frames_as_the_peer_takes_them() {
                 let settling = sender.send(template.fill(sequence, 0)).await.unwrap();
                 assert_eq!(settling.await.unwrap(), Disposition::Accepted);
             }
-            assert!(connection.stats().written_bytes() > 1_200_000);
         }
     });
 }
