@@ -77,43 +77,6 @@ pub enum Error {
     },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Retry {
-    Never,
-    OtherConnection,
-    Later,
-}
-
-impl Error {
-    /// Returns whether and where another attempt makes sense without the help of a person.
-    pub fn retry(&self) -> Retry {
-        match self {
-            Self::Misuse(_)
-            | Self::NoAddress { .. }
-            | Self::WrongCredentials { .. }
-            | Self::LoginRequired { .. }
-            | Self::NoSuchMechanism { .. }
-            | Self::PlainPeer { .. }
-            | Self::TlsPeer { .. }
-            | Self::Untrusted { .. }
-            | Self::NotTrusted { .. }
-            | Self::NotAmqp { .. }
-            | Self::MissingQueue { .. }
-            | Self::LinkStolen { .. }
-            | Self::NotPermitted { .. }
-            | Self::TooLarge { .. }
-            | Self::Oversized { .. } => Retry::Never,
-            Self::QueueHeld { .. } | Self::Detached { .. } => Retry::Later,
-            Self::Refused { .. }
-            | Self::Unreachable { .. }
-            | Self::TimedOut { .. }
-            | Self::Closed { .. }
-            | Self::Lost { .. }
-            | Self::PeerMisbehaved { .. } => Retry::OtherConnection,
-        }
-    }
-}
-
 pub(crate) fn describe(error: &PeerError) -> String {
     one_line(&error.to_string())
 }
@@ -316,7 +279,6 @@ mod tests {
         assert!(matches!(end("amqp:unauthorized-access", "x"), Error::NotPermitted { .. }));
         let other = end("amqp:internal-error", "a\nb\u{1b}[0m");
         assert_eq!(other.to_string(), "q: the broker ended the link: amqp:internal-error: a b [0m");
-        assert_eq!(other.retry(), Retry::Later);
         assert!(matches!(of_refusal("q"), Error::MissingQueue { .. }));
     }
 

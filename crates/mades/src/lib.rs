@@ -72,7 +72,7 @@ pub use broker::Broker;
 pub use bytes::Bytes;
 pub use connection::Connection;
 pub use disposition::Disposition;
-pub use error::{Error, Retry};
+pub use error::Error;
 pub use mailrun_amqp::{Password, PeerProduct};
 pub use receiver::{Delivery, DeliveryHandle, IncomingDelivery, ReceiverLink, ReceiverOptions};
 pub use security::{BrokerSecurity, SaslMechanism, TlsSetup, Verification};
