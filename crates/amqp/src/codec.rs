@@ -326,26 +326,6 @@ pub struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// Reads the elements of a described list whose end may be missing, and returns them with the
-    /// descriptor. Reading a missing element is an error.
-    pub fn parse_prefix(octets: &'a [u8]) -> Option<(u64, Self)> {
-        let mut reader = Reader::new(octets);
-        if reader.octet().ok()? != DESCRIBED {
-            return None;
-        }
-        let described_by = reader.octet().ok()?;
-        let descriptor = reader.plain(described_by).ok()?.as_descriptor()?;
-        let width = match reader.octet().ok()? {
-            0x45 => return Some((descriptor, Self { reader, left: 0 })),
-            0xc0 => 1,
-            0xd0 => 4,
-            _ => return None,
-        };
-        reader.length(width).ok()?;
-        let left = reader.length(width).ok()? as u32;
-        Some((descriptor, Self { reader, left }))
-    }
-
     /// Reads the next element. Returns `None` if it is null or missing, because fields at the end
     /// of a list may be left out (AMQP 1.0 §1.4).
     pub fn field(&mut self) -> Result<Option<Value<'a>>, DecodeError> {

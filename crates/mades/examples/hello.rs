@@ -26,7 +26,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             println!("for {:?}", Submission::read(&delivery.message).receiver_code);
             receiver.accept(delivery.handle)?;
         }
-        IncomingDelivery::Undecodable { handle, why, .. } => {
+        IncomingDelivery::Undecodable { handle, why } => {
             receiver.reject(handle, "amqp:decode-error", &why)?;
         }
     }

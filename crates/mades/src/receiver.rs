@@ -1,6 +1,6 @@
 //! A link that receives messages from a queue. Deliveries come one by one, and dispositions are
 //! sent for whole ranges.
-use crate::api::{DecodedMessage, Oddity};
+use crate::api::DecodedMessage;
 use crate::broker::Broker;
 use crate::client_state::{ArrivedMessage, LinkPlan, SharedClient};
 use crate::disposition::SettlementSender;
@@ -43,24 +43,11 @@ pub struct Delivery {
     pub message: DecodedMessage,
 }
 
-impl Delivery {
-    /// Returns true if the broker has tried to deliver the message before (AMQP 1.0 part 3 §3.2.1,
-    /// delivery-count).
-    pub fn is_redelivered(&self) -> bool {
-        self.message.header().is_some_and(|header| header.delivery_count > 0)
-    }
-}
-
 /// A received message, which may be impossible to decode.
 #[derive(Debug)]
 pub enum IncomingDelivery {
     Delivery(Delivery),
-    Undecodable {
-        handle: DeliveryHandle,
-        /// Always [`Oddity::Undecodable`].
-        oddity: Oddity,
-        why: String,
-    },
+    Undecodable { handle: DeliveryHandle, why: String },
 }
 
 #[derive(Debug)]
@@ -178,8 +165,6 @@ fn decode(arrived: ArrivedMessage) -> IncomingDelivery {
     let handle = DeliveryHandle { delivery: arrived.delivery, is_settled: arrived.settled };
     match DecodedMessage::decode(&arrived.message) {
         Ok(message) => IncomingDelivery::Delivery(Delivery { handle, message }),
-        Err(error) => {
-            IncomingDelivery::Undecodable { handle, oddity: Oddity::Undecodable, why: one_line(&error.to_string()) }
-        }
+        Err(error) => IncomingDelivery::Undecodable { handle, why: one_line(&error.to_string()) },
     }
 }

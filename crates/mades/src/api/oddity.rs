@@ -21,7 +21,6 @@ pub enum Oddity {
     NotText(&'static str),
     UnknownState,
     BadStatusDocument,
-    Undecodable,
 }
 
 impl fmt::Display for Oddity {
@@ -33,7 +32,6 @@ impl fmt::Display for Oddity {
             Self::NotText(what) => write!(f, "{what} is not UTF-8"),
             Self::UnknownState => f.write_str("the event's state is unknown"),
             Self::BadStatusDocument => f.write_str("the status document cannot be read"),
-            Self::Undecodable => f.write_str("the message cannot be decoded"),
         }
     }
 }

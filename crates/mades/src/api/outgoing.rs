@@ -150,13 +150,6 @@ impl<'m> Submission<'m> {
     pub fn identity(&self) -> Option<RunMessageId> {
         self.ba_message_id.as_deref().and_then(RunMessageId::read)
     }
-
-    /// Returns the correlation-id for the reply. This is the message's own correlation-id,
-    /// unchanged, or the id of the business application if there is none.
-    pub fn reply_to(&self) -> Option<AmqpMessageId<'m>> {
-        let fallback = || self.ba_message_id.clone().map(AmqpMessageId::String);
-        self.correlation.clone().or_else(fallback)
-    }
 }
 
 #[cfg(test)]
@@ -229,7 +222,7 @@ mod tests {
         assert_eq!(read.receiver_code.as_deref(), Some("code"));
         assert_eq!(read.ba_message_id.as_deref(), Some("17"));
         assert!(read.is_tracing);
-        assert_eq!(read.reply_to(), Some(AmqpMessageId::Ulong(5)));
+        assert_eq!(read.correlation, Some(AmqpMessageId::Ulong(5)));
         assert_eq!(
             read.oddities,
             [

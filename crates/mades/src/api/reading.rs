@@ -25,10 +25,6 @@ impl<'m> BodyContent<'m> {
         sections.iter().copied()
     }
 
-    pub fn data_bytes(&self) -> usize {
-        self.octets().map(<[u8]>::len).sum()
-    }
-
     pub(super) fn section(&self) -> &'static str {
         match self {
             Self::Data(_) => "data",

@@ -116,8 +116,8 @@ impl QueueReceiver {
                 }
             }
             // Nobody knows the owner of a message that cannot be decoded.
-            IncomingDelivery::Undecodable { handle: entry, oddity, why } => {
-                self.run_state.record_trouble(TroubleKind::Odd, &oddity.to_string(), &why);
+            IncomingDelivery::Undecodable { handle: entry, why } => {
+                self.run_state.record_trouble(TroubleKind::Odd, "the message cannot be decoded", &why);
                 self.run_state.count_foreign(self.queue);
                 self.foreign.push(entry);
             }

@@ -83,18 +83,9 @@ impl MadesMode {
         }
     }
 
-    pub fn path(self) -> &'static [MessageStage] {
-        MessagePath::from(self).stages()
-    }
-
     /// Returns the stage at which a message has arrived at its destination.
     pub fn arrival(self) -> MessageStage {
         if self == Self::Tracing { MessageStage::Traced } else { MessageStage::Inbox }
-    }
-
-    /// Returns the last stage of a complete message without an acknowledgement document.
-    pub fn last(self) -> MessageStage {
-        MessagePath::from(self).last()
     }
 }
 
@@ -112,6 +103,7 @@ pub struct MessagePath {
     pub acknowledgement: AcknowledgementMode,
 }
 
+#[cfg(test)]
 impl From<MadesMode> for MessagePath {
     fn from(mode: MadesMode) -> Self {
         Self { mode, acknowledgement: AcknowledgementMode::Off }
@@ -237,8 +229,7 @@ pub(super) fn fate(mode: MadesMode, flags: MessageFlags, wait: WaitState) -> Mad
 
 /// Returns true if no more answers to a message are expected. Either all stages are reached, or the
 /// broker or the endpoint has reported why the others will not be reached.
-pub(super) fn is_finished(path: impl Into<MessagePath>, flags: MessageFlags) -> bool {
-    let path = path.into();
+pub(super) fn is_finished(path: MessagePath, flags: MessageFlags) -> bool {
     let is_answered = !path.stages().contains(&MessageStage::Replied) || flags.has(MessageStage::Replied);
     let is_given_up = flags.contains(MessageFlags::REFUSED) || (flags.contains(MessageFlags::FAILED) && is_answered);
     // A document that rejects the message ends the wait for a document that accepts it.
@@ -278,19 +269,27 @@ mod tests {
         stages.iter().fold(MessageFlags::default(), |flags, stage| flags.with(*stage))
     }
 
+    fn stages(mode: MadesMode) -> &'static [MessageStage] {
+        MessagePath::from(mode).stages()
+    }
+
+    fn is_finished(path: impl Into<MessagePath>, flags: MessageFlags) -> bool {
+        super::is_finished(path.into(), flags)
+    }
+
     #[test]
     fn a_message_that_got_through_is_finished_and_misses_nothing() {
         for mode in MODES {
-            let whole = flags(mode.path());
+            let whole = flags(stages(mode));
             assert!(is_finished(mode, whole), "{mode:?}");
             assert_eq!(fate(mode, whole, WaitState::Ended), MadesFate::Delivered);
             assert!(
                 MessageStage::ALL
                     .iter()
-                    .all(|stage| !mode.path().contains(stage) || !is_missing(mode, whole, WaitState::Ended, *stage))
+                    .all(|stage| !stages(mode).contains(stage) || !is_missing(mode, whole, WaitState::Ended, *stage))
             );
-            for left_out in &mode.path()[2..] {
-                let rest: Vec<MessageStage> = mode.path().iter().copied().filter(|stage| stage != left_out).collect();
+            for left_out in &stages(mode)[2..] {
+                let rest: Vec<MessageStage> = stages(mode).iter().copied().filter(|stage| stage != left_out).collect();
                 assert!(!is_finished(mode, flags(&rest)), "{mode:?} without {left_out:?}");
             }
         }
@@ -302,13 +301,13 @@ mod tests {
             let path = MessagePath { mode, acknowledgement: AcknowledgementMode::On };
             let has_inbox = mode != MadesMode::Tracing;
             assert_eq!(path.last() == MessageStage::Acknowledged, has_inbox, "{mode:?}");
-            assert_eq!(path.stages().len(), mode.path().len() + usize::from(has_inbox));
+            assert_eq!(path.stages().len(), stages(mode).len() + usize::from(has_inbox));
             // Without acknowledgement documents, nothing waits for a document.
-            assert!(is_finished(mode, flags(mode.path())));
-            assert_eq!(is_finished(path, flags(mode.path())), !has_inbox, "{mode:?}");
+            assert!(is_finished(mode, flags(stages(mode))));
+            assert_eq!(is_finished(path, flags(stages(mode))), !has_inbox, "{mode:?}");
             assert!(is_finished(path, flags(path.stages())));
         }
-        let arrived = flags(MadesMode::Amqp.path());
+        let arrived = flags(stages(MadesMode::Amqp));
         assert_eq!(fate(MadesMode::Amqp, arrived, WaitState::Ended), MadesFate::Delivered);
         let is_missing = |flags, wait| is_missing(MadesMode::Amqp, flags, wait, MessageStage::Acknowledged);
         assert!(is_missing(arrived, WaitState::Ended) && !is_missing(arrived, WaitState::Waiting));
@@ -343,7 +342,7 @@ mod tests {
         use MessageStage::{Delivered, Inbox, Received, Replied, Settled};
         let missing = |known: MessageFlags| {
             let is_missing = |stage: &MessageStage| is_missing(MadesMode::Endpoint, known, WaitState::Ended, *stage);
-            MadesMode::Endpoint.path().iter().copied().filter(is_missing).collect::<Vec<_>>()
+            stages(MadesMode::Endpoint).iter().copied().filter(is_missing).collect::<Vec<_>>()
         };
         assert_eq!(missing(flags(&[Settled])), [Replied, Inbox, Delivered, Received]);
         assert_eq!(missing(flags(&[Settled, Inbox, Received])), [Replied, Delivered]);

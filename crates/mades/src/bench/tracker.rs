@@ -93,8 +93,7 @@ pub(super) struct FinalLedger {
 
 impl MessageTracker {
     /// Creates a tracker for at most `limit` messages in flight.
-    pub(super) fn new(path: impl Into<MessagePath>, limit: usize, timeout: Duration) -> Self {
-        let path = path.into();
+    pub(super) fn new(path: MessagePath, limit: usize, timeout: Duration) -> Self {
         Self {
             path,
             timeout,
@@ -424,9 +423,7 @@ impl MessageTracker {
     /// expected.
     fn add_flags(&mut self, sequence: u64, flags: MessageFlags, now: Duration) {
         // A confirmation by the broker is no answer of the endpoint.
-        if flags != MessageFlags::default().with(MessageStage::Settled)
-            || self.path.mode.arrival() == MessageStage::Settled
-        {
+        if flags != MessageFlags::default().with(MessageStage::Settled) {
             self.restart_silence(now);
         }
         let (_, known) = self.history.add(sequence, flags);
@@ -502,7 +499,7 @@ mod tests {
     }
 
     fn tracker(path: impl Into<MessagePath>) -> MessageTracker {
-        MessageTracker::new(path, 8, TIMEOUT)
+        MessageTracker::new(path.into(), 8, TIMEOUT)
     }
 
     /// Takes a message through all stages that an endpoint reports.
@@ -814,7 +811,7 @@ mod tests {
         fn the_books_are_those_of_a_naive_observer(
             steps in proptest::collection::vec((0_u64..40, message_event(), 0_u64..4), 1..400),
         ) {
-            let mut tracker = MessageTracker::new(MadesMode::Endpoint, 8, TIMEOUT);
+            let mut tracker = tracker(MadesMode::Endpoint);
             let mut naive: Vec<ReferenceModel> = Vec::new();
             let mut now_ms = 1_u64;
             let mut corrupt = 0;

@@ -68,11 +68,11 @@ pub(super) struct Waterfall {
 }
 
 impl Waterfall {
-    pub(super) fn new(path: impl Into<MessagePath>) -> Self {
+    pub(super) fn new(path: MessagePath) -> Self {
         let reached = Default::default();
         let hops = Default::default();
         Self {
-            path: path.into(),
+            path,
             stages: reached,
             hops,
             way_back: Latencies::default(),
@@ -271,7 +271,7 @@ mod tests {
     /// Makes the figures of a run in which each message reaches the stages at these times, in
     /// milliseconds after its creation.
     fn run(path: impl Into<MessagePath>, count: u64, times: impl Fn(u64) -> Vec<(MessageStage, u64)>) -> Waterfall {
-        let mut waterfall = Waterfall::new(path);
+        let mut waterfall = Waterfall::new(path.into());
         for number in 0..count {
             let created = ms(1_000 + number);
             let mut entry = InFlightEntry::new(number, created, created);
@@ -313,7 +313,7 @@ mod tests {
         // Half of the messages take 10 ms, then half take 14 ms. go-mades-bench adds (d − average)
         // / count in whole nanoseconds, so its average stayed at 10 ms (§1.7.2).
         let half = 100_000;
-        let mut waterfall = Waterfall::new(MadesMode::Amqp);
+        let mut waterfall = Waterfall::new(MadesMode::Amqp.into());
         let mut entry = InFlightEntry::new(0, ms(1), ms(1));
         for number in 0..2 * half {
             waterfall.reach(

@@ -15,7 +15,7 @@ pub fn check(data: &[u8]) {
     assert_eq!(pieces(7), message, "the same however it is cut");
     let Some(message) = message else { return };
     check_message(&message);
-    assert!(content(&message).data_bytes() <= data.len());
+    assert!(content(&message).octets().map(<[u8]>::len).sum::<usize>() <= data.len());
 }
 
 /// Reads a message with the reader of each kind of message. All oddities must have names.

@@ -292,7 +292,7 @@ async fn receive(
                     let delivery = BrokerDelivery { connection, handle: delivery.handle };
                     let _ = report_tx.send(LinkReport::Received(message, delivery));
                 }
-                IncomingDelivery::Undecodable { handle, why, .. } => receiver.reject(handle, "amqp:decode-error", &why)?,
+                IncomingDelivery::Undecodable { handle, why } => receiver.reject(handle, "amqp:decode-error", &why)?,
             },
         }
     }
