@@ -230,7 +230,7 @@ impl BenchArgs {
     /// Refuses options that have no effect with this server, or without a server.
     fn check(&self) -> Result<()> {
         let has_own_sink = self.server.is_none() || self.relay.has_own_sink();
-        if let Some(fault) = self.typed.of::<SinkFaultArgs>().first().filter(|_| !has_own_sink) {
+        if let Some(fault) = self.typed.of::<SinkFaultArgs>().names().next().filter(|_| !has_own_sink) {
             bail!("--{fault} applies to the bench's own sink; give it to the sink that you start");
         }
         let has_own_relay = self.server.is_none() && self.relay.named_contestant() != Some(Contestant::None);

@@ -3,7 +3,7 @@
 use super::capacity_arguments::{CapacityOutputArgs, PlanningArgs, SearchArgs, exit_status, loss_goal};
 use super::keep_awake::KeepAwakeArg;
 use super::mades::{BrokerArgs, MadesLoadArgs, TimeoutArgs, check_stages, queues, without_login};
-use super::mades_bench::{StandInArgs, stand_in_plan};
+use super::mades_bench::{StandInArgs, stand_in_plan, typed_stand_in};
 use super::mades_effects as effects;
 use super::mades_endpoint::{EndpointFaultArgs, NetworkArgs};
 use super::mades_queues::QueueNameArgs;
@@ -137,16 +137,16 @@ impl CapacityMadesArgs {
         self.load.check_acknowledge(self.mode)?;
         check_stages(self.load.path(self.mode), &self.goals)?;
         self.queues.check_effects(self.mode.name(), queues(self.mode))?;
-        let of_stand_in = [self.stand_in.given().as_slice(), &self.way.given(), &self.faults.given()].concat();
+        let of_stand_in = typed_stand_in(&self.typed);
         if self.brokers.is_named() {
             self.brokers.check_effects()?;
-            return effects::refuse_without_effect(&of_stand_in, "with --broker, whose endpoint is no stand-in");
+            return effects::refuse_all(&of_stand_in, "with --broker, whose endpoint is no stand-in");
         }
         if self.mode == MadesMode::Amqp {
-            effects::refuse_without_effect(&of_stand_in, "in mode amqp, which has no endpoint; add --mode endpoint")?;
+            effects::refuse_all(&of_stand_in, "in mode amqp, which has no endpoint; add --mode endpoint")?;
         }
-        let queues = self.queues.given().map(|(option, name)| (option, name.is_some()));
-        let of_endpoint = [self.brokers.given().as_slice(), &queues, &self.waiting.of_endpoint()].concat();
-        effects::refuse_without_effect(&of_endpoint, "without --broker: the stand-in has a broker of its own")
+        let of_endpoint = self.typed.of::<BrokerArgs>().and(self.typed.of::<QueueNameArgs>());
+        let of_endpoint = of_endpoint.and(self.waiting.of_endpoint());
+        effects::refuse_all(&of_endpoint, "without --broker: the stand-in has a broker of its own")
     }
 }

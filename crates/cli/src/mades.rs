@@ -20,6 +20,7 @@ use mailrun_mades::{Broker, BrokerSecurity, BrokerUrl, Password, SaslMechanism, 
 use mailrun_party::live::LiveMode;
 use mailrun_party::local_address::{is_local_address, is_on_this_host};
 use mailrun_party::outputs::FinishedRun;
+use mailrun_party::party_options::PartyOptions;
 use mailrun_party::reason::reason;
 use mailrun_party::users::PASSWORD_VARIABLE;
 use std::env::VarError;
@@ -449,8 +450,8 @@ impl TimeoutArgs {
     }
 
     /// Options that are useful only if the endpoint is not mailrun's own stand-in.
-    pub(super) fn of_endpoint(&self) -> [(&'static str, bool); 2] {
-        [("--purge", self.purge), ("--no-preflight", self.no_preflight)]
+    pub(super) fn of_endpoint(&self) -> PartyOptions {
+        PartyOptions::default().flag("purge", self.purge).flag("no-preflight", self.no_preflight)
     }
 }
 
@@ -714,22 +715,6 @@ impl BrokerArgs {
         let typed = [self.outbox_url()].into_iter().chain(self.inbox_broker.as_deref());
         let mut urls = typed.map(|text| url("--broker", text, None, None));
         urls.any(|url| url.is_ok_and(|url| is_on_this_host(&url.address())))
-    }
-
-    /// Options that have no effect without a broker, each with true if it was given.
-    pub(super) fn given(&self) -> Vec<(&'static str, bool)> {
-        vec![
-            ("--inbox-broker", self.inbox_broker.is_some()),
-            ("--user", self.user.is_some()),
-            ("--password-file", self.password_file.is_some()),
-            ("--inbox-user", self.inbox_user.is_some()),
-            ("--inbox-password-file", self.inbox_password_file.is_some()),
-            ("--auth-mechanism", self.auth_mechanism.is_some()),
-            ("--cacert", self.cacert.is_some()),
-            ("--tls-cert", self.tls_cert.is_some()),
-            ("--tls-name", self.tls_name.is_some()),
-            ("--insecure", self.insecure),
-        ]
     }
 
     /// Refuses options that have no effect. The error names the option and says what it needs.

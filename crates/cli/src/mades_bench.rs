@@ -161,9 +161,8 @@ impl MadesBenchArgs {
         if self.mode != MadesMode::Amqp {
             return Ok(());
         }
-        let own = [("--log-messages", self.log_messages.is_some())];
-        let all = [self.stand_in.given().as_slice(), &own, &self.way.given(), &self.faults.given()].concat();
-        effects::refuse_without_effect(&all, "in mode amqp, which has no endpoint; add --mode endpoint")
+        let of_stand_in = typed_stand_in(&self.typed).flag("log-messages", self.log_messages.is_some());
+        effects::refuse_all(&of_stand_in, "in mode amqp, which has no endpoint; add --mode endpoint")
     }
 
     fn plan(&self) -> Result<SimulatorPlan> {
@@ -171,11 +170,9 @@ impl MadesBenchArgs {
     }
 }
 
-impl StandInArgs {
-    /// Options that choose the plan, each with true if it was given.
-    pub(super) fn given(&self) -> [(&'static str, bool); 2] {
-        [("--preset", self.preset.is_some()), ("--plan", self.plan.is_some())]
-    }
+/// Returns the options of the stand-in that the user typed.
+pub(super) fn typed_stand_in(typed: &TypedOptions) -> PartyOptions {
+    typed.of::<StandInArgs>().and(typed.of::<NetworkArgs>()).and(typed.of::<EndpointFaultArgs>())
 }
 
 /// Builds the stand-in's plan from the preset, the plan file and the options.

@@ -1,12 +1,20 @@
 //! Refuses options that would have no effect. The error names them and says what they need.
 use anyhow::{Result, bail};
 use mailrun_journey::words::listed;
+use mailrun_party::party_options::PartyOptions;
 
 /// Fails if an option is marked `true`. In the error, `reason` follows "has no effect".
 pub(super) fn refuse_without_effect(options: &[(&str, bool)], reason: &str) -> Result<()> {
-    let idle: Vec<String> =
-        options.iter().filter(|(_, is_idle)| *is_idle).map(|(name, _)| (*name).to_owned()).collect();
-    match idle.as_slice() {
+    refuse(options.iter().filter(|(_, is_idle)| *is_idle).map(|(name, _)| (*name).to_owned()), reason)
+}
+
+/// Fails if there are options. In the error, `reason` follows "has no effect".
+pub(super) fn refuse_all(options: &PartyOptions, reason: &str) -> Result<()> {
+    refuse(options.names().map(|name| format!("--{name}")), reason)
+}
+
+fn refuse(idle: impl Iterator<Item = String>, reason: &str) -> Result<()> {
+    match idle.collect::<Vec<String>>().as_slice() {
         [] => Ok(()),
         [name] => bail!("{name} has no effect {reason}"),
         names => bail!("{} have no effect {reason}", listed(names)),

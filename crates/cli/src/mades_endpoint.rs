@@ -634,27 +634,6 @@ fn replace_time(old: &mut PlanTime, typed: Option<Duration>) {
 }
 
 impl NetworkArgs {
-    /// Options of this group, each with true if it was given.
-    pub(super) fn given(&self) -> [(&'static str, bool); 15] {
-        [
-            ("--accept-delay", self.accept_delay.is_some()),
-            ("--network-delay", self.network_delay.is_some()),
-            ("--acknowledge-delay", self.acknowledge_delay.is_some()),
-            ("--receive-delay", self.receive_delay.is_some()),
-            ("--document-delay", self.document_delay.is_some()),
-            ("--accept-rate", self.accept_rate.is_some()),
-            ("--network-rate", self.network_rate.is_some()),
-            ("--acknowledge-rate", self.acknowledge_rate.is_some()),
-            ("--accept-bytes", self.accept_bytes.is_some()),
-            ("--network-bytes", self.network_bytes.is_some()),
-            ("--accept-workers", self.accept_workers.is_some()),
-            ("--accept-work", self.accept_work.is_some()),
-            ("--slow-start", self.slow_start.is_some()),
-            ("--outage", !self.outages.is_empty()),
-            ("--received-on", self.received_on.is_some()),
-        ]
-    }
-
     /// Refuses options that have no effect under the plan. The plan already contains the values of
     /// these options.
     pub(super) fn check_effects(&self, plan: &SimulatorPlan) -> Result<()> {
@@ -697,23 +676,6 @@ fn limit(leg: &mut Leg, rate_per_s: Option<f64>, bytes_per_s: Option<u64>) {
 }
 
 impl EndpointFaultArgs {
-    /// Options of this group, each with true if it was given.
-    pub(super) fn given(&self) -> [(&'static str, bool); 11] {
-        [
-            ("--drop", self.drop.is_some()),
-            ("--duplicate", self.duplicate.is_some()),
-            ("--corrupt", self.corrupt.is_some()),
-            ("--reject", self.reject.is_some()),
-            ("--reject-code", self.reject_code.is_some()),
-            ("--reject-message", self.reject_message.is_some()),
-            ("--fail", self.fail.is_some()),
-            ("--no-reply", self.no_reply.is_some()),
-            ("--reorder", self.reorder.is_some()),
-            ("--reorder-by", self.reorder_by.is_some()),
-            ("--reject-documents", self.reject_documents.is_some()),
-        ]
-    }
-
     /// Refuses options that have no effect under the plan. The plan already contains the values of
     /// these options.
     pub(super) fn check_effects(&self, plan: &SimulatorPlan) -> Result<()> {

@@ -52,17 +52,6 @@ impl QueueNameArgs {
         effects::refuse_without_effect(&idle, &format!("in mode {mode}, which uses {}", listed(&used)))
     }
 
-    /// Options of this group, each with the name that was given.
-    pub(super) fn given(&self) -> [(&'static str, Option<&str>); 5] {
-        [
-            ("--prefix", self.prefix.as_deref()),
-            ("--outbox", self.outbox.as_deref()),
-            ("--outbox-reply", self.outbox_reply.as_deref()),
-            ("--send-event", self.send_event.as_deref()),
-            ("--inbox", self.inbox.as_deref()),
-        ]
-    }
-
     /// Returns the names that were given, and the customary names of the other queues.
     pub(super) fn names(&self, custom: QueueNaming) -> EndpointQueueNames {
         let customary = match custom {

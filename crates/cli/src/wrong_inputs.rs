@@ -513,6 +513,7 @@ const CAPACITY: &[Row] = &[
     ("capacity mades --goal accepted.rate>5/s", "a goal is a percentile, max or within()"),
     ("capacity mades --mode toolbox --goal received-event.p99<1s", "mode toolbox has no such stage"),
     ("capacity mades --user ann", "--user has no effect without --broker"),
+    ("capacity mades --connect-timeout 1s", "--connect-timeout has no effect without --broker"),
     ("capacity mades --prefix x", "--prefix has no effect without --broker"),
     ("capacity mades --broker amqp://127.0.0.1:1 --preset ideal", "--preset has no effect with --broker"),
     ("capacity mades --broker amqp://a:secret@127.0.0.1:1", "use --password-file"),

@@ -75,9 +75,9 @@ impl PartyOptions {
         self.options.contains_key(name)
     }
 
-    /// Returns the name of the first option in alphabetical order.
-    pub fn first(&self) -> Option<&str> {
-        self.options.keys().next().map(String::as_str)
+    /// Returns the names of the options in alphabetical order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.options.keys().map(String::as_str)
     }
 
     /// Returns the options as words of a command line.
@@ -203,7 +203,7 @@ mod tests {
         let options = PartyOptions::default().with("rate", 5).flag("mime", true).flag("lmtp", false);
         let options = options.and(PartyOptions::default().with("rate", 6)).with_some("seed", None::<u64>);
         assert_eq!(options.words(), ["--mime", "--rate=6"]);
-        assert!(options.has("mime") && options.first() == Some("mime"));
+        assert!(options.has("mime") && options.names().eq(["mime", "rate"]));
         assert_eq!(options.without(&["mime", "rate"]), PartyOptions::default());
     }
 }

@@ -303,8 +303,8 @@ mod tests {
     fn a_cost_is_in_the_body_or_in_an_option_of_the_source() {
         assert!(COSTS.into_iter().filter(|cost| *cost != MessageCost::Smtplib).all(|cost| {
             let has_own_lines = lines(Some(cost)) != lines(None);
-            has_own_lines != source_option(Some(cost)).first().is_some()
+            has_own_lines != source_option(Some(cost)).names().next().is_some()
         }));
-        assert_eq!(source_option(None).first(), None);
+        assert_eq!(source_option(None).names().next(), None);
     }
 }
