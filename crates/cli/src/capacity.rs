@@ -1,7 +1,9 @@
 //! `mailrun capacity`: turns the arguments into a search for the highest rate that meets the goals.
 use super::after_dashes;
 use super::bench::BenchArgs;
-use super::capacity_arguments::{CapacityOutputArgs, PlanningArgs, SearchArgs, exit_status, loss_goal, worse_status};
+use super::capacity_arguments::{
+    CapacityOutputArgs, PlanningArgs, SearchArgs, exit_status, loss_goal, refuse_in_search, worse_status,
+};
 use super::capacity_mades::CapacityMadesArgs;
 use super::connection::ConnectionArgs;
 use super::keep_awake::KeepAwakeArg;
@@ -209,12 +211,7 @@ impl CapacityArgs {
             (load.session.think_time.is_some(), "--think-time"),
             (load.is_strict(), "--threshold, --abort-on, --strict or --stage"),
         ];
-        match refused.into_iter().find(|(is_set, _)| *is_set) {
-            Some((_, option)) => bail!(
-                "{option} has no effect on a search, which chooses rates and lengths itself; requirements are --goal"
-            ),
-            None => Ok(()),
-        }
+        refuse_in_search(&refused)
     }
 }
 

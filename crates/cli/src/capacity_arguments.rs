@@ -208,6 +208,16 @@ pub(super) fn worse_status(one: u8, other: u8) -> u8 {
     std::cmp::max_by_key(one, other, rank)
 }
 
+/// Fails if an option is marked `true`, because the search chooses its value itself.
+pub(super) fn refuse_in_search(options: &[(bool, &str)]) -> Result<()> {
+    match options.iter().find(|(is_set, _)| *is_set) {
+        Some((_, option)) => {
+            bail!("{option} has no effect on a search, which chooses rates and lengths itself; requirements are --goal")
+        }
+        None => Ok(()),
+    }
+}
+
 pub(super) fn exit_status(run: &CapacityRun) -> u8 {
     let CapacityRun { result, lost, interrupted, .. } = run;
     match result.ending {

@@ -68,12 +68,13 @@ mod wrong_inputs_mades;
 #[cfg(test)]
 mod wrong_inputs_relay;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use mailrun_journey::RunId;
 use mailrun_journey::judge;
 use mailrun_journey::record::{Arrival, Cause, Ending, Outcome, Record};
-use mailrun_load::source::OfferedRate;
+use mailrun_journey::threshold::{MetricSource, Threshold};
+use mailrun_journey::{RunId, Stage};
+use mailrun_load::source::{OfferedRate, RateStage};
 use mailrun_party::interrupt::{INTERRUPTED_STATUS, Interrupted};
 use mailrun_party::live::LiveMode;
 use mailrun_party::outputs::{FinishedRun, Outputs, cannot_write};
@@ -218,6 +219,33 @@ impl OutputArgs {
 /// Returns the arrival process of a load. Without a rate or stages, it is a closed loop.
 fn arrival_with(typed: Option<Arrival>, offer: Option<&OfferedRate>) -> Arrival {
     offer.map_or(Arrival::Closed, |_| typed.unwrap_or(Arrival::Constant))
+}
+
+/// Returns the rates offered in an open loop, or `None` in a closed loop.
+///
+/// # Errors
+///
+/// If the stages offer no messages.
+fn offered_rate(rate: Option<f64>, stages: &[RateStage]) -> Result<Option<OfferedRate>> {
+    if stages.is_empty() {
+        return Ok(rate.map(OfferedRate::Constant));
+    }
+    if stages.iter().all(|stage| stage.from_per_s + stage.to_per_s == 0.0) {
+        bail!("--stage: these stages offer no messages");
+    }
+    Ok(Some(OfferedRate::Stages(stages.to_vec())))
+}
+
+/// Refuses thresholds of the time until a message was created, because it is 0 in a closed loop.
+fn check_closed_loop<'t>(mut thresholds: impl Iterator<Item = &'t Threshold>) -> Result<()> {
+    let created = Some(MetricSource::Stage(Stage::Created));
+    match thresholds.find(|threshold| threshold.is_of_time() && threshold.source() == created) {
+        Some(threshold) => bail!(
+            "{}: in a closed loop a message is due when it is created; say --rate, or ask for sent",
+            threshold.expression()
+        ),
+        None => Ok(()),
+    }
 }
 
 /// Runs the command that the arguments of this process name, and returns its exit status.

@@ -1,10 +1,11 @@
 //! `mailrun mades`: turns the command-line arguments into the options of a MADES load.
+use super::capacity_arguments::refuse_in_search;
 use super::keep_awake::KeepAwakeArg;
 use super::mades_effects as effects;
 use super::mades_ladder::{self, PayloadLadder};
 use super::mades_queues::{QueueNameArgs, QueueNaming};
 use super::results::ReportArgs;
-use super::{Strictness, arrival_with, exit_code, exit_with_parent, values};
+use super::{Strictness, arrival_with, check_closed_loop, exit_code, exit_with_parent, offered_rate, values};
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use jiff::tz::TimeZone;
@@ -384,7 +385,7 @@ impl MadesArgs {
             self.load.messages.get_or_insert(mades_ladder::MESSAGES);
             self.load.max_in_transit.get_or_insert(mades_ladder::IN_TRANSIT);
         }
-        let offer = self.load.offer()?;
+        let offer = offered_rate(self.load.rate, &self.load.stages)?;
         self.load.check_thresholds(self.mode)?;
         let has_far_outbox = self.brokers.inbox_broker.is_some() && self.mode != MadesMode::Amqp;
         let queues = self.queues.names(queue_naming(self.mode));
@@ -469,12 +470,7 @@ impl MadesLoadArgs {
                 "--threshold, --abort-on or --strict",
             ),
         ];
-        match refused.into_iter().find(|(is_set, _)| *is_set) {
-            Some((_, option)) => bail!(
-                "{option} has no effect on a search, which chooses rates and lengths itself; requirements are --goal"
-            ),
-            None => Ok(()),
-        }
+        refuse_in_search(&refused)
     }
 
     /// Returns the arrival process of a search's trials, whose rate is not known yet.
@@ -491,17 +487,11 @@ impl MadesLoadArgs {
     /// Refuses thresholds of stages that a run in this mode does not have. The error says which
     /// stages it has.
     pub(super) fn check_thresholds(&self, mode: MadesMode) -> Result<()> {
-        let is_closed = self.is_closed_loop();
-        for threshold in self.thresholds.iter().chain(&self.abort_on) {
-            let expression = threshold.expression();
-            if threshold.is_of_time() && threshold.source() == Some(MetricSource::Stage(Stage::Created)) && is_closed {
-                bail!(
-                    "{expression}: in a closed loop a message is due when it is created; say --rate, or ask for sent"
-                );
-            }
+        let thresholds = self.thresholds.iter().chain(&self.abort_on);
+        if self.is_closed_loop() {
+            check_closed_loop(thresholds.clone())?;
         }
-        let of_shapes = self.shapes.iter().flat_map(MarketShape::thresholds);
-        check_stages(self.path(mode), self.thresholds.iter().chain(&self.abort_on).chain(of_shapes))
+        check_stages(self.path(mode), thresholds.chain(self.shapes.iter().flat_map(MarketShape::thresholds)))
     }
 
     pub(super) fn path(&self, mode: MadesMode) -> MessagePath {
@@ -589,7 +579,7 @@ impl MadesLoadArgs {
     ///
     /// If the stages offer no messages.
     pub(super) fn workload(&self) -> Result<Workload> {
-        let offer = self.offer()?;
+        let offer = offered_rate(self.rate, &self.stages)?;
         let staged = offer.as_ref().and_then(OfferedRate::length);
         let documents = self.market().map(|market| market.sizes());
         let mean_bytes = documents.as_ref().map_or_else(|| self.sizes().mean(), |sizes| sizes.mean);
@@ -655,17 +645,6 @@ impl MadesLoadArgs {
             &[("--payload-size", is_file && self.payload_size.is_some())],
             "with --payload FILE",
         )
-    }
-
-    /// Returns the rates offered in an open loop, or `None` in a closed loop.
-    fn offer(&self) -> Result<Option<OfferedRate>> {
-        if self.stages.is_empty() {
-            return Ok(self.rate.map(OfferedRate::Constant));
-        }
-        if self.stages.iter().all(|stage| stage.from_per_s + stage.to_per_s == 0.0) {
-            bail!("--stage: these stages offer no messages");
-        }
-        Ok(Some(OfferedRate::Stages(self.stages.clone())))
     }
 }
 

@@ -5,12 +5,11 @@ use super::cpus::CpusArg;
 use super::keep_awake::KeepAwakeArg;
 use super::server::ServerArg;
 use super::shard::{self, ShardArgs, WholeLoad};
-use super::{OutputArgs, Strictness, arrival_with, exit_with_parent, finish, values};
+use super::{OutputArgs, Strictness, arrival_with, check_closed_loop, exit_with_parent, finish, offered_rate, values};
 use anyhow::{Result, bail};
 use clap::Args;
-use mailrun_journey::Stage;
 use mailrun_journey::record::{Arrival, Pipelining};
-use mailrun_journey::threshold::{MetricSource, RunProtocol, Threshold};
+use mailrun_journey::threshold::{RunProtocol, Threshold};
 use mailrun_load::source::{
     self, AddressPattern, AllowedTargets, CorpusOptions, DialogueOutput, Distribution, DsnParameters,
     InvalidMessagePolicy, OfferedRate, Preflight, RateStage, RecipientTags, SourceOptions, TraceHeaders,
@@ -255,33 +254,14 @@ impl LoadArgs {
     /// in two ways.
     pub(super) fn check_thresholds(&self) -> Result<()> {
         self.message.envelope.recipients()?;
-        let is_closed = self.rate.is_none() && self.stages.is_empty();
-        let thresholds = self.asked.thresholds.iter().chain(&self.asked.abort_on);
-        let created = Some(MetricSource::Stage(Stage::Created));
-        if let Some(threshold) =
-            thresholds.filter(|_| is_closed).find(|one| one.is_of_time() && one.source() == created)
-        {
-            bail!(
-                "{}: in a closed loop a message is due when it is created; say --rate, or ask for sent",
-                threshold.expression()
-            );
+        if self.rate.is_some() || !self.stages.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        check_closed_loop(self.asked.thresholds.iter().chain(&self.asked.abort_on))
     }
 
-    /// Returns the rates offered in an open loop, or `None` in a closed loop.
-    ///
-    /// # Errors
-    ///
-    /// If the stages offer no messages.
     pub(super) fn offer(&self) -> Result<Option<OfferedRate>> {
-        if self.stages.is_empty() {
-            return Ok(self.rate.map(OfferedRate::Constant));
-        }
-        if self.stages.iter().all(|stage| stage.from_per_s + stage.to_per_s == 0.0) {
-            bail!("--stage: these stages offer no messages");
-        }
-        Ok(Some(OfferedRate::Stages(self.stages.clone())))
+        offered_rate(self.rate, &self.stages)
     }
 
     pub(super) fn has_trace(&self) -> bool {
