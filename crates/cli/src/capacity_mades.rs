@@ -2,7 +2,7 @@
 //! endpoint takes.
 use super::capacity_arguments::{CapacityOutputArgs, PlanningArgs, SearchArgs, exit_status, loss_goal};
 use super::keep_awake::KeepAwakeArg;
-use super::mades::{BrokerArgs, MadesLoadArgs, TimeoutArgs, check_stages, queues, without_login};
+use super::mades::{BrokerArgs, MadesLoadArgs, TimeoutArgs, check_stages, without_login};
 use super::mades_bench::{StandInArgs, stand_in_plan, typed_stand_in};
 use super::mades_effects as effects;
 use super::mades_endpoint::{EndpointFaultArgs, NetworkArgs};
@@ -136,7 +136,7 @@ impl CapacityMadesArgs {
         self.load.check_search()?;
         self.load.check_acknowledge(self.mode)?;
         check_stages(self.load.path(self.mode), &self.goals)?;
-        self.queues.check_effects(self.mode.name(), queues(self.mode))?;
+        self.queues.check_effects(self.mode)?;
         let of_stand_in = typed_stand_in(&self.typed);
         if self.brokers.is_named() {
             self.brokers.check_effects()?;

@@ -3,7 +3,7 @@ use super::capacity_arguments::refuse_in_search;
 use super::keep_awake::KeepAwakeArg;
 use super::mades_effects as effects;
 use super::mades_ladder::{self, PayloadLadder};
-use super::mades_queues::{QueueNameArgs, QueueNaming};
+use super::mades_queues::QueueNameArgs;
 use super::results::ReportArgs;
 use super::{Strictness, arrival_with, check_closed_loop, exit_code, exit_with_parent, offered_rate, values};
 use anyhow::{Result, anyhow, bail};
@@ -117,23 +117,6 @@ pub(super) struct TimeoutArgs {
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true,
           hide_short_help = true)]
     allow_public: bool,
-}
-
-/// Returns the options that name the queues of a mode.
-pub(super) fn queues(mode: MadesMode) -> &'static [&'static str] {
-    match mode {
-        MadesMode::Endpoint => &["--outbox", "--outbox-reply", "--send-event", "--inbox"],
-        MadesMode::Toolbox => &["--outbox", "--outbox-reply", "--inbox"],
-        MadesMode::Amqp => &["--inbox"],
-        MadesMode::Tracing => &["--outbox", "--outbox-reply", "--send-event"],
-    }
-}
-
-fn queue_naming(mode: MadesMode) -> QueueNaming {
-    match mode {
-        MadesMode::Toolbox => QueueNaming::Edx,
-        MadesMode::Endpoint | MadesMode::Amqp | MadesMode::Tracing => QueueNaming::Ecp,
-    }
 }
 
 /// Messages that are sent: their number, their size and their rate.
@@ -367,7 +350,7 @@ impl MadesArgs {
                        not supported with --acknowledge";
             effects::refuse_without_effect(&far, why)?;
         }
-        self.queues.check_effects(self.mode.name(), queues(self.mode))?;
+        self.queues.check_effects(self.mode)?;
         let brokers = &self.brokers;
         let inbox = [
             ("--inbox-broker", brokers.inbox_broker.is_some()),
@@ -388,7 +371,7 @@ impl MadesArgs {
         let offer = offered_rate(self.load.rate, &self.load.stages)?;
         self.load.check_thresholds(self.mode)?;
         let has_far_outbox = self.brokers.inbox_broker.is_some() && self.mode != MadesMode::Amqp;
-        let queues = self.queues.names(queue_naming(self.mode));
+        let queues = self.queues.names(self.mode);
         let far_outbox =
             has_far_outbox.then(|| self.acknowledge_outbox.clone().unwrap_or_else(|| queues.outbox.clone()));
         let acknowledgement = self.load.acknowledgement(far_outbox, self.brokers.inbox_broker.is_some());

@@ -2,7 +2,7 @@
 //! endpoint.
 use super::mades::{password, password_from_env, restrict_to_local, url};
 use super::mades_effects as effects;
-use super::mades_queues::{QueueNameArgs, QueueNaming};
+use super::mades_queues::QueueNameArgs;
 use super::results::is_standard_output;
 use super::{exit_with_parent, say, values};
 use anyhow::{Context, Result, anyhow, bail};
@@ -33,9 +33,6 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:5672";
-/// Defaults of `--max-queue-messages` and `--max-queue-size` (in bytes).
-const MAX_QUEUE_MESSAGES: u64 = 100_000;
-const MAX_QUEUE_SIZE: u64 = 256 << 20;
 
 /// Simulates a pair of ECP endpoints or EDX toolboxes, with a network between them
 ///
@@ -404,12 +401,7 @@ impl MadesEndpointArgs {
 
     /// Refuses options that have no effect under this plan.
     fn check_effects(&self, plan: &SimulatorPlan) -> Result<()> {
-        let queues: &[&str] = match plan.mode {
-            EndpointMode::Endpoint => &["--outbox", "--outbox-reply", "--send-event", "--inbox"],
-            EndpointMode::Toolbox => &["--outbox", "--outbox-reply", "--inbox"],
-            EndpointMode::Tracing => &["--outbox", "--outbox-reply", "--send-event"],
-        };
-        self.queues.check_effects(&values::value_name(plan.mode), queues)?;
+        self.queues.check_effects(plan.mode.into())?;
         let is_tracing = plan.mode == EndpointMode::Tracing;
         let compat = self.behaviour.go_mades_bench_compat && !is_tracing;
         effects::refuse_without_effect(&[("--go-mades-bench-compat", compat)], "without --mode tracing")?;
@@ -422,7 +414,7 @@ impl MadesEndpointArgs {
     async fn work(self, plan: SimulatorPlan, live: LiveMode) -> Result<SimulationTotals> {
         let stop = stop_signal()?;
         let truth = self.files.log_messages.as_deref().map(truth_file).transpose()?;
-        let names = self.queues.names(queue_naming(plan.mode));
+        let names = self.queues.names(plan.mode.into());
         let (backend, serving) = self.place.open(self.allow_public).await?;
         let address = serving.as_ref().map(|serving| serving.address.to_string());
         let setup =
@@ -528,10 +520,11 @@ impl EndpointBrokerArgs {
         match &self.broker {
             Some(_) => Ok((self.brokers(allow_public)?, None)),
             None => {
+                let whole = |limit| usize::try_from(limit).unwrap_or(usize::MAX);
+                let usual = QueueLimits::default();
                 let limits = QueueLimits {
-                    messages: usize::try_from(self.max_queue_messages.unwrap_or(MAX_QUEUE_MESSAGES))
-                        .unwrap_or(usize::MAX),
-                    bytes: usize::try_from(self.max_queue_size.unwrap_or(MAX_QUEUE_SIZE)).unwrap_or(usize::MAX),
+                    messages: self.max_queue_messages.map_or(usual.messages, whole),
+                    bytes: self.max_queue_size.map_or(usual.bytes, whole),
                 };
                 let queues = embedded::MemoryQueues::new(limits);
                 let serving = self.serve(queues.clone(), allow_public).await?;
@@ -610,13 +603,6 @@ fn listen_error(listen: &str, error: &io::Error) -> anyhow::Error {
             )
         }
         _ => anyhow!("cannot listen on {listen}: {what}"),
-    }
-}
-
-fn queue_naming(mode: EndpointMode) -> QueueNaming {
-    match mode {
-        EndpointMode::Toolbox => QueueNaming::Edx,
-        EndpointMode::Endpoint | EndpointMode::Tracing => QueueNaming::Ecp,
     }
 }
 

@@ -6,6 +6,7 @@ use clap::Args;
 use mailrun_journey::words::listed;
 use mailrun_mades::api::EndpointQueueNames;
 use mailrun_mades::api::queues::{ECP_PREFIX, EDX_PREFIX};
+use mailrun_mades::bench::MadesMode;
 
 /// Names of the queues.
 #[derive(Debug, Args)]
@@ -30,17 +31,15 @@ pub(super) struct QueueNameArgs {
     inbox: Option<String>,
 }
 
-/// Chooses the default names of the queues: those of an ECP endpoint or those of an EDX toolbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum QueueNaming {
-    Ecp,
-    Edx,
-}
-
 impl QueueNameArgs {
-    /// Refuses names of queues that the mode does not use. `used` lists the options of the queues
-    /// that it uses.
-    pub(super) fn check_effects(&self, mode: &str, used: &[&str]) -> Result<()> {
+    /// Refuses names of queues that the mode does not use.
+    pub(super) fn check_effects(&self, mode: MadesMode) -> Result<()> {
+        let used: &[&str] = match mode {
+            MadesMode::Endpoint => &["--outbox", "--outbox-reply", "--send-event", "--inbox"],
+            MadesMode::Toolbox => &["--outbox", "--outbox-reply", "--inbox"],
+            MadesMode::Amqp => &["--inbox"],
+            MadesMode::Tracing => &["--outbox", "--outbox-reply", "--send-event"],
+        };
         let options = [
             ("--outbox", &self.outbox),
             ("--outbox-reply", &self.outbox_reply),
@@ -49,14 +48,14 @@ impl QueueNameArgs {
         ];
         let idle = options.map(|(name, queue)| (name, queue.is_some() && !used.contains(&name)));
         let used: Vec<String> = used.iter().map(|name| (*name).to_owned()).collect();
-        effects::refuse_without_effect(&idle, &format!("in mode {mode}, which uses {}", listed(&used)))
+        effects::refuse_without_effect(&idle, &format!("in mode {}, which uses {}", mode.name(), listed(&used)))
     }
 
     /// Returns the names that were given, and the customary names of the other queues.
-    pub(super) fn names(&self, custom: QueueNaming) -> EndpointQueueNames {
-        let customary = match custom {
-            QueueNaming::Edx => EndpointQueueNames::edx(self.prefix.as_deref().unwrap_or(EDX_PREFIX)),
-            QueueNaming::Ecp => EndpointQueueNames::ecp(self.prefix.as_deref().unwrap_or(ECP_PREFIX)),
+    pub(super) fn names(&self, mode: MadesMode) -> EndpointQueueNames {
+        let customary = match mode {
+            MadesMode::Toolbox => EndpointQueueNames::edx(self.prefix.as_deref().unwrap_or(EDX_PREFIX)),
+            _ => EndpointQueueNames::ecp(self.prefix.as_deref().unwrap_or(ECP_PREFIX)),
         };
         EndpointQueueNames {
             outbox: self.outbox.clone().unwrap_or(customary.outbox),
@@ -78,19 +77,19 @@ mod tests {
         queues: QueueNameArgs,
     }
 
-    fn names(line: &str, custom: QueueNaming) -> EndpointQueueNames {
+    fn names(line: &str, mode: MadesMode) -> EndpointQueueNames {
         QueueNameTestCli::try_parse_from(std::iter::once("mailrun").chain(line.split_whitespace()))
             .unwrap()
             .queues
-            .names(custom)
+            .names(mode)
     }
 
     #[test]
     fn what_is_not_given_is_as_is_the_custom_and_what_is_given_stays() {
-        assert_eq!(names("", QueueNaming::Ecp), EndpointQueueNames::ecp("ecp.endpoint"));
-        assert_eq!(names("", QueueNaming::Edx), EndpointQueueNames::edx("edx.endpoint"));
-        assert_eq!(names("--prefix a", QueueNaming::Edx), EndpointQueueNames::edx("a"));
-        let some = names("--prefix a --inbox b --send-event c", QueueNaming::Edx);
+        assert_eq!(names("", MadesMode::Endpoint), EndpointQueueNames::ecp("ecp.endpoint"));
+        assert_eq!(names("", MadesMode::Toolbox), EndpointQueueNames::edx("edx.endpoint"));
+        assert_eq!(names("--prefix a", MadesMode::Toolbox), EndpointQueueNames::edx("a"));
+        let some = names("--prefix a --inbox b --send-event c", MadesMode::Toolbox);
         assert_eq!(
             some,
             EndpointQueueNames {
@@ -99,7 +98,7 @@ mod tests {
                 ..EndpointQueueNames::edx("a")
             }
         );
-        let others = names("--outbox d --outbox-reply e", QueueNaming::Ecp);
+        let others = names("--outbox d --outbox-reply e", MadesMode::Endpoint);
         let expected = EndpointQueueNames {
             outbox: "d".to_owned(),
             reply: "e".to_owned(),
