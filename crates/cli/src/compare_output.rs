@@ -106,13 +106,7 @@ fn text(page: &ComparisonPage) -> String {
         let _ = writeln!(text, "{}", printable(remark));
     }
     if let Some((outcome, reason)) = &page.outcome {
-        let word = match outcome {
-            Outcome::Pass => "PASS",
-            Outcome::Fail => "FAIL",
-            Outcome::Invalid => "INVALID",
-            Outcome::Inconclusive => "INCONCLUSIVE",
-        };
-        let _ = writeln!(text, "{word} {}", printable(reason));
+        let _ = writeln!(text, "{} {}", outcome.name(), printable(reason));
     }
     text
 }

@@ -1,5 +1,5 @@
 //! Options of the scenarios that profile a server: `kotlin-profile`, `sizes` and `large-message`.
-use super::relays::scenario_options;
+use super::relays::{raise_open_files, scenario_options};
 use super::results::TableReportArgs;
 use super::server::{Scheme, ServerArg};
 use super::values;
@@ -8,16 +8,13 @@ use clap::Args;
 use mailrun_bench::contestant::Contestant;
 use mailrun_bench::profiles::{self, LargeMessageOptions, ProfileOptions, ProfiledServer};
 use mailrun_bench::relays::ScenarioOptions;
-use mailrun_bench::scenario::{MessageCost, RoundOrder, ScenarioSetting};
+use mailrun_bench::scenario::{MessageCost, RoundOrder};
 use mailrun_bench::{BenchTarget, TextReport};
 use mailrun_journey::record::Pipelining;
 use mailrun_journey::threshold::Threshold;
 use mailrun_load::source::AddressPattern;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// File descriptors for everything except sessions.
-const SPARE_FILES: u64 = 256;
 
 /// The server that a profile is of.
 #[derive(Debug, Args)]
@@ -164,15 +161,9 @@ Examples:
   mailrun bench large-message --body-sizes 10M --volume 100M --rounds 1
   mailrun bench large-message 127.0.0.1:2525 --costs dots,chunking";
 
-fn order(order: Option<&ScenarioSetting<RoundOrder>>) -> RoundOrder {
-    order.map(|order| order.value).unwrap_or_default()
-}
-
 impl ProfileArgs {
-    pub(super) fn run(self, name: &str, rounds_order: Option<&ScenarioSetting<RoundOrder>>) -> Result<TextReport> {
-        // Raise the limit here, so that all parties inherit it. A relay has two connections, or a
-        // process, for each message.
-        mailrun_net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
+    pub(super) fn run(self, name: &str, order: RoundOrder) -> Result<TextReport> {
+        raise_open_files(self.sessions);
         let server = self.server.server()?;
         let _awake = self.tables.keep_awake.begin(!server.target.has_server_here())?;
         profiles::run_profile(&ProfileOptions {
@@ -186,13 +177,13 @@ impl ProfileArgs {
             reuse: Some(self.reuse).filter(|messages| *messages > 0),
             pipelining: self.pipelining,
             rounds: self.rounds.rounds,
-            order: order(rounds_order),
+            order,
         })
     }
 }
 
 impl LargeMessageArgs {
-    pub(super) fn run(self, name: &str, rounds_order: Option<&ScenarioSetting<RoundOrder>>) -> Result<TextReport> {
+    pub(super) fn run(self, name: &str, order: RoundOrder) -> Result<TextReport> {
         let server = self.server.server()?;
         let _awake = self.tables.keep_awake.begin(!server.target.has_server_here())?;
         profiles::run_large_message(&LargeMessageOptions {
@@ -202,7 +193,7 @@ impl LargeMessageArgs {
             costs: self.costs,
             volume: self.volume,
             rounds: self.rounds.rounds,
-            order: order(rounds_order),
+            order,
         })
     }
 }

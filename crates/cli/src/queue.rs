@@ -1,6 +1,6 @@
 //! `mailrun queue`: sends an operator's commands to a running relay, and prints the replies as
 //! tables or as lines.
-use super::values;
+use super::{one_line, values};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use mailrun_journey::RunId;
@@ -417,10 +417,6 @@ fn list_line(entry: &EntryRow, is_first: bool) -> String {
 fn next(entry: &EntryRow) -> String {
     let now = entry.received_unix_s + entry.age_s;
     entry.next_unix_s.map_or_else(|| "-".to_owned(), |next| short_duration(next.saturating_sub(now)))
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Formats a duration in a few characters, for example `90s` or `3h`.

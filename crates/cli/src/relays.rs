@@ -2,6 +2,7 @@
 //! relays.
 use super::no_thresholds::NoThresholdArgs;
 use super::results::TableReportArgs;
+use super::scenarios::order;
 use super::server::{Scheme, ServerArg};
 use super::source::threshold;
 use super::values;
@@ -158,15 +159,19 @@ pub(super) fn scenario_options(name: &str, out: Option<PathBuf>, tables: &TableR
     ScenarioOptions { name: name.to_owned(), out, command, thresholds: Vec::new(), live: tables.live() }
 }
 
+/// Raises the limit of open files, so that all parties inherit it. A relay has two connections, or
+/// a process, for each message.
+pub(super) fn raise_open_files(sessions: u32) {
+    mailrun_net::open_files::raise(2 * u64::from(sessions) + SPARE_FILES);
+}
+
 impl RelayComparisonArgs {
     pub(super) fn run(self, name: &str, scenario: &ThroughputScenario) -> Result<TextReport> {
         let contestants = self.contestants()?;
         let messages = self.messages(scenario)?;
         let is_alone = contestants.iter().all(|one| !BenchTarget::of(one.clone()).has_server_here());
         let _awake = self.tables.keep_awake.begin(contestants.len() > 1 || is_alone)?;
-        // Raise the limit here, so that all parties inherit it. A relay has two connections, or a
-        // process, for each message.
-        mailrun_net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
+        raise_open_files(self.sessions);
         relays::run(&RelayComparisonOptions {
             scenario: ScenarioOptions { thresholds: self.thresholds, ..scenario_options(name, self.out, &self.tables) },
             contestants,
@@ -178,7 +183,7 @@ impl RelayComparisonArgs {
                 pipelining: self.pipelining,
             },
             rounds: self.rounds,
-            order: scenario.order.as_ref().map(|order| order.value).unwrap_or_default(),
+            order: order(scenario.order.as_ref()),
             counts_syscalls: self.syscalls,
         })
     }
@@ -225,9 +230,7 @@ struct LoadShapeArgs {
 
 impl LoadShapeArgs {
     fn shape(&self) -> relays::LoadShape {
-        // Raise the limit here, so that all parties inherit it. A relay has two connections for
-        // each message.
-        mailrun_net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
+        raise_open_files(self.sessions);
         relays::LoadShape {
             sessions: self.sessions,
             message_bytes: self.message_size,

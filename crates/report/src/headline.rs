@@ -24,10 +24,7 @@ impl Headline {
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Judged(Outcome::Pass) => "PASS",
-            Self::Judged(Outcome::Fail) => "FAIL",
-            Self::Judged(Outcome::Invalid) => "INVALID",
-            Self::Judged(Outcome::Inconclusive) => "INCONCLUSIVE",
+            Self::Judged(outcome) => outcome.name(),
             Self::Received => "RECEIVED",
             Self::Sent => "SENT",
         }
