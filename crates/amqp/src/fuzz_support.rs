@@ -1,10 +1,11 @@
-//! A server's connection for fuzz targets, which answers each event at once. It takes the bytes of
-//! a client, and returns events, output, and the size of the memory that it keeps.
+//! A connection for fuzz targets, which answers each event at once. It takes the bytes of a client
+//! or of a server, and returns events, output, and the size of the memory that it keeps.
 use crate::buffers::EncodedMessage;
-use crate::connection::{AmqpConnection, ConnectionError, ConnectionEvent, LinkId};
+use crate::connection::{AmqpConnection, ConnectionError, ConnectionEvent, ConnectionOptions, LinkId, LinkRequest};
 use crate::frame::{DeliveryOutcome, LinkRole};
 use crate::sasl::ListenerAuth;
-use bytes::{Buf, BytesMut};
+use crate::sasl_client::ClientLogin;
+use bytes::{Buf, Bytes, BytesMut};
 
 /// Credit that the connection grants its peer.
 const CREDIT: u32 = 10;
@@ -12,12 +13,21 @@ const CREDIT: u32 = 10;
 /// need two frames.
 const SENT_BYTES: usize = 600;
 
-/// A connection that answers each event at once, and in the same way each time.
+#[derive(Clone, Copy, Debug)]
+enum Role {
+    Client { max_message_bytes: u64 },
+    Server,
+}
+
+/// A connection that answers each event at once, and in the same way each time. A client begins a
+/// session, and a link of each role, as soon as it may.
 #[derive(Debug)]
 pub struct FuzzConnection {
+    role: Role,
     connection: AmqpConnection<u64>,
     input: BytesMut,
-    receivers: Vec<LinkId>,
+    /// Links over which the connection may send.
+    senders: Vec<LinkId>,
     next: u64,
     outcome: FuzzOutcome,
 }
@@ -36,7 +46,7 @@ pub struct FuzzOutcome {
 }
 
 impl FuzzOutcome {
-    pub(crate) fn returned(&self) -> usize {
+    fn returned(&self) -> usize {
         let returned = self.events.iter().map(|event| match event {
             ConnectionEvent::Settled { .. } => 1,
             ConnectionEvent::Detached { unsettled, .. } => unsettled.len(),
@@ -47,16 +57,28 @@ impl FuzzOutcome {
 }
 
 impl FuzzConnection {
+    /// Creates a client that logs in with `login`. A message of more than `max_message_bytes` ends
+    /// its link.
+    pub fn client(login: ClientLogin, max_message_bytes: u64) -> Self {
+        let options = ConnectionOptions {
+            container: "rehearsal".to_owned(),
+            hostname: Some("host".to_owned()),
+            max_frame_size: 64 << 10,
+            idle_timeout_ms: 1000,
+            max_message_bytes,
+        };
+        Self::new(Role::Client { max_message_bytes }, AmqpConnection::client(login, options))
+    }
+
     /// Creates a connection to a peer that must authenticate itself as `mechanisms` demands. A
     /// message of more than `max_message_bytes` ends its link.
-    pub fn new(mechanisms: ListenerAuth, max_message_bytes: u64) -> Self {
-        Self {
-            connection: AmqpConnection::server(mechanisms, "rehearsal", max_message_bytes),
-            input: BytesMut::new(),
-            receivers: Vec::new(),
-            next: 0,
-            outcome: FuzzOutcome::default(),
-        }
+    pub fn server(mechanisms: ListenerAuth, max_message_bytes: u64) -> Self {
+        Self::new(Role::Server, AmqpConnection::server(mechanisms, "rehearsal", max_message_bytes))
+    }
+
+    fn new(role: Role, connection: AmqpConnection<u64>) -> Self {
+        let outcome = FuzzOutcome::default();
+        Self { role, connection, input: BytesMut::new(), senders: Vec::new(), next: 0, outcome }
     }
 
     /// Passes more bytes from the peer to the connection.
@@ -81,45 +103,73 @@ impl FuzzConnection {
     }
 
     fn respond(&mut self, event: &ConnectionEvent<u64>) {
-        match event {
-            ConnectionEvent::Attached { link, address, .. } if address.starts_with("refuse") => {
+        match (event, self.role) {
+            (ConnectionEvent::Opened, Role::Client { max_message_bytes }) => self.begin(max_message_bytes),
+            (ConnectionEvent::Attached { link, address, .. }, Role::Server) if address.starts_with("refuse") => {
                 self.connection.refuse(*link, "amqp:not-found", "told to");
             }
-            ConnectionEvent::Attached { link, peer, .. } => {
-                self.connection.accept(*link);
+            (ConnectionEvent::Attached { link, peer, .. }, role) => {
+                if matches!(role, Role::Server) {
+                    self.connection.accept(*link);
+                }
                 match peer {
                     LinkRole::Sender => self.connection.grant(*link, CREDIT),
-                    LinkRole::Receiver => self.receivers.push(*link),
+                    LinkRole::Receiver => self.senders.push(*link),
                 }
             }
-            ConnectionEvent::MessageReceived { link, delivery, settled, .. } => {
+            (ConnectionEvent::MessageReceived { link, delivery, settled, .. }, role) => {
                 if !settled {
-                    let outcomes = [DeliveryOutcome::Accepted, DeliveryOutcome::Released, DeliveryOutcome::Rejected];
-                    self.connection.settle(*link, *delivery, outcomes[*delivery as usize % outcomes.len()]);
+                    match (delivery % 3, role) {
+                        (0, _) => self.connection.settle(*link, *delivery, DeliveryOutcome::Accepted),
+                        (1, _) => self.connection.settle(*link, *delivery, DeliveryOutcome::Released),
+                        (_, Role::Client { .. }) => self.connection.reject(*link, *delivery, "test:no", "told to"),
+                        (_, Role::Server) => self.connection.settle(*link, *delivery, DeliveryOutcome::Rejected),
+                    }
                 }
                 if self.connection.credit(*link) <= CREDIT / 2 {
                     self.connection.grant(*link, CREDIT);
                 }
             }
-            ConnectionEvent::CreditChanged => self.send(),
-            ConnectionEvent::Detached { link, .. } => self.receivers.retain(|receiver| receiver != link),
-            ConnectionEvent::Opened
-            | ConnectionEvent::Ended { .. }
-            | ConnectionEvent::Drained { .. }
-            | ConnectionEvent::Settled { .. }
-            | ConnectionEvent::Closed { .. } => {}
+            (ConnectionEvent::CreditChanged, _) => self.send(),
+            (ConnectionEvent::Detached { link, .. }, _) => self.senders.retain(|sender| sender != link),
+            (ConnectionEvent::Ended { .. }, Role::Client { .. }) => self.connection.close(None),
+            (
+                ConnectionEvent::Opened
+                | ConnectionEvent::Ended { .. }
+                | ConnectionEvent::Drained { .. }
+                | ConnectionEvent::Settled { .. }
+                | ConnectionEvent::Closed { .. },
+                _,
+            ) => {}
         }
     }
 
-    /// Sends one message over the first link that may send. Completes the drains of the links
-    /// before it.
+    fn begin(&mut self, max_message_bytes: u64) {
+        let Ok(session) = self.connection.begin_session() else { return };
+        for (name, role) in [("out", LinkRole::Sender), ("in", LinkRole::Receiver)] {
+            let request =
+                LinkRequest { name, role, address: "q", capabilities: &["queue"], settled: false, max_message_bytes };
+            self.connection.attach_link(session, &request);
+        }
+    }
+
+    /// Sends one message over the first link that may send. A server completes the drains of the
+    /// links before it.
     fn send(&mut self) {
-        for link in &self.receivers {
-            if self.connection.may_send(*link) {
-                self.next += 1;
-                return self.connection.send(*link, EncodedMessage::from(vec![0; SENT_BYTES]), self.next);
+        for link in &self.senders {
+            match (self.connection.may_send(*link), self.role) {
+                (true, Role::Client { .. }) => {
+                    self.next += 1;
+                    let body = Bytes::from(vec![0; SENT_BYTES]);
+                    return self.connection.send_parts(*link, &[0; 8], body, self.next);
+                }
+                (true, Role::Server) => {
+                    self.next += 1;
+                    return self.connection.send(*link, EncodedMessage::from(vec![0; SENT_BYTES]), self.next);
+                }
+                (false, Role::Client { .. }) => {}
+                (false, Role::Server) => self.connection.complete_drain(*link),
             }
-            self.connection.complete_drain(*link);
         }
     }
 

@@ -9,7 +9,7 @@
 //! | `codec` | the types of AMQP, read in place and written |
 //! | `connection` | a connection in either role, with the client's part and the scope of errors |
 //! | `frame` | frames and performatives |
-//! | `fuzz_client`, `fuzz_support` | connections that answer each event at once, for fuzz targets |
+//! | `fuzz_support` | connections that answer each event at once, for fuzz targets |
 //! | `password` | a password that is not printed |
 //! | `peer_error` | errors that a peer reports, including redirects |
 //! | `peer_product` | the product and the version of a peer |
@@ -22,7 +22,6 @@ pub mod checks;
 mod codec;
 mod connection;
 mod frame;
-mod fuzz_client;
 mod fuzz_support;
 mod password;
 mod peer_error;
@@ -38,8 +37,6 @@ pub use connection::{
     LinkRequest, Scope, SessionId, SessionRefused, Violation,
 };
 pub use frame::{DeliveryOutcome, LinkRole};
-#[doc(hidden)]
-pub use fuzz_client::FuzzClient;
 #[doc(hidden)]
 pub use fuzz_support::{FuzzConnection, FuzzOutcome};
 pub use password::Password;

@@ -1,7 +1,7 @@
 //! The seeds of the fuzz targets are valid conversations, so each must be read to its end.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 use mailrun_amqp::checks::amqp_client::login;
-use mailrun_amqp::{ConnectionEvent, EndError, FuzzClient, FuzzConnection, FuzzOutcome, ListenerAuth, Violation};
+use mailrun_amqp::{ConnectionEvent, EndError, FuzzConnection, FuzzOutcome, ListenerAuth, Violation};
 use std::path::Path;
 
 /// Returns the seeds of a fuzz target. The last byte of each seed is for the target itself.
@@ -27,7 +27,7 @@ fn a_servers_conversation_is_heard_to_its_end() {
     let seeds = seeds("mades_listener");
     assert!(seeds.len() >= 4, "{}", seeds.len());
     for (name, octets) in seeds {
-        let mut connection = FuzzConnection::new(ListenerAuth::Any, 1000);
+        let mut connection = FuzzConnection::server(ListenerAuth::Any, 1000);
         connection.feed(&octets[..octets.len() - 1]);
         let outcome = connection.finish();
         assert_closed(&name, &outcome);
@@ -42,7 +42,7 @@ fn a_servers_conversation_is_heard_to_its_end() {
 fn a_clients_conversation_is_heard_to_its_end() {
     let mut names = Vec::new();
     for (name, octets) in seeds("amqp_client") {
-        let mut client = FuzzClient::new(login(octets[octets.len() - 1]), 1000);
+        let mut client = FuzzConnection::client(login(octets[octets.len() - 1]), 1000);
         client.feed(&octets[..octets.len() - 1]);
         let outcome = client.finish();
         assert_closed(&name, &outcome);

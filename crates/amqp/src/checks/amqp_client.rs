@@ -1,7 +1,7 @@
 //! Feeds any bytes to an AMQP client as a server's output. The result must not depend on how the
 //! bytes are cut. The client's output must stay in proportion to the input, and no message that it
 //! has sent may be lost. The last byte selects the login and the cut.
-use crate::{ClientLogin, FuzzClient, FuzzOutcome, Password, ScramHash};
+use crate::{ClientLogin, FuzzConnection, FuzzOutcome, Password, ScramHash};
 
 /// Bytes of output that are allowed at the start, and for each byte of input. A flow is the most
 /// expensive input: its 20 bytes cause an answer, and release a message of 600 bytes.
@@ -26,7 +26,7 @@ pub fn login(choice: u8) -> ClientLogin {
 }
 
 pub(crate) fn heard<'a>(pieces: impl Iterator<Item = &'a [u8]>, login: ClientLogin) -> FuzzOutcome {
-    let mut rehearsal = FuzzClient::new(login, MOST_BYTES);
+    let mut rehearsal = FuzzConnection::client(login, MOST_BYTES);
     for piece in pieces {
         rehearsal.feed(piece);
         assert!(rehearsal.incomplete_bytes() <= 2 * MOST_BYTES);

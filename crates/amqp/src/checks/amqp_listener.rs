@@ -17,7 +17,7 @@ fn mechanisms(choice: u8) -> ListenerAuth {
 }
 
 pub(crate) fn heard<'a>(pieces: impl Iterator<Item = &'a [u8]>, auth: ListenerAuth) -> FuzzOutcome {
-    let mut rehearsal = FuzzConnection::new(auth, MOST_BYTES);
+    let mut rehearsal = FuzzConnection::server(auth, MOST_BYTES);
     for piece in pieces {
         rehearsal.feed(piece);
         // A message that is too long must end its link, and must not be kept.

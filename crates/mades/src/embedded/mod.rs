@@ -24,6 +24,4 @@ pub use mailrun_amqp::{
     DecodeError, DeliveryOutcome, Elements, EncodedMessage, ListenerAuth, PlainCredentials, Reader, Scalar, Value,
     Writer,
 };
-#[doc(hidden)]
-pub use mailrun_amqp::{FuzzConnection, FuzzOutcome};
 pub use queues::{EnqueuedMessage, MemoryQueues, QueueCounts, QueueIndex, QueueLimits};
