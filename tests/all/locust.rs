@@ -245,7 +245,7 @@ fn a_master_without_locust_says_how_to_install_it() {
     assert_eq!(ended.code, Some(2));
     assert!(ended.err.contains("pip install locust"), "{}", ended.err);
     for (text, complaint) in
-        [("stages = []", "at least one"), ("users = 3", "unknown field"), ("stages = 3", "test.toml:1")]
+        [("stages = []", "at least one"), ("users = 3", "test.toml:1:1: unknown key"), ("stages = 3", "test.toml:1")]
     {
         let ended = run(text);
         assert!(ended.code == Some(2) && ended.err.contains(complaint), "{text}: {}", ended.err);

@@ -30,7 +30,7 @@ use crate::qmgr::{
 };
 use crate::routing::NextHop;
 use mailrun_net::{WorkerBuffers, clock};
-use mailrun_spool::Stored;
+use mailrun_spool::{Id, Stored};
 use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
@@ -143,7 +143,7 @@ impl RelayWorker {
     }
 
     pub(crate) async fn fetch(&self, id: MessageId) -> Fetched {
-        fetch::fetch(&self.context.spool, &self.context.spool_pool, id).await
+        fetch::fetch(&self.context.spool, &self.context.spool_pool, Id(id.0)).await
     }
 
     /// Queues a message. The receipt `stored` proves that the message is in the spool.
@@ -152,7 +152,7 @@ impl RelayWorker {
         let message_bytes = message.memory_bytes();
         for RecipientGroup { next_hop, recipients } in groups {
             let entry = NewEntry {
-                id: stored.id(),
+                id: MessageId(stored.id().0),
                 destination: self.destination_id(&next_hop),
                 recipients: RecipientNumbers::new(&recipients),
                 message: Some(message.clone()),
@@ -238,12 +238,12 @@ impl RelayWorker {
     pub(crate) fn apply_actions(self: &Rc<Self>, actions: Actions, message: Option<Message>) {
         let Actions { id, facts, dsn, done } = actions;
         self.count_facts(&facts);
-        self.store_note(id, &facts);
+        self.store_note(Id(id.0), &facts);
         if let Some(event) = dsn {
             (self.agents.send_dsn)(self, id, event, message);
         }
         if done {
-            self.context.spool.done(id);
+            self.context.spool.done(Id(id.0));
         }
     }
 
@@ -266,7 +266,7 @@ impl RelayWorker {
         }
     }
 
-    fn store_note(&self, id: MessageId, facts: &[Fact]) {
+    fn store_note(&self, id: Id, facts: &[Fact]) {
         if facts.is_empty() {
             return;
         }

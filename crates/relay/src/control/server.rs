@@ -266,7 +266,7 @@ fn show<W: Write>(relay: &RunningRelay, writer: &mut ReplyWriter<W>, id: QueueId
         return Err(ControlError::Rejected(format!("no message {id} in the queue")));
     }
     // The message may have been delivered meanwhile. The reply then shows its last known state.
-    let draft = relay.context.spool.fetch(MessageId(id.0)).ok();
+    let draft = relay.context.spool.fetch(mailrun_spool::Id(id.0)).ok();
     let envelope = draft.as_ref().and_then(|draft| MessageEnvelope::decode(&draft.envelope).ok());
     if let (Some(draft), Some(envelope)) = (&draft, &envelope) {
         writer.send(&ControlReply::Message(message(id, draft, envelope)))?;

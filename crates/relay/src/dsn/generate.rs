@@ -22,6 +22,7 @@ use mailrun_smtp::Path;
 use mailrun_smtp::command::BodyType;
 use mailrun_smtp::dsn::Notify;
 use mailrun_smtp::reply::EnhancedStatusCode;
+use mailrun_spool::Id;
 use std::ops::Deref;
 use std::path;
 use std::rc::Rc;
@@ -244,7 +245,7 @@ impl<'a> OriginalMessage<'a> {
 
     fn warn_of_double_bounces(&self, failed: &[DsnRecipient<'_>]) {
         for failed in failed {
-            tracing::warn!(target: LOG_TARGET, id = %self.id,
+            tracing::warn!(target: LOG_TARGET, id = %Id(self.id.0),
                 to = %failed.address.escape_ascii(),
                 reason = %failed.text.escape_ascii(),
                 "a notification could not be delivered, and its recipient will not be notified"
@@ -281,7 +282,7 @@ impl<'a> OriginalMessage<'a> {
         match route_dsn(worker, self.config, dsn_message, addressee) {
             Some((message, groups)) => store(worker, self.id, message, groups).await,
             None => {
-                tracing::warn!(target: LOG_TARGET, id = %self.id, "its sender cannot be notified: no route to the address");
+                tracing::warn!(target: LOG_TARGET, id = %Id(self.id.0), "its sender cannot be notified: no route to the address");
                 let other = self.config.dsn.double_bounces.as_ref().filter(|_| addressee == Addressee::Sender);
                 if let Some(other) = other {
                     return Box::pin(self.send(worker, recipients, Addressee::Other(other))).await;
@@ -293,7 +294,7 @@ impl<'a> OriginalMessage<'a> {
 
     fn build(&self, recipients: &[DsnRecipient<'_>], addressee: Addressee<'_>) -> Option<Dsn> {
         let envelope = &self.message.envelope;
-        let id = self.id.to_string();
+        let id = Id(self.id.0).to_string();
         let postmaster = self.config.dsn.postmaster.as_bytes();
         let is_double = envelope.sender.is_empty();
         let addressee = match addressee {
@@ -350,7 +351,7 @@ async fn store(worker: &Rc<RelayWorker>, id: MessageId, message: Message, groups
             worker.enqueue(&stored, &message, groups);
         }
         Err(error) => {
-            tracing::error!(target: LOG_TARGET, %id, %error, "a notification could not be stored");
+            tracing::error!(target: LOG_TARGET, id = %Id(id.0), %error, "a notification could not be stored");
             // Wait forever: the original message stays in the spool, and its sender is notified
             // after a restart.
             std::future::pending().await

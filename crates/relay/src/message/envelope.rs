@@ -15,7 +15,6 @@
 //! The spool's checksum covers these bytes. They are nevertheless read as if an attacker had
 //! written them: any form that this code would not write is rejected, and no length is trusted
 //! before the bytes are there.
-use crate::config::LoggedIn;
 use mailrun_smtp::command::{BodyType, Hello};
 use mailrun_smtp::dsn::{Notify, Return};
 use mailrun_smtp::reply::EnhancedStatusCode;
@@ -56,17 +55,17 @@ impl WithProtocol {
         Self::Lmtpsa,
     ];
 
-    pub(crate) fn of_client(hello: Hello, is_encrypted: bool, logged_in: LoggedIn) -> Self {
-        match (hello, is_encrypted, logged_in) {
+    pub(crate) fn of_client(hello: Hello, is_encrypted: bool, is_logged_in: bool) -> Self {
+        match (hello, is_encrypted, is_logged_in) {
             (Hello::Plain, ..) => Self::Smtp,
-            (Hello::Extended, false, LoggedIn::No) => Self::Esmtp,
-            (Hello::Extended, true, LoggedIn::No) => Self::Esmtps,
-            (Hello::Extended, false, LoggedIn::Yes) => Self::Esmtpa,
-            (Hello::Extended, true, LoggedIn::Yes) => Self::Esmtpsa,
-            (Hello::Lmtp, false, LoggedIn::No) => Self::Lmtp,
-            (Hello::Lmtp, true, LoggedIn::No) => Self::Lmtps,
-            (Hello::Lmtp, false, LoggedIn::Yes) => Self::Lmtpa,
-            (Hello::Lmtp, true, LoggedIn::Yes) => Self::Lmtpsa,
+            (Hello::Extended, false, false) => Self::Esmtp,
+            (Hello::Extended, true, false) => Self::Esmtps,
+            (Hello::Extended, false, true) => Self::Esmtpa,
+            (Hello::Extended, true, true) => Self::Esmtpsa,
+            (Hello::Lmtp, false, false) => Self::Lmtp,
+            (Hello::Lmtp, true, false) => Self::Lmtps,
+            (Hello::Lmtp, false, true) => Self::Lmtpa,
+            (Hello::Lmtp, true, true) => Self::Lmtpsa,
         }
     }
 

@@ -305,7 +305,6 @@ impl ReceivedCount {
 mod tests {
     use super::*;
     use crate::checks::hops::{self, counted};
-    use crate::config::LoggedIn;
     use mailrun_smtp::command::Hello;
     use proptest::prelude::*;
 
@@ -355,17 +354,17 @@ mod tests {
     #[test]
     fn the_protocol_is_named_as_registered() {
         let rows = [
-            (Hello::Plain, false, false, LoggedIn::No, "SMTP"),
-            (Hello::Plain, false, true, LoggedIn::No, "SMTP"),
-            (Hello::Extended, false, false, LoggedIn::No, "ESMTP"),
-            (Hello::Extended, false, false, LoggedIn::Yes, "ESMTPA"),
-            (Hello::Extended, false, true, LoggedIn::No, "ESMTPS"),
-            (Hello::Extended, true, true, LoggedIn::Yes, "UTF8SMTPSA"),
-            (Hello::Lmtp, false, false, LoggedIn::No, "LMTP"),
-            (Hello::Lmtp, true, false, LoggedIn::Yes, "UTF8LMTPA"),
+            (Hello::Plain, false, false, false, "SMTP"),
+            (Hello::Plain, false, true, false, "SMTP"),
+            (Hello::Extended, false, false, false, "ESMTP"),
+            (Hello::Extended, false, false, true, "ESMTPA"),
+            (Hello::Extended, false, true, false, "ESMTPS"),
+            (Hello::Extended, true, true, true, "UTF8SMTPSA"),
+            (Hello::Lmtp, false, false, false, "LMTP"),
+            (Hello::Lmtp, true, false, true, "UTF8LMTPA"),
         ];
-        for (hello, smtp_utf8, is_encrypted, logged_in, expected) in rows {
-            let with = WithProtocol::of_client(hello, is_encrypted, logged_in);
+        for (hello, smtp_utf8, is_encrypted, is_logged_in, expected) in rows {
+            let with = WithProtocol::of_client(hello, is_encrypted, is_logged_in);
             assert_eq!(ReceivedField { with, smtp_utf8, ..test_field() }.protocol().concat(), expected);
         }
     }

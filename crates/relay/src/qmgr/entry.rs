@@ -1,16 +1,26 @@
 //! An entry of the queue: some recipients of one message, which travel to one destination in one
 //! transaction.
+use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::MessageId;
 use crate::message::envelope::DeliveryRefusal;
 
 /// Number of a next hop. Numbers are small and dense. They may be reused when the queue reports the
 /// destination as idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct DestinationId(pub(crate) u32);
+
+/// Number of a message in the spool. Users see it as the queue id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct MessageId(pub(crate) u64);
+
+impl fmt::Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
 
 /// Maximum number of recipients per transaction. Every server must accept this number (RFC 5321
 /// §4.5.3.1.8).
@@ -175,6 +185,11 @@ pub(super) struct EntryFlags {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_id_is_shown_as_the_spool_shows_it() {
+        assert_eq!(MessageId(0x1f).to_string(), "000000000000001f");
+    }
 
     #[test]
     fn recipients_are_a_run_where_they_can_be() {

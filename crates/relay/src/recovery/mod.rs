@@ -4,7 +4,7 @@ mod redirect;
 
 use crate::log_target::LOG_TARGET;
 use crate::message::envelope::{MessageEnvelope, MessageProgress, RecipientFate, RecipientProgress};
-use crate::qmgr::{DestinationId, EntryProgress, MessageKind, NewEntry, RecipientNumbers};
+use crate::qmgr::{DestinationId, EntryProgress, MessageId, MessageKind, NewEntry, RecipientNumbers};
 use crate::recovery::redirect::{Redirect, redirect_all};
 use crate::routing::{NextHop, ResolvedRoute};
 use crate::worker::RelayWorker;
@@ -162,7 +162,7 @@ fn redirect_of(
     // If the message turns out to be unreadable, it is held like mail that cannot be delivered.
     let fates = vec![(recipient, RecipientFate::Expired(None))];
     let dsn = worker.queue.borrow_mut().restore_pending_dsn(new_entry(left, envelope, destination), fates);
-    Redirect { id: left.id, recipient, members, is_held, dsn }
+    Redirect { id: MessageId(left.id.0), recipient, members, is_held, dsn }
 }
 
 /// Queues the DSNs that the sender may not have received yet. Returns true if there are any.
@@ -185,7 +185,7 @@ fn requeue_dsns(
     };
     let destination = worker.destination_id(&destination);
     let dsn = worker.queue.borrow_mut().restore_pending_dsn(new_entry(left, envelope, destination), fates);
-    worker.send_dsn(left.id, dsn);
+    worker.send_dsn(MessageId(left.id.0), dsn);
     true
 }
 
@@ -195,7 +195,7 @@ fn new_entry(
     destination: DestinationId,
 ) -> NewEntry<crate::message::Message> {
     NewEntry {
-        id: left.id,
+        id: MessageId(left.id.0),
         destination,
         recipients: RecipientNumbers::new(&[]),
         message: None,

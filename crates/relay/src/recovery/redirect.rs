@@ -54,7 +54,8 @@ async fn redirect(worker: &Rc<RelayWorker>, redirect: Redirect) {
     );
     worker.enqueue(&stored, &message, groups);
     if is_held {
-        let actions = worker.queue.borrow_mut().apply_command(OperatorCommand::Hold, stored.id(), clock::now());
+        let id = MessageId(stored.id().0);
+        let actions = worker.queue.borrow_mut().apply_command(OperatorCommand::Hold, id, clock::now());
         if let Some(actions) = actions {
             worker.apply_actions(actions, None);
         }

@@ -148,7 +148,7 @@ impl SmtpdSession {
     }
 
     fn with_protocol(&self) -> WithProtocol {
-        WithProtocol::of_client(self.hello, self.tls.is_some(), self.logged_in)
+        WithProtocol::of_client(self.hello, self.tls.is_some(), self.logged_in == LoggedIn::Yes)
     }
 
     fn add_received(&mut self) {
