@@ -70,6 +70,7 @@ mod wrong_inputs_relay;
 
 use anyhow::{Result, bail};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use mailrun_bench::scenario::{RoundOrder, ScenarioSetting};
 use mailrun_journey::judge;
 use mailrun_journey::record::{Arrival, Cause, Ending, Outcome, Record};
 use mailrun_journey::threshold::{MetricSource, Threshold};
@@ -268,6 +269,10 @@ pub fn main() -> ExitCode {
         let is_interrupted = error.downcast_ref::<Interrupted>().is_some();
         ExitCode::from(if is_interrupted { INTERRUPTED_STATUS } else { 2 })
     })
+}
+
+fn round_order(order: Option<&ScenarioSetting<RoundOrder>>) -> RoundOrder {
+    order.map(|order| order.value).unwrap_or_default()
 }
 
 fn run(command: Command) -> Result<ExitCode> {

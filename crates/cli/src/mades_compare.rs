@@ -4,7 +4,7 @@ use super::mades::{ensure_local, password, password_from_env, url};
 use super::mades_effects as effects;
 use super::no_thresholds::NoThresholdArgs;
 use super::results::TableReportArgs;
-use super::scenarios::order;
+use super::round_order;
 use super::values;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
@@ -151,7 +151,7 @@ impl MadesCompareArgs {
             message_bytes: payload_size,
             tools: scenario.parties.iter().map(|party| party.value).collect(),
             rounds,
-            order: order(scenario.order.as_ref()),
+            order: round_order(scenario.order.as_ref()),
             windows,
             max_in_transit: max_in_transit.or(in_transit).unwrap_or(DEFAULT_IN_TRANSIT),
             broker,

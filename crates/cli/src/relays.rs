@@ -2,7 +2,7 @@
 //! relays.
 use super::no_thresholds::NoThresholdArgs;
 use super::results::TableReportArgs;
-use super::scenarios::order;
+use super::round_order;
 use super::server::{Scheme, ServerArg};
 use super::source::threshold;
 use super::values;
@@ -183,7 +183,7 @@ impl RelayComparisonArgs {
                 pipelining: self.pipelining,
             },
             rounds: self.rounds,
-            order: order(scenario.order.as_ref()),
+            order: round_order(scenario.order.as_ref()),
             counts_syscalls: self.syscalls,
         })
     }

@@ -7,13 +7,13 @@ use super::profiles::{LargeMessageArgs, ProfileArgs};
 use super::relays::{BacklogArgs, LatencyArgs, RelayComparisonArgs, SoakArgs};
 use super::results::TableReportArgs;
 use super::sink::SinkFaultArgs;
-use super::{Strictness, values};
+use super::{Strictness, round_order, values};
 use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
 use mailrun_bench::scenario::{
-    BacklogScenario, LargeMessageScenario, LatencyScenario, MadesScenario, Measure, ProfileScenario, RoundOrder,
-    Scenario, ScenarioSetting, SoakScenario, SourcesScenario, ThroughputScenario,
+    BacklogScenario, LargeMessageScenario, LatencyScenario, MadesScenario, Measure, ProfileScenario, Scenario,
+    SoakScenario, SourcesScenario, ThroughputScenario,
 };
 use mailrun_bench::tables::{self, DeliveryCheck, TableOptions};
 use mailrun_bench::{BUILT_IN, BuiltInScenario, Conclusion, TextReport, is_toml_file, load_scenario};
@@ -331,8 +331,8 @@ impl ChosenScenario {
                 typed.runs.run_table(&scenario, typed.messages, typed.recipients, check, faults)
             }
             MeasureArgs::Mades(scenario, typed) => typed.run(&scenario),
-            MeasureArgs::Profile(scenario, typed) => typed.run(name, order(scenario.order.as_ref())),
-            MeasureArgs::LargeMessage(scenario, typed) => typed.run(name, order(scenario.order.as_ref())),
+            MeasureArgs::Profile(scenario, typed) => typed.run(name, round_order(scenario.order.as_ref())),
+            MeasureArgs::LargeMessage(scenario, typed) => typed.run(name, round_order(scenario.order.as_ref())),
         }?;
         tables.show(&report)?;
         let Conclusion { outcome, is_strict, is_interrupted, .. } = report.conclusion;
@@ -356,10 +356,6 @@ impl MeasureArgs {
     }
 }
 
-pub(super) fn order(order: Option<&ScenarioSetting<RoundOrder>>) -> RoundOrder {
-    order.map(|order| order.value).unwrap_or_default()
-}
-
 impl TableRunArgs {
     fn run_table(
         self,
@@ -379,7 +375,7 @@ impl TableRunArgs {
             tools: scenario.parties.iter().map(|party| party.value).collect(),
             receivers: scenario.sinks.iter().map(|sink| sink.value).collect(),
             rounds: self.rounds,
-            order: order(scenario.order.as_ref()),
+            order: round_order(scenario.order.as_ref()),
             sessions: self.sessions,
             recipients,
             check,

@@ -13,6 +13,7 @@
 //! by at most a tenth of a second for each time that the limit was passed.
 use crate::account;
 use crate::record::{Ending, FreshWindow, Record, SeriesRow};
+use crate::series::step;
 use std::time::Duration;
 
 /// A last window shorter than this share of the others is joined to the window before it.
@@ -93,7 +94,7 @@ fn with_unsent(rows: &[SeriesRow], record: &Record) -> Vec<SeriesRow> {
     let planned_s = record.workload.duration_limit_s.filter(|_| !is_cut_short);
     let length_s = planned_s.or(record.offered_s).filter(|_| account::unsent(record) > 0);
     let (Some(length_s), Some((begin, end))) = (length_s, span(&rows)) else { return rows };
-    let width = width(&rows);
+    let width = step(&rows);
     let missing = (end..begin.saturating_add(length_s.ceil() as u64)).step_by(width as usize).take(MAX_UNSENT_ROWS);
     rows.extend(missing.map(|second| {
         let known = record.series.iter().find(|row| row.second == second);
@@ -104,13 +105,7 @@ fn with_unsent(rows: &[SeriesRow], record: &Record) -> Vec<SeriesRow> {
 
 /// Returns the first second of the rows, and the end of the last row.
 fn span(rows: &[SeriesRow]) -> Option<(u64, u64)> {
-    Some((rows.first()?.second, rows.last()?.second.saturating_add(width(rows))))
-}
-
-/// Returns the number of seconds that a row covers.
-fn width(rows: &[SeriesRow]) -> u64 {
-    let steps = rows.windows(2).map(|pair| pair[1].second.saturating_sub(pair[0].second));
-    steps.filter(|step| *step > 0).min().unwrap_or(1)
+    Some((rows.first()?.second, rows.last()?.second.saturating_add(step(rows))))
 }
 
 /// Returns the length of a window, or 0 if the whole run is the only window.

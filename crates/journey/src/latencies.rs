@@ -7,10 +7,11 @@
 use crate::record::LatencyMs;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use flate2::read::ZlibDecoder;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, IntervalLogWriterError, Tag};
 use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
-use std::io::{self, Write};
+use std::io::{self, Read as _, Write};
 use std::time::{Duration, SystemTime};
 
 /// Shortest time that the histogram distinguishes. Shorter times read as 0 or as this time.
@@ -21,6 +22,15 @@ const NS_PER_MS: f64 = 1e6;
 /// Longest text that is read as a histogram. Texts that we write have at most a tenth of this
 /// length.
 const MAX_ENCODED_BYTES: usize = 1 << 20;
+/// Longest histogram that is read. With three digits and all times of 64 bits it has at most half of
+/// this length.
+const MAX_INFLATED_BYTES: u64 = 1 << 20;
+/// Length of the header before the compressed bytes: a cookie and their length.
+const DEFLATED_HEADER_BYTES: usize = 8;
+/// First bytes of a histogram of the format V2.
+const COOKIE: [u8; 4] = [0x1c, 0x84, 0x93, 0x13];
+/// Length of its header, in which the length of the rest follows the cookie.
+const HEADER_BYTES: usize = 40;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Precision {
@@ -124,7 +134,7 @@ impl Latencies {
     /// Decodes the output of [`Self::encoded`]. Returns `None` for anything else.
     pub fn decode(text: &str) -> Option<Self> {
         let text = Some(text).filter(|text| text.len() <= MAX_ENCODED_BYTES)?;
-        let bytes = STANDARD.decode(text).ok()?;
+        let bytes = inflated(&STANDARD.decode(text).ok()?)?;
         let mut histogram: Histogram<u64> = Deserializer::new().deserialize(&mut bytes.as_slice()).ok()?;
         let digits =
             [Precision::Two, Precision::Three].into_iter().find(|digits| digits.number() == histogram.sigfig())?;
@@ -210,6 +220,16 @@ impl<W: Write> IntervalLog<W> {
         self.to.flush()?;
         Ok(self.to)
     }
+}
+
+/// Inflates a histogram of the format V2. Returns `None` if it is too long, or if it announces more
+/// bytes than it has: its decoder would allocate them.
+fn inflated(deflated: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let stream = deflated.get(DEFLATED_HEADER_BYTES..)?;
+    ZlibDecoder::new(stream).take(MAX_INFLATED_BYTES).read_to_end(&mut bytes).ok()?;
+    let announced = u32::from_be_bytes(bytes.get(4..8)?.try_into().ok()?);
+    (bytes.starts_with(&COOKIE) && announced as usize + HEADER_BYTES <= bytes.len()).then_some(bytes)
 }
 
 #[cfg(test)]
@@ -309,5 +329,24 @@ mod tests {
     #[test]
     fn one_that_was_never_used_is_two_words() {
         assert_eq!(size_of::<Latencies>(), 2 * size_of::<usize>());
+    }
+
+    #[test]
+    fn a_histogram_that_announces_more_than_it_has_is_not_read() {
+        let text = |announced: u32, rest: usize| {
+            let mut deflated = vec![0; DEFLATED_HEADER_BYTES];
+            let mut writer = flate2::write::ZlibEncoder::new(&mut deflated, flate2::Compression::best());
+            writer.write_all(&[&COOKIE[..], &announced.to_be_bytes(), &vec![0; rest]].concat()).unwrap();
+            writer.finish().unwrap();
+            deflated
+        };
+        let rest = HEADER_BYTES - 8;
+        assert!(inflated(&text(100, rest + 100)).is_some());
+        for (announced, rest) in [(101, rest + 100), (u32::MAX, rest), (4 << 20, rest + (4 << 20))] {
+            assert_eq!(inflated(&text(announced, rest)), None, "{announced}");
+        }
+        let mut times = Latencies::default();
+        times.record(Duration::from_millis(3));
+        assert_eq!(Latencies::decode(&times.encoded().unwrap()), Some(times));
     }
 }

@@ -4,6 +4,7 @@ use crate::record::{
     ErrorRow, EventRow, LedgerRow, PartyUsage, Record, SeriesRow, SlowMessage, StageRow, UsageRow, Verdict,
 };
 use crate::rows::offered_rate;
+use crate::series;
 use crate::stage::Stage;
 use crate::time_axis::align;
 use std::collections::BTreeMap;
@@ -148,17 +149,22 @@ fn join_series(source: &Record, sink: &Record) -> Vec<SeriesRow> {
     let shift = (i128::from(sink.origin_ns) - i128::from(source.origin_ns) + NS_PER_S / 2).div_euclid(NS_PER_S);
     let begin = source.series.first().map_or(u64::MAX, |row| row.second);
     let end = tail_end_s(source);
+    // Rows of long runs cover several seconds, and those of the sink may begin between those of the
+    // source.
+    let width = series::width(&source.series).max(series::width(&sink.series));
     let mut seconds: BTreeMap<u64, SeriesRow> = BTreeMap::new();
+    let mut add = |second: u64, row: SeriesRow| {
+        let second = second / width * width;
+        series::join(seconds.entry(second).or_insert_with(|| SeriesRow { second, ..SeriesRow::default() }), &row);
+    };
     for row in &source.series {
-        seconds.insert(row.second, with_latencies_of(&SeriesRow::default(), SeriesRow { delivered: 0, ..row.clone() }));
+        add(row.second, with_latencies_of(&SeriesRow::default(), SeriesRow { delivered: 0, ..row.clone() }));
     }
     for row in &sink.series {
         let second = u64::try_from(i128::from(row.second) + shift).ok();
         if let Some(second) = second.filter(|second| *second <= end && (*second >= begin || row.delivered > 0)) {
-            let joined = seconds.entry(second).or_insert_with(|| SeriesRow { second, ..SeriesRow::default() });
-            joined.delivered = joined.delivered.saturating_add(row.delivered);
-            joined.errors = joined.errors.saturating_add(row.errors);
-            *joined = with_latencies_of(row, std::mem::take(joined));
+            let SeriesRow { delivered, errors, .. } = *row;
+            add(second, with_latencies_of(row, SeriesRow { delivered, errors, ..SeriesRow::default() }));
         }
     }
     with_queue(trimmed(seconds.into_values().collect()))
@@ -198,4 +204,27 @@ pub fn with_queue(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
         row.queued = accepted.saturating_sub(delivered);
     }
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_a_long_run_have_one_grid() {
+        let row = |second: u64, created, delivered, oldest_ms| SeriesRow {
+            second,
+            created,
+            delivered,
+            oldest_ms,
+            ..SeriesRow::default()
+        };
+        let record = |rows: Vec<SeriesRow>| Record { series: rows, ..Record::empty() };
+        // Each row covers two seconds. The sink's rows begin at odd seconds.
+        let source = record((0..20_000).map(|at| row(2 * at, 200, 0, None)).collect());
+        let sink = record((0..20_000).map(|at| row(2 * at + 1, 0, 200, Some(150.0))).collect());
+        let joined = join_series(&source, &sink);
+        assert_eq!(joined.len(), 20_000);
+        assert!(joined.iter().all(|row| (row.created, row.delivered, row.oldest_ms) == (200, 200, Some(150.0))));
+    }
 }

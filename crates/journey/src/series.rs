@@ -190,12 +190,24 @@ impl Series {
     }
 }
 
-fn join(row: &mut SeriesRow, next: &SeriesRow) {
-    row.created += next.created;
-    row.sent += next.sent;
-    row.accepted += next.accepted;
-    row.delivered += next.delivered;
-    row.errors += next.errors;
+/// Returns the number of seconds that each row covers. In a short series it is one.
+pub(crate) fn width(rows: &[SeriesRow]) -> u64 {
+    if rows.len() < MAX_ROWS / 4 { 1 } else { step(rows) }
+}
+
+/// Returns the smallest distance between rows in seconds.
+pub(crate) fn step(rows: &[SeriesRow]) -> u64 {
+    let steps = rows.windows(2).map(|pair| pair[1].second.saturating_sub(pair[0].second));
+    steps.filter(|step| *step > 0).min().unwrap_or(1)
+}
+
+/// Adds the row of a later time of the same party.
+pub(crate) fn join(row: &mut SeriesRow, next: &SeriesRow) {
+    row.created = row.created.saturating_add(next.created);
+    row.sent = row.sent.saturating_add(next.sent);
+    row.accepted = row.accepted.saturating_add(next.accepted);
+    row.delivered = row.delivered.saturating_add(next.delivered);
+    row.errors = row.errors.saturating_add(next.errors);
     row.p50_ms = row.p50_ms.max(next.p50_ms);
     row.p95_ms = row.p95_ms.max(next.p95_ms);
     row.p99_ms = row.p99_ms.max(next.p99_ms);

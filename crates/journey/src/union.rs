@@ -15,6 +15,7 @@ use crate::record::{
     SeriesRow, SlowMessage, StageRow, StallRow, Surroundings, TlsRow, UsageRow,
 };
 use crate::rows::offered_rate;
+use crate::series;
 use crate::slowest::MAX_SLOWEST;
 use crate::stage::Phase;
 use crate::time_axis::seconds_between;
@@ -40,6 +41,8 @@ pub struct RecordUnion {
     offered: Option<TimeSpan>,
     duration: Option<TimeSpan>,
     seconds: BTreeMap<i64, SeriesRow>,
+    /// Number of seconds that the widest rows cover.
+    row_s: u64,
     usage: BTreeMap<i64, UsageRow>,
     events: Vec<EventRow>,
 }
@@ -171,6 +174,7 @@ impl RecordUnion {
     fn add_seconds(&mut self, record: &mut Record, shift: i128) {
         let shift = i64::try_from(shift).unwrap_or_default();
         let second = |second: u64| (second <= MAX_SECOND).then(|| second as i64 + shift);
+        self.row_s = self.row_s.max(series::width(&record.series));
         for row in std::mem::take(&mut record.series) {
             if let Some(second) = second(row.second) {
                 match self.seconds.get_mut(&second) {
@@ -220,7 +224,18 @@ impl RecordUnion {
         }
         move_times(&mut record, lead as f64);
         let second = |second: i64| u64::try_from(second + lead as i64).unwrap_or_default();
-        record.series = self.seconds.into_iter().map(|(at, row)| SeriesRow { second: second(at), ..row }).collect();
+        // Rows of long runs cover several seconds, and those of one party may begin between those of
+        // another.
+        let row_s = self.row_s.max(1);
+        let mut rows: BTreeMap<u64, SeriesRow> = BTreeMap::new();
+        for (at, row) in self.seconds {
+            let second = second(at) / row_s * row_s;
+            match rows.get_mut(&second) {
+                Some(known) => add_second(known, &row),
+                None => _ = rows.insert(second, SeriesRow { second, ..row }),
+            }
+        }
+        record.series = rows.into_values().collect();
         let rows: Vec<UsageRow> =
             self.usage.into_iter().map(|(at, row)| UsageRow { second: second(at), ..row }).collect();
         record.usage = vec![PartyUsage { party: usage_name.to_owned(), seconds: rows }];
@@ -299,19 +314,12 @@ fn move_times(record: &mut Record, by_s: f64) {
     }
 }
 
+/// Adds the row of another party.
 fn add_second(known: &mut SeriesRow, row: &SeriesRow) {
-    known.created = known.created.saturating_add(row.created);
-    known.sent = known.sent.saturating_add(row.sent);
-    known.accepted = known.accepted.saturating_add(row.accepted);
-    known.delivered = known.delivered.saturating_add(row.delivered);
-    known.errors = known.errors.saturating_add(row.errors);
-    known.p50_ms = known.p50_ms.max(row.p50_ms);
-    known.p95_ms = known.p95_ms.max(row.p95_ms);
-    known.p99_ms = known.p99_ms.max(row.p99_ms);
-    known.p999_ms = known.p999_ms.max(row.p999_ms);
-    known.max_ms = known.max_ms.max(row.max_ms);
     // The newest message of all parties is at least as young as the newest message of each party.
-    known.oldest_ms = known.oldest_ms.into_iter().chain(row.oldest_ms).min_by(f64::total_cmp);
+    let oldest_ms = known.oldest_ms.into_iter().chain(row.oldest_ms).min_by(f64::total_cmp);
+    series::join(known, row);
+    known.oldest_ms = oldest_ms;
 }
 
 fn add_rows(sum: &mut Record, more: Record) {

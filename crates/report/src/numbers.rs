@@ -29,7 +29,9 @@ pub fn figure(value: f64) -> String {
     }
     // The limits are the points at which rounding adds a digit: 9.9996 becomes 10.00, not 10.000.
     match value {
-        v if v < 0.000_5 => "0".to_owned(),
+        v if v < 0.000_000_5 => "0".to_owned(),
+        // One per hour is 0.000278 per second.
+        v if v < 0.000_5 => format!("{v:.6}"),
         v if v < 9.999_5 => format!("{v:.3}"),
         v if v < 99.995 => format!("{v:.2}"),
         v if v < 999.95 => format!("{v:.1}"),
@@ -186,6 +188,7 @@ mod tests {
     fn figures_keep_about_four_digits() {
         let rows = [
             (0.0, "0"),
+            (1.0 / 3600.0, "0.000278"),
             (0.012_4, "0.012"),
             (1.423, "1.423"),
             (9.999_6, "10.00"),

@@ -498,6 +498,16 @@ fn a_server_that_went_away_is_named_with_the_second() {
     assert_eq!(stalled.unwrap(), "Nothing was accepted from 0.1 s to 1.2 s.");
     let (record, reason) = changed(gone(StallRow { to_the_end: false, ..stall }), Topology::Server);
     assert!(failed(&record) && reason.starts_with("9 of 100 messages failed"), "{reason}");
+    let (record, reason) = changed(
+        move |record: &mut Record| {
+            gone(stall)(record);
+            let party = record.parties[0].name.clone();
+            let row = ExhaustedRow { party, resource: Resource::Ports, count: 1, limit: None, needed: None };
+            record.exhausted.push(row);
+        },
+        Topology::Server,
+    );
+    assert!(failed(&record) && reason.starts_with("9 of 100 messages failed"), "one of them for lack of a port: {reason}");
     let (record, _) = changed(|record| record.stalls = vec![StallRow { failed: 0, ..stall }], Topology::Server);
     assert!(passed(&record), "a stall by itself is said, and is no failure");
 }

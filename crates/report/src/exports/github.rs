@@ -1,4 +1,5 @@
 //! Output for GitHub Actions: the summary of a step in Markdown, and the annotations of a job.
+use super::junit::missed_text;
 use crate::headline::{self, Headline};
 use crate::markdown::push_section;
 use crate::printable::printable;
@@ -42,10 +43,7 @@ pub fn annotations(record: &Record) -> String {
     };
     let title = format!("mailrun {}: {}", record.name, Headline::of(record).name());
     let missed = record.thresholds.iter().filter(|row| !row.passed);
-    let missed = missed.map(|row| match row.value {
-        Some(value) => format!("{}: it was {value} {}", row.expression, row.unit).trim_end().to_owned(),
-        None => format!("{}: could not be seen", row.expression),
-    });
+    let missed = missed.map(missed_text);
     let reason = (!headline::is_of_threshold(record)).then(|| headline::why(record));
     let messages = reason.into_iter().chain(missed).take(MAX_ANNOTATIONS);
     messages.map(|message| annotation(level, &title, &message)).collect()

@@ -167,21 +167,30 @@ fn verdict(record: &Record) -> Option<JunitProblem> {
     Some(JunitProblem { kind, word: headline.name(), message, details })
 }
 
+/// Says how a threshold was missed, or that its value could not be seen.
+pub(super) fn missed_text(row: &ThresholdRow) -> String {
+    let text = match row.value {
+        Some(value) => format!("it was {value} {}", row.unit),
+        None if row.is_infinite => "too many messages were due and never sent".to_owned(),
+        None => "could not be seen".to_owned(),
+    };
+    format!("{}: {}", row.expression, text.trim_end())
+}
+
 fn missed(row: &ThresholdRow) -> Option<JunitProblem> {
     if row.passed {
         return None;
     }
-    let Some(value) = row.value else {
-        let message = format!("{}: could not be seen", row.expression);
+    let message = missed_text(row);
+    if row.value.is_none() && !row.is_infinite {
         return Some(JunitProblem { kind: ProblemKind::Error, word: "INCONCLUSIVE", message, details: Vec::new() });
-    };
+    }
     let quantity = |number: f64| format!("{number} {}", row.unit).trim_end().to_owned();
     let known = |number: Option<f64>| number.map_or_else(|| "unknown".to_owned(), quantity);
-    let message = format!("{}: it was {}", row.expression, quantity(value));
     let details = vec![
         format!("expression: {}", row.expression),
         format!("limit: {}", known(row.limit)),
-        format!("value: {}", quantity(value)),
+        format!("value: {}", row.value.map_or_else(|| "infinite".to_owned(), quantity)),
         format!("margin: {}", known(row.margin)),
     ];
     Some(JunitProblem { kind: ProblemKind::Failure, word: "FAIL", message, details })
@@ -233,6 +242,10 @@ mod tests {
         assert!(text.contains("message=\"accepted.p99 &lt; 2ms: it was 3.5 ms\" type=\"FAIL\""), "{text}");
         assert!(text.contains("margin: -1.5 ms"), "{text}");
         assert!(text.contains("type=\"INCONCLUSIVE\""), "{text}");
+        record.thresholds = vec![ThresholdRow { is_infinite: true, ..threshold(None, false) }];
+        let text = junit(&[record]);
+        let failure = "accepted.p99 &lt; 2ms: too many messages were due and never sent\" type=\"FAIL\"";
+        assert!(text.contains(failure) && text.contains("errors=\"0\""), "{text}");
     }
 
     #[test]

@@ -163,7 +163,9 @@ fn stage_times(out: &mut MetricsText, stages: &[StageFigures<'_>]) {
     for row in stages {
         if let Some(times) = row.latency {
             let labels = [("stage", row.name), ("party", row.party), ("since", row.since)];
-            summary(out, "stage_latency_seconds", &labels, &times, row.count);
+            // Not each message of a stage has a time.
+            let timed = row.histogram.and_then(Latencies::decode).map_or(row.count, |times| times.count());
+            summary(out, "stage_latency_seconds", &labels, &times, timed);
         }
     }
     out.family("stage_latency_distribution_seconds", "histogram", "latency of messages to a stage, by bucket");

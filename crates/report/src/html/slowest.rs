@@ -7,6 +7,7 @@ use super::tables::{self, BarColumn};
 use crate::numbers::{self, fixed, latency, octets};
 use crate::short::kept;
 use crate::table::{Align, Cell, Table, right};
+use mailrun_journey::account::is_open_loop;
 use mailrun_journey::record::{Record, SlowMessage};
 use mailrun_journey::stage::Phase;
 
@@ -31,7 +32,7 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     if messages.is_empty() {
         return None;
     }
-    let since = if record.workload.rate_per_s.is_some() { "was due" } else { "was created" };
+    let since = if is_open_loop(record) { "was due" } else { "was created" };
     let bars = messages.iter().map(|message| bar(message, &messages, record)).collect();
     let note = format!("Times in ms from when the message {since}.");
     let body = worst("The slowest messages", table(&messages, record), bars, &note) + &legend(&messages, record);
