@@ -507,7 +507,10 @@ fn a_server_that_went_away_is_named_with_the_second() {
         },
         Topology::Server,
     );
-    assert!(failed(&record) && reason.starts_with("9 of 100 messages failed"), "one of them for lack of a port: {reason}");
+    assert!(
+        failed(&record) && reason.starts_with("9 of 100 messages failed"),
+        "one of them for lack of a port: {reason}"
+    );
     let (record, _) = changed(|record| record.stalls = vec![StallRow { failed: 0, ..stall }], Topology::Server);
     assert!(passed(&record), "a stall by itself is said, and is no failure");
 }

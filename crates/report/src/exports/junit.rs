@@ -237,7 +237,7 @@ mod tests {
     fn a_missed_threshold_is_a_failure_and_an_unseen_one_an_error() {
         let mut record = sample::lossy();
         record.thresholds = vec![threshold(Some(3.5), false), threshold(None, false)];
-        let text = junit(&[record]);
+        let text = junit(&[record.clone()]);
         assert!(text.contains("tests=\"3\" failures=\"2\" errors=\"1\""), "{text}");
         assert!(text.contains("message=\"accepted.p99 &lt; 2ms: it was 3.5 ms\" type=\"FAIL\""), "{text}");
         assert!(text.contains("margin: -1.5 ms"), "{text}");
