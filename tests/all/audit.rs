@@ -77,6 +77,17 @@ fn a_server_that_answers_before_it_writes_is_found_out_with_the_exact_count() {
     assert_eq!(allowed.outcome(), (Some(0), Some(Outcome::Pass)), "{:?}", allowed.ended);
 }
 
+#[test]
+fn the_fault_strikes_even_if_the_source_ends_before_its_moment() {
+    let audited = Audited::of("mailrun", &["--rounds", "1", "--inject", "kill", "--messages", "1"]);
+    assert_eq!(audited.outcome(), (Some(0), Some(Outcome::Pass)), "{:?}", audited.ended);
+    let faults: Vec<_> =
+        audited.record.events.iter().filter(|event| event.text.starts_with("the server is ")).collect();
+    let texts: Vec<&str> = faults.iter().map(|event| event.text.as_str()).collect();
+    assert_eq!(texts, ["the server is killed", "the server is back"]);
+    assert!(faults[0].at_s < faults[1].at_s && audited.audit().faults[0].back_s > Some(0.0), "{faults:?}");
+}
+
 /// Reports whether the file system that simulates power cuts can be mounted here. Notes the skipped test if not.
 fn has_disk() -> bool {
     let obstacle = mailrun_forgetful::obstacle();

@@ -93,10 +93,11 @@ enum QueueState {
     Unknown,
 }
 
-/// Times of a round's fault. A field is `None` until the round has come that far.
+/// State of a round's fault.
 #[derive(Default)]
 struct Disturbance {
-    at: Option<Duration>,
+    has_begun: bool,
+    /// Time from the fault until the server was back. `None` until then.
     back: Option<Duration>,
     /// Reason why the server did not accept mail again.
     never_back: Option<String>,
@@ -185,16 +186,25 @@ impl Round<'_> {
         let mut disturbance = Disturbance::default();
         let mut events = Vec::new();
         let source = PartyCommand::source(self.program, &bench, run, self.directory, &target);
-        let result = supervisor.follow_disturbed_source(source, |supervisor, elapsed| {
-            if disturbance.at.is_some() || elapsed < planned {
+        let mut strike = |supervisor: &mut Supervisor| {
+            if disturbance.has_begun {
                 return Ok(());
             }
-            disturbance.at = Some(elapsed);
+            disturbance.has_begun = true;
             events.push(BenchFault::begins(self.fault.event()));
             let outcome = self.disturb(supervisor, disk, (&server, &places, start), &mut moments, &mut disturbance);
             events.push(BenchFault::ends("the server is back"));
             outcome
+        };
+        let mut result = supervisor.follow_disturbed_source(source, |supervisor, elapsed| match elapsed < planned {
+            true => Ok(()),
+            false => strike(supervisor),
         });
+        // A source with few messages ends before the planned moment. In that case, let the fault
+        // strike now, while the last mail may still be in the server's queue.
+        if matches!(result, Ok(None)) && supervisor.asked() == StopRequest::Nothing {
+            result = strike(&mut supervisor).map(|()| None);
+        }
         if let Some(reason) = disturbance.never_back {
             events.truncate(1);
             return Ok(RoundResult { fault: self.fault, end: RoundEnd::NeverBack(reason), events });
