@@ -10,6 +10,9 @@ pub const MAX_LOSSES: usize = 100;
 pub struct Audit {
     /// The server's own words about its version; empty if its recipe does not say how to ask.
     pub version: String,
+    /// SHA-256 of the recipe's text and its variant, 64 hexadecimal digits; `null` in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recipe_hash: Option<String>,
     /// Seed of the moments of the faults.
     pub seed: u64,
     /// A row for each kind of fault.

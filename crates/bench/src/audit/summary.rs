@@ -26,7 +26,8 @@ pub(super) fn record(
     is_interrupted: bool,
 ) -> Record {
     let version = options.recipe.version().to_owned();
-    let mut audit = Audit { version, seed: options.seed, ..Audit::default() };
+    let recipe_hash = Some(options.recipe.hash());
+    let mut audit = Audit { version, recipe_hash, seed: options.seed, ..Audit::default() };
     let (mut sources, mut sinks) = (RecordUnion::default(), RecordUnion::default());
     let mut faults: Vec<BenchFault> = Vec::new();
     let mut never_back = None;

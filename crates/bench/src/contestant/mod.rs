@@ -95,14 +95,16 @@ impl Contestant {
         }
     }
 
-    /// Finds the last audit of this version of the server.
+    /// Finds the last audit of this version of the server by the same recipe. Audits of our own
+    /// relay are those by its built-in recipe.
     pub(super) fn last_audit(&self) -> Option<Record> {
-        let version = match self {
-            Self::Mailrun(_) => concat!("mailrun ", env!("CARGO_PKG_VERSION")),
-            Self::Recipe(recipe) => recipe.version(),
+        let name = self.to_string();
+        let (hash, version) = match self {
+            Self::Mailrun(_) => (Recipe::load(&name).ok()?.hash(), concat!("mailrun ", env!("CARGO_PKG_VERSION"))),
+            Self::Recipe(recipe) => (recipe.hash(), recipe.version()),
             Self::None | Self::Command(_) | Self::Running { .. } => return None,
         };
-        last_audit(Path::new(RESULTS_DIRECTORY), &self.to_string(), version)
+        last_audit(Path::new(RESULTS_DIRECTORY), &name, &hash, version)
     }
 
     /// Returns the name in a form that can be part of a path. It is cut to 40 characters.
@@ -237,6 +239,10 @@ mod tests {
             assert_eq!((&read, read.to_string().as_str()), (&expected, word));
         }
         assert_eq!("mailrun:sync".parse(), Ok(Contestant::Mailrun(ContestantDurability::Sync)));
+        for durability in ContestantDurability::ALL {
+            let name = Contestant::Mailrun(durability).to_string();
+            assert!(Recipe::load(&name).is_ok(), "an audit of {name} has a recipe of that name");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use mailrun_journey::quantities::{duration, positive};
 use mailrun_party::misspelling::is_misspelling;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Component, Path};
@@ -243,6 +244,13 @@ impl Recipe {
         self.version.get().map_or("", String::as_str)
     }
 
+    /// Returns a hash of the recipe's text and its variant. Two recipes of one name have different
+    /// hashes if, for example, one of them is an edited copy of a built-in recipe.
+    pub(crate) fn hash(&self) -> String {
+        let digest = Sha256::new().chain_update(&self.text).chain_update([0_u8]).chain_update(&self.variant).finalize();
+        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     /// Describes the server in a few words.
     pub fn title(&self) -> &str {
         self.keys.title.as_deref().unwrap_or_default()
@@ -320,6 +328,7 @@ mod tests {
         assert_eq!((default.durability().as_str(), default.to_string().as_str()), ("sync", "mailrun"));
         assert_eq!((write.durability().as_str(), write.to_string().as_str()), ("write", "mailrun:write"));
         assert_ne!(default, write);
+        assert_ne!(default.hash(), write.hash());
         for (word, error) in [
             ("mailrun:never", "recipe mailrun:1:1: \"never\" is not one of the variants sync, write, memory"),
             ("postfix:x", "recipe postfix:1:1: there is no \"x\": the recipe has no variants"),

@@ -66,7 +66,10 @@ fn figures(results: &RelayResults) -> Table {
         Column::spread("queue", |run| run.figures.deepest.map(|(messages, _)| messages as f64), whole),
         Column::words("ledger", ledger),
     ];
-    let audited = |series: &RelaySeries| Some(audit_outcome(&series.case.contestant.last_audit()?.audit?));
+    let audited = |series: &RelaySeries| {
+        let record = series.case.contestant.last_audit()?;
+        Some(audit_outcome(&record, record.audit.as_ref()?))
+    };
     if results.series.iter().any(|series| audited(series).is_some()) {
         let outcome = move |series: &RelaySeries| audited(series).unwrap_or_else(|| "–".to_owned());
         columns.insert(2, Column::words("as audited", outcome));

@@ -1,26 +1,30 @@
 //! The last audit of a server, which is shown in the tables of other runs.
 use super::reading::read_run;
-use mailrun_journey::record::{Audit, AuditRow, Record};
+use mailrun_journey::record::{Audit, AuditRow, Ending, Record};
 use mailrun_journey::words::listed;
 use mailrun_report::numbers::{count, counted};
 use mailrun_report::table::plain;
 use std::fs;
 use std::path::Path;
 
-/// Finds the newest audit of this version of a server in a directory of results.
-pub(crate) fn last_audit(results: &Path, recipe: &str, version: &str) -> Option<Record> {
+/// Finds the newest audit of this version of a server in a directory of results. `recipe_hash` is
+/// the hash of the recipe that starts the server: a recipe file may have the name of a built-in
+/// recipe, and start the same program with other settings.
+pub(crate) fn last_audit(results: &Path, recipe: &str, recipe_hash: &str, version: &str) -> Option<Record> {
     let name = format!("audit-{recipe}");
     let paths = fs::read_dir(results).ok()?.flatten().map(|entry| entry.path());
     let audits = paths.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().contains("-audit-")));
-    let is_of_version = |record: &Record| record.audit.as_ref().is_some_and(|audit| audit.version == version);
+    let is_of_server =
+        |audit: &Audit| audit.version == version && audit.recipe_hash.as_deref() == Some(recipe_hash);
     let records = audits.filter_map(|path| read_run(&path).ok());
     records
-        .filter(|record| record.name == name && is_of_version(record))
+        .filter(|record| record.name == name && record.audit.as_ref().is_some_and(is_of_server))
         .max_by(|one, other| one.started_at.cmp(&other.started_at))
 }
 
-/// For example `kept` or `lost with power-cut`.
-pub(crate) fn outcome(audit: &Audit) -> String {
+/// For example `kept`, `kept (incomplete)` or `lost with power-cut`. An audit is incomplete if it
+/// was interrupted, or if a kind of fault shows nothing about the server.
+pub(crate) fn outcome(record: &Record, audit: &Audit) -> String {
     type Number = fn(&AuditRow) -> u64;
     let outcomes: [(&str, Number); 4] = [
         ("lost", |row| row.lost),
@@ -34,7 +38,15 @@ pub(crate) fn outcome(audit: &Audit) -> String {
         (!faults.is_empty()).then(|| format!("{word} with {}", listed(&faults)))
     });
     let texts: Vec<String> = texts.collect();
-    if texts.is_empty() { "kept".to_owned() } else { texts.join("; ") }
+    let is_empty = |row: &AuditRow| row.rounds == 0 || row.answered == 0;
+    let text = match texts.as_slice() {
+        [] if audit.faults.iter().all(is_empty) => return "not audited".to_owned(),
+        [] => "kept".to_owned(),
+        texts => texts.join("; "),
+    };
+    let is_unknown = |row: &AuditRow| row.not_supported > 0 || is_empty(row) && row.never_back == 0;
+    let is_incomplete = record.ending == Some(Ending::Interrupted) || audit.faults.iter().any(is_unknown);
+    if is_incomplete { format!("{text} (incomplete)") } else { text }
 }
 
 /// For example `audited on 2026-11-26 (Exim version 4.96; seed 7): kill 0 of 344 lost in 2 rounds,
@@ -54,9 +66,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_audit_of_the_same_version_counts() {
+    fn only_an_audit_that_has_shown_something_says_kept() {
+        let kept = AuditRow { fault: "kill".to_owned(), rounds: 2, answered: 345, ..AuditRow::default() };
+        let unsupported = AuditRow { fault: "power-cut".to_owned(), not_supported: 2, ..AuditRow::default() };
+        let away = AuditRow { fault: "stop".to_owned(), never_back: 1, ..AuditRow::default() };
+        let refused = AuditRow { answered: 0, ..kept.clone() };
+        let lost = AuditRow { lost: 3, ..kept.clone() };
+        for (faults, expected) in [
+            (vec![kept.clone()], "kept"),
+            (vec![lost], "lost with kill"),
+            (vec![kept.clone(), away.clone()], "never back with stop"),
+            (vec![away], "never back with stop"),
+            (vec![kept.clone(), unsupported.clone()], "kept (incomplete)"),
+            (vec![kept.clone(), AuditRow { fault: "stop".to_owned(), ..refused.clone() }], "kept (incomplete)"),
+            (vec![AuditRow { not_supported: 1, ..kept.clone() }], "kept (incomplete)"),
+            (vec![unsupported], "not audited"),
+            (vec![refused], "not audited"),
+            (vec![], "not audited"),
+        ] {
+            let audit = Audit { faults, ..Audit::default() };
+            assert_eq!(outcome(&Record::empty(), &audit), expected, "{audit:?}");
+        }
+        let interrupted = Record { ending: Some(Ending::Interrupted), ..Record::empty() };
+        let audit = Audit { faults: vec![kept], ..Audit::default() };
+        assert_eq!(outcome(&interrupted, &audit), "kept (incomplete)");
+    }
+
+    #[test]
+    fn the_last_audit_of_the_same_version_and_recipe_counts() {
         let results = tempfile::tempdir().unwrap();
-        let store = |directory: &str, name: &str, started_at: &str, version: &str, lost: u64| {
+        let store = |directory: &str, name: &str, started_at: &str, version: &str, recipe_hash: Option<&str>, lost| {
             let row = |fault: &str, lost| AuditRow {
                 fault: fault.to_owned(),
                 rounds: 2,
@@ -66,6 +105,7 @@ mod tests {
             };
             let audit = Audit {
                 version: version.to_owned(),
+                recipe_hash: recipe_hash.map(str::to_owned),
                 seed: 7,
                 faults: vec![row("kill", 0), row("power-cut", lost)],
                 losses: Vec::new(),
@@ -81,20 +121,23 @@ mod tests {
             fs::create_dir(&path).unwrap();
             fs::write(path.join("run.json"), record.to_json().unwrap()).unwrap();
         };
-        store("1-audit-mta", "audit-mta", "2026-11-24T00:00:00Z", "mta 1", 9);
-        store("2-audit-mta", "audit-mta", "2026-11-25T00:00:00Z", "mta 1", 115);
-        store("3-audit-mta", "audit-mta", "2026-11-26T00:00:00Z", "mta 2", 0);
-        store("4-audit-other", "audit-other", "2026-11-26T00:00:00Z", "mta 1", 0);
+        let ours = Some("a1");
+        store("1-audit-mta", "audit-mta", "2026-11-24T00:00:00Z", "mta 1", ours, 9);
+        store("2-audit-mta", "audit-mta", "2026-11-25T00:00:00Z", "mta 1", ours, 115);
+        store("3-audit-mta", "audit-mta", "2026-11-26T00:00:00Z", "mta 2", ours, 0);
+        store("4-audit-other", "audit-other", "2026-11-26T00:00:00Z", "mta 1", ours, 0);
+        store("5-audit-mta", "audit-mta", "2026-11-26T00:00:00Z", "mta 1", Some("b2"), 0);
+        store("6-audit-mta", "audit-mta", "2026-11-26T00:00:00Z", "mta 1", None, 0);
         let found = |version| {
-            let record = last_audit(results.path(), "mta", version)?;
+            let record = last_audit(results.path(), "mta", "a1", version)?;
             let audit = record.audit.clone().unwrap();
-            Some((outcome(&audit), description(&record, &audit)))
+            Some((outcome(&record, &audit), description(&record, &audit)))
         };
         let description = "audited on 2026-11-25 (mta 1; seed 7): kill 0 of 345 lost in 2 rounds, power-cut 115 of 345 \
                            lost in 2 rounds";
         assert_eq!(found("mta 1"), Some(("lost with power-cut".to_owned(), description.to_owned())));
         assert_eq!(found("mta 2").map(|(outcome, _)| outcome).as_deref(), Some("kept"));
         assert_eq!(found("mta 3"), None);
-        assert_eq!(last_audit(&results.path().join("nowhere"), "mta", "mta 1").map(|record| record.name), None);
+        assert_eq!(last_audit(&results.path().join("nowhere"), "mta", "a1", "mta 1").map(|record| record.name), None);
     }
 }
