@@ -47,6 +47,18 @@ impl RunFlaws {
             notes: verdict.reasons.clone(),
         }
     }
+
+    /// Returns the flaws as defects of a scenario with one run. `fault` is left out, because such a
+    /// scenario has a target for its account.
+    pub(crate) fn defects(&self) -> Defects {
+        Defects {
+            invalid: self.invalid.iter().cloned().collect(),
+            missed: self.missed.clone(),
+            undelivered: self.undelivered.iter().cloned().collect(),
+            unobserved: self.unobserved.clone(),
+            ..Defects::default()
+        }
+    }
 }
 
 pub(crate) trait BenchFigures {

@@ -11,7 +11,7 @@ use super::operation::{self, RelayStatusClient};
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
 use crate::contestant::{Contestant, ContestantDurability};
 use crate::directory::RunDirectory;
-use crate::engine::{Defects, TextReport, shown};
+use crate::engine::{RunFlaws, TextReport, shown};
 use crate::gather::{self, BenchFault};
 use crate::launch::{ReadySignal, RelayLaunch, free_port};
 use crate::parties::{PartyCommand, PartyProcess};
@@ -385,14 +385,13 @@ fn report(results: &BacklogResults, record: &Record, curve: &MemoryCurve, option
         options.durability.option_value()
     );
     let memory = options.memory_target.and_then(|target| memory_goal(results, target));
-    let goals: Vec<Goal> = [readiness_goal(results, options.ready_target), account_goal(results, record)]
-        .into_iter()
-        .chain(memory)
-        .collect();
+    let account = account_goal(results, record, options.messages);
+    let goals: Vec<Goal> = [readiness_goal(results, options.ready_target), account].into_iter().chain(memory).collect();
+    let flaws = RunFlaws::of(record, None);
     let mut remarks = vec![format!("RSS over time: {}  (all samples: memory.tsv)", curve.bars())];
     remarks.extend(results.fill.map(cost_per_message).into_iter().flatten());
-    remarks.extend(record.verdict.reasons.iter().cloned());
-    goals::report(&title, vec![phases(results)], &goals, Defects::default(), remarks)
+    remarks.extend(flaws.notes.iter().cloned());
+    goals::report(&title, vec![phases(results)], &goals, flaws.defects(), remarks)
 }
 
 /// Writes a remark about the memory and the disk space that each queued message takes.
@@ -464,7 +463,7 @@ fn memory_goal(results: &BacklogResults, target: MemoryTarget) -> Option<Goal> {
     Some(Goal::condition("RSS of the relay, at its peak", peak_bytes < target.bytes, value, wanted))
 }
 
-fn account_goal(results: &BacklogResults, record: &Record) -> Goal {
+fn account_goal(results: &BacklogResults, record: &Record, messages: u64) -> Goal {
     let what = "every message accounted for";
     let wanted = "all delivered, lost 0";
     if results.drain.is_none() {
@@ -472,31 +471,37 @@ fn account_goal(results: &BacklogResults, record: &Record) -> Goal {
     }
     let ledger = &record.ledger;
     let number = |field: Option<u64>| field.unwrap_or_default();
+    let accepted = number(ledger.accepted);
+    let refused = match accepted == messages {
+        true => String::new(),
+        false => format!("{} of {} accepted, ", count(accepted), count(messages)),
+    };
     let value = format!(
-        "{} of {} delivered, lost {}, {}",
+        "{refused}{} of {} delivered, lost {}, {}",
         count(number(ledger.delivered)),
-        count(number(ledger.accepted)),
+        count(accepted),
         count(number(ledger.lost)),
         counted(number(ledger.duplicates), "duplicate")
     );
     let missing = number(ledger.lost) + number(ledger.corrupt);
     let (queued, not_delivered) = (number(ledger.queued), number(ledger.not_delivered));
-    if missing == 0 && (record.ending == Some(Ending::Interrupted) || queued + not_delivered > 0) {
+    // Duplicates are allowed but counted (RFC 1047). Lost and changed messages are not allowed.
+    let is_good = ledger.delivered == ledger.accepted && accepted == messages && missing == 0;
+    let is_open = accepted == messages && queued + not_delivered > 0;
+    if !is_good && missing == 0 && (record.ending == Some(Ending::Interrupted) || is_open) {
         // Either the queue was read, or it is not known which mail is in it.
         let rest = if not_delivered > 0 { "not delivered" } else { "queued" };
         let value = format!("{value}, {} {rest}", count(queued + not_delivered));
         return Goal::new(what, wanted, GoalResult::Unknown(value));
     }
-    // Duplicates are allowed but counted (RFC 1047). Lost and changed messages are not allowed.
-    let is_good = ledger.delivered == ledger.accepted && missing == 0;
-    Goal::account(what, is_good && number(ledger.accepted) > 0, value, wanted)
+    Goal::account(what, is_good, value, wanted)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::scenario::sample_options;
     use super::*;
-    use mailrun_journey::record::Pipelining;
+    use mailrun_journey::record::{Outcome, Pipelining};
     use mailrun_report::sample;
 
     fn options(messages: u64) -> BacklogOptions {
@@ -537,14 +542,22 @@ mod tests {
         report(results, record, &MemoryCurve::default(), &options(messages))
     }
 
+    /// Makes the record of a run in which that many messages were accepted and delivered.
+    fn whole(messages: u64) -> Record {
+        let mut record = sample::relayed();
+        let number = Some(messages);
+        (record.ledger.created, record.ledger.accepted, record.ledger.delivered) = (number, number, number);
+        record
+    }
+
     #[test]
     fn what_is_small_quick_and_whole_passes() {
-        let good = judged_report(&results(100_000, 2.0, 200 << 20), &sample::relayed(), 100_000);
+        let good = judged_report(&results(100_000, 2.0, 200 << 20), &whole(100_000), 100_000);
         assert!(good.is_good() && good.text.matches("PASS").count() == 3, "{}", good.text);
         assert!(good.text.contains("200 MiB with 100,000 queued"), "{}", good.text);
-        let fat = judged_report(&results(100_000, 2.0, 256 << 20), &sample::relayed(), 100_000);
+        let fat = judged_report(&results(100_000, 2.0, 256 << 20), &whole(100_000), 100_000);
         assert!(!fat.is_good() && fat.text.matches("FAIL").count() == 1, "{}", fat.text);
-        let slow = judged_report(&results(1_000_000, 10.0, 400 << 20), &sample::relayed(), 1_000_000);
+        let slow = judged_report(&results(1_000_000, 10.0, 400 << 20), &whole(1_000_000), 1_000_000);
         assert!(!slow.is_good() && slow.text.matches("FAIL").count() == 1, "{}", slow.text);
         assert!(!slow.text.contains("at its peak"), "of a million no memory is promised: {}", slow.text);
     }
@@ -553,14 +566,25 @@ mod tests {
     fn a_queue_that_lacks_something_and_a_loss_are_missed() {
         let mut lacks = results(1_000, 1.0, 1 << 20);
         lacks.restart = lacks.restart.map(|restart| RestartPhase { queued: 999, ..restart });
-        let lacks = judged_report(&lacks, &sample::relayed(), 1_000);
+        let lacks = judged_report(&lacks, &whole(1_000), 1_000);
         assert!(!lacks.is_good() && lacks.text.contains("999 of 1,000 queued"), "{}", lacks.text);
-        let lossy = judged_report(&results(1_000, 1.0, 1 << 20), &sample::lossy(), 1_000);
+        let lossy = judged_report(&results(200_000, 1.0, 1 << 20), &sample::lossy(), 200_000);
         assert!(!lossy.is_good() && lossy.text.contains("lost 200"), "{}", lossy.text);
-        let mut doubled = sample::relayed();
+        let mut doubled = whole(1_000);
         (doubled.ledger.duplicates, doubled.verdict.closed) = (Some(3), false);
         let doubled = judged_report(&results(1_000, 1.0, 1 << 20), &doubled, 1_000);
         assert!(doubled.is_good() && doubled.text.contains("3 duplicates"), "{}", doubled.text);
+    }
+
+    #[test]
+    fn refused_mail_and_an_invalid_run_do_not_pass() {
+        let refused = judged_report(&results(999, 1.0, 1 << 20), &whole(999), 1_000);
+        assert!(!refused.is_good() && refused.text.matches("FAIL").count() == 1, "{}", refused.text);
+        assert!(refused.text.contains("999 of 1,000 accepted, 999 of 999 delivered"), "{}", refused.text);
+        let mut busy = whole(1_000);
+        (busy.verdict.outcome, busy.verdict.why) = (Some(Outcome::Invalid), "The source was the limit.".to_owned());
+        let busy = judged_report(&results(1_000, 1.0, 1 << 20), &busy, 1_000);
+        assert_eq!(busy.conclusion.line(), "INVALID The source was the limit.");
     }
 
     #[test]
@@ -574,8 +598,9 @@ mod tests {
         (queued.ledger.delivered, queued.ledger.lost) = (Some(199_989), Some(1));
         let judged = judged_report(&results(200_000, 1.0, 1 << 20), &queued, 200_000);
         assert!(!judged.is_good() && judged.text.matches("FAIL").count() == 1, "{}", judged.text);
-        let interrupted = Record { ending: Some(Ending::Interrupted), ..sample::relayed() };
-        let judged = judged_report(&results(200_000, 1.0, 1 << 20), &interrupted, 200_000);
+        let mut interrupted = sample::relayed();
+        (interrupted.ending, interrupted.ledger.queued) = (Some(Ending::Interrupted), Some(0));
+        let judged = judged_report(&results(200_000, 1.0, 1 << 20), &interrupted, 300_000);
         assert!(!judged.is_good() && judged.text.matches("INCONCLUSIVE").count() == 1, "{}", judged.text);
     }
 

@@ -6,7 +6,7 @@ use super::measure::RelayMeasurement;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
 use crate::BenchOutcome;
 use crate::contestant::Contestant;
-use crate::engine::{Defects, RunFlaws, TextReport, bytes, shown};
+use crate::engine::{TextReport, bytes, shown};
 use crate::launch;
 use crate::usage::{DiskUsage, MemoryCurve};
 use anyhow::{Context, Result};
@@ -91,9 +91,7 @@ fn report(outcome: &BenchOutcome, options: &SoakOptions) -> Result<TextReport> {
     let mut remarks = vec![format!("RSS over time: {}  (all samples: memory.tsv)", outcome.relay_memory.bars())];
     remarks.extend(measure.flaws.fault.iter().map(|fault| format!("NOT OK: {fault}")));
     remarks.extend(measure.flaws.notes.iter().cloned());
-    let RunFlaws { invalid, missed, undelivered, unobserved, .. } = measure.flaws.clone();
-    let [invalid, undelivered] = [invalid, undelivered].map(|text| text.into_iter().collect());
-    let defects = Defects { invalid, missed, undelivered, unobserved, ..Defects::default() };
+    let defects = measure.flaws.defects();
     Ok(goals::report(&title, vec![figures(&measure), memory_and_disk(tenths, outcome)], &goals, defects, remarks))
 }
 
