@@ -10,7 +10,7 @@ use crate::engine::{TextReport, bytes, shown};
 use crate::launch;
 use crate::usage::{DiskUsage, MemoryCurve};
 use anyhow::{Context, Result};
-use mailrun_journey::record::{Arrival, Record, SeriesRow, Workload};
+use mailrun_journey::record::{Arrival, Ending, Record, SeriesRow, Workload};
 use mailrun_report::numbers::{count, counted, figure, memory, rate};
 use mailrun_report::table::{Align, Table};
 
@@ -121,10 +121,14 @@ fn memory_and_disk(tenths: Option<[u64; 2]>, outcome: &BenchOutcome) -> Table {
 }
 
 fn account_goal(record: &Record, measure: &RelayMeasurement, messages: u64) -> Goal {
-    let accepted = record.ledger.accepted.unwrap_or_default();
+    let ledger = &record.ledger;
+    let accepted = ledger.accepted.unwrap_or_default();
+    let refused = ledger.rejected.unwrap_or_default() + ledger.failed.unwrap_or_default();
+    let is_interrupted = record.ending == Some(Ending::Interrupted);
+    let is_stopped_early = is_interrupted && refused == 0 && record.verdict.closed && accepted < messages;
     let result = match &measure.flaws.fault {
         None => GoalResult::Pass(format!("{} delivered, each once", counted(messages, "message"))),
-        Some(_) if record.verdict.closed && accepted < messages => {
+        Some(_) if is_stopped_early => {
             GoalResult::Unknown(format!("stopped after {}, all delivered", counted(accepted, "message")))
         }
         Some(_) if measure.flaws.undelivered.is_some() => GoalResult::Unknown("see below".to_owned()),
@@ -209,8 +213,20 @@ mod tests {
 
     #[test]
     fn half_a_soak_is_none_and_a_loss_is_missed() {
-        let cut = judged(&outcome(1 << 20, 1 << 20, 0), 300_000);
-        assert!(!cut.is_good() && cut.text.contains("stopped after 200,000 messages, all delivered"), "{}", cut.text);
+        let mut cut = outcome(1 << 20, 1 << 20, 0);
+        cut.record.ending = Some(Ending::Interrupted);
+        let of_cut = judged(&cut, 300_000);
+        assert!(of_cut.text.contains("stopped after 200,000 messages, all delivered"), "{}", of_cut.text);
+        assert!(!of_cut.is_good() && of_cut.text.contains("INCONCLUSIVE"), "{}", of_cut.text);
+        // A relay that refuses mail has not been stopped by the user.
+        let mut refusing = outcome(1 << 20, 1 << 20, 0);
+        refusing.record.ledger.rejected = Some(100_000);
+        for ending in [Ending::Complete, Ending::Interrupted] {
+            refusing.record.ending = Some(ending);
+            let refusing = judged(&refusing, 300_000);
+            assert!(!refusing.is_good() && refusing.text.matches("FAIL").count() == 1, "{}", refusing.text);
+            assert!(!refusing.text.contains("stopped after"), "{}", refusing.text);
+        }
         let mut lossy = outcome(1 << 20, 1 << 20, 0);
         (lossy.record.ledger, lossy.record.verdict) = (sample::lossy().ledger, sample::lossy().verdict);
         let lossy = judged(&lossy, 200_000);
