@@ -170,6 +170,40 @@ fn a_server_that_comes_back_and_dies_is_no_loss_either() {
 }
 
 #[test]
+fn a_server_that_dies_before_the_fault_is_no_reason_to_stop() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("early.toml");
+    // In the second round, the server dies as soon as the source has begun.
+    let early = "durability = \"sync\"\ncommand = [\"sh\", \"-c\", \"case {dir} in */round-2-*) { until [ -e \
+                 {dir}/../source.stdout ]; do sleep 0.02; done; kill -9 $$; } & esac; exec {mailrun} relay --listen \
+                 {listen} --to {to} --spool {dir}/spool\"]\n";
+    fs::write(&file, early).unwrap();
+    let audited = Audited::of(file.to_str().unwrap(), &["--rounds", "3", "--inject", "kill"]);
+    assert_eq!(audited.outcome(), (Some(1), Some(Outcome::Fail)), "{:?}", audited.ended);
+    let (row, said) = (&audited.audit().faults[0], &audited.record.verdict.why);
+    assert!(
+        (row.rounds, row.never_back, row.lost) == (2, 1, 0)
+            && said.contains("it ended before the fault. The server died"),
+        "{row:?} {said}"
+    );
+}
+
+#[test]
+fn a_round_that_cannot_run_leaves_the_results_of_the_rounds_before_it() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("once.toml");
+    let once = "durability = \"sync\"\ncommand = [\"sh\", \"-c\", \"case {dir} in */round-2-*) echo no more >&2; exit 1;; \
+                esac; exec {mailrun} relay --listen {listen} --to {to} --spool {dir}/spool\"]\n";
+    fs::write(&file, once).unwrap();
+    let audited = Audited::of(file.to_str().unwrap(), &["--rounds", "3", "--inject", "kill"]);
+    assert_eq!(audited.outcome(), (Some(2), Some(Outcome::Inconclusive)), "{:?}", audited.ended);
+    let (row, said) = (&audited.audit().faults[0], &audited.record.verdict.why);
+    assert!(row.rounds == 1 && row.answered > 0 && row.lost == 0, "{row:?}");
+    assert!(said.contains("a round failed") && said.contains("no more"), "{said}");
+    assert!(audited.ended.err.contains("no more"), "{:?}", audited.ended);
+}
+
+#[test]
 fn what_the_disk_that_forgets_lacks_is_named_and_no_failure_of_the_server() {
     if !has_disk() {
         return;

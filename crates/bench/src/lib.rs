@@ -81,7 +81,7 @@ pub struct BenchOutcome {
     pub(crate) relay_memory: MemoryCurve,
     /// Disk space that the relay's directory took before and after the run.
     pub(crate) disk_usage: DiskUsage,
-    /// Error of the first file that could not be written.
+    /// Error of the first file that could not be written, or of the round that ended an audit early.
     pub unwritten: Option<anyhow::Error>,
 }
 

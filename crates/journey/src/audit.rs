@@ -29,7 +29,7 @@ pub struct AuditRow {
     pub fault: String,
     /// Rounds that came to their end.
     pub rounds: u64,
-    /// Rounds after whose fault the server did not take mail again, or ended by itself.
+    /// Rounds in which the server did not take mail again after the fault, or ended by itself.
     pub never_back: u64,
     /// Rounds that went wrong after the server had asked for operations that the file system of the fault does not have.
     /// They say nothing of the server.

@@ -14,8 +14,11 @@ use crate::BenchOutcome;
 use crate::directory::RunDirectory;
 use crate::programs::own_program;
 use crate::recipe::Recipe;
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 pub use fault::AuditFault;
+use mailrun_journey::judge;
+use mailrun_journey::reason::Reason;
+use mailrun_journey::record::Cause;
 use mailrun_journey::threshold::Threshold;
 use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
 use mailrun_party::live::LiveMode;
@@ -46,12 +49,12 @@ pub struct AuditOptions {
     pub command: Vec<String>,
 }
 
-/// Runs an audit until it is complete, or until SIGINT or SIGTERM. In both cases, the report covers
-/// the rounds that were completed.
+/// Runs an audit until it is complete, until SIGINT or SIGTERM, or until a round cannot run. In all
+/// cases, the report covers the rounds that were completed.
 ///
 /// # Errors
-/// If none of the faults can be caused on this host, if the server does not start, or if the user
-/// interrupts the audit before the first round is complete.
+/// If none of the faults can be caused on this host, or if the first round cannot run, for example
+/// because the server does not start, or because the user interrupts it.
 pub fn run(options: &AuditOptions) -> Result<BenchOutcome> {
     let program = own_program()?;
     options.recipe.check_host(&program)?;
@@ -63,11 +66,20 @@ pub fn run(options: &AuditOptions) -> Result<BenchOutcome> {
     let name = format!("audit-{}", options.recipe);
     let mut directory = RunDirectory::create(options.out.as_deref(), &name, started_at)?;
     let interrupt = Interrupt::watch()?;
-    let rounds = run_rounds(options, &program, &directory, &interrupt).inspect_err(|_| directory.discard())?;
-    ensure!(!rounds.is_empty(), Interrupted::BEFORE_LOAD);
+    let mut rounds = Vec::new();
+    let failed = run_rounds(options, &program, &directory, &interrupt, &mut rounds).err();
+    if rounds.is_empty() {
+        failed.map_or(Ok(()), Err).inspect_err(|_| directory.discard())?;
+        bail!(Interrupted::BEFORE_LOAD);
+    }
     let is_interrupted = interrupt.requested() != StopRequest::Nothing;
-    let record = summary::record(options, started_at, directory.path(), rounds, is_interrupted);
-    let unwritten = directory.save(&record).err();
+    let mut record = summary::record(options, started_at, directory.path(), rounds, is_interrupted);
+    if let Some(error) = &failed {
+        let reason =
+            Reason::new(Cause::Unfinished, format!("The audit ended early, because a round failed: {error:#}"));
+        judge::add_reason(&mut record.verdict, reason, "");
+    }
+    let unwritten = failed.or(directory.save(&record).err());
     Ok(BenchOutcome { unwritten, ..BenchOutcome::of_merge(record, directory.path().to_owned()) })
 }
 
@@ -86,17 +98,19 @@ fn possible_faults(options: &AuditOptions) -> (Vec<AuditFault>, Vec<String>) {
     (possible, others.iter().map(line).collect())
 }
 
+/// Runs all rounds, or those until the user interrupts the audit. Adds the results to `results`,
+/// which keeps those of the rounds before an error.
 fn run_rounds(
     options: &AuditOptions,
     program: &Path,
     directory: &RunDirectory,
     interrupt: &Interrupt,
-) -> Result<Vec<RoundResult>> {
-    let mut results = Vec::new();
+    results: &mut Vec<RoundResult>,
+) -> Result<()> {
     for number in 1..=options.rounds {
         for fault in &options.faults {
             if interrupt.requested() != StopRequest::Nothing {
-                return Ok(results);
+                return Ok(());
             }
             let place = directory.path().join(format!("round-{number}-{}", fault.name()));
             let own = RunDirectory::create(Some(&place), "audit", jiff::Timestamp::now())?;
@@ -105,7 +119,7 @@ fn run_rounds(
             // If the user interrupts a round, its failure says nothing about the server.
             let has_account = matches!(&result, Ok(RoundResult { end: RoundEnd::Account(_), .. }));
             if !has_account && interrupt.requested() != StopRequest::Nothing {
-                return Ok(results);
+                return Ok(());
             }
             let result = result?;
             if options.live.is_shown() {
@@ -116,13 +130,14 @@ fn run_rounds(
                     result.line()
                 );
             }
+            let is_good = result.is_good();
+            results.push(result);
             // Delete the files of a good round. Only the files of rounds with a loss or a failure
             // are worth inspecting.
-            if result.is_good() {
+            if is_good {
                 fs::remove_dir_all(own.path())?;
             }
-            results.push(result);
         }
     }
-    Ok(results)
+    Ok(())
 }

@@ -66,8 +66,8 @@ pub(super) struct RoundResult {
 
 pub(super) enum RoundEnd {
     Account(Box<RoundAccount>),
-    /// The server did not accept mail again after the fault, or it did and then ended by itself.
-    /// The text says why.
+    /// The server did not accept mail again after the fault, or it ended by itself before the fault
+    /// or after it was back. The text says why.
     NeverBack(String),
     /// The round failed or lost mail, and the server had used these operations, which the in-memory
     /// disk does not support. The server may not be to blame.
@@ -187,7 +187,7 @@ impl Round<'_> {
         let mut events = Vec::new();
         let source = PartyCommand::source(self.program, &bench, run, self.directory, &target);
         let mut strike = |supervisor: &mut Supervisor| {
-            if disturbance.has_begun {
+            if disturbance.has_begun || supervisor.death_of(Role::Relay).is_some() {
                 return Ok(());
             }
             disturbance.has_begun = true;
@@ -200,13 +200,18 @@ impl Round<'_> {
             true => Ok(()),
             false => strike(supervisor),
         });
+        let is_well = matches!(result, Ok(None)) && supervisor.ensure_relay_alive().is_ok();
         // A source with few messages ends before the planned moment. In that case, let the fault
         // strike now, while the last mail may still be in the server's queue.
-        if matches!(result, Ok(None)) && supervisor.asked() == StopRequest::Nothing {
+        if is_well && supervisor.asked() == StopRequest::Nothing {
             result = strike(&mut supervisor).map(|()| None);
         }
         if let Some(reason) = disturbance.never_back {
             events.truncate(1);
+            return Ok(RoundResult { fault: self.fault, end: RoundEnd::NeverBack(reason), events });
+        }
+        if let (Some(death), false) = (supervisor.death_of(Role::Relay), disturbance.has_begun) {
+            let reason = format!("it ended before the fault. {}", judge::death_text("server", death));
             return Ok(RoundResult { fault: self.fault, end: RoundEnd::NeverBack(reason), events });
         }
         if let Some(complaint) = result? {

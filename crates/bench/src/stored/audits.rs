@@ -1,6 +1,6 @@
 //! The last audit of a server, which is shown in the tables of other runs.
 use super::reading::read_run;
-use mailrun_journey::record::{Audit, AuditRow, Ending, Record};
+use mailrun_journey::record::{Audit, AuditRow, Cause, Ending, Record};
 use mailrun_journey::words::listed;
 use mailrun_report::numbers::{count, counted};
 use mailrun_report::table::plain;
@@ -14,8 +14,7 @@ pub(crate) fn last_audit(results: &Path, recipe: &str, recipe_hash: &str, versio
     let name = format!("audit-{recipe}");
     let paths = fs::read_dir(results).ok()?.flatten().map(|entry| entry.path());
     let audits = paths.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().contains("-audit-")));
-    let is_of_server =
-        |audit: &Audit| audit.version == version && audit.recipe_hash.as_deref() == Some(recipe_hash);
+    let is_of_server = |audit: &Audit| audit.version == version && audit.recipe_hash.as_deref() == Some(recipe_hash);
     let records = audits.filter_map(|path| read_run(&path).ok());
     records
         .filter(|record| record.name == name && record.audit.as_ref().is_some_and(is_of_server))
@@ -23,7 +22,7 @@ pub(crate) fn last_audit(results: &Path, recipe: &str, recipe_hash: &str, versio
 }
 
 /// For example `kept`, `kept (incomplete)` or `lost with power-cut`. An audit is incomplete if it
-/// was interrupted, or if a kind of fault shows nothing about the server.
+/// ended early, or if a kind of fault shows nothing about the server.
 pub(crate) fn outcome(record: &Record, audit: &Audit) -> String {
     type Number = fn(&AuditRow) -> u64;
     let outcomes: [(&str, Number); 4] = [
@@ -45,7 +44,8 @@ pub(crate) fn outcome(record: &Record, audit: &Audit) -> String {
         texts => texts.join("; "),
     };
     let is_unknown = |row: &AuditRow| row.not_supported > 0 || is_empty(row) && row.never_back == 0;
-    let is_incomplete = record.ending == Some(Ending::Interrupted) || audit.faults.iter().any(is_unknown);
+    let ended_early = record.ending == Some(Ending::Interrupted) || record.verdict.causes.contains(&Cause::Unfinished);
+    let is_incomplete = ended_early || audit.faults.iter().any(is_unknown);
     if is_incomplete { format!("{text} (incomplete)") } else { text }
 }
 
