@@ -174,6 +174,18 @@ fn ctrl_c_prints_what_is_known() {
     assert_eq!(result["capacity"]["ending"], "stopped", "{result}");
 }
 
+#[test]
+fn a_trial_that_cannot_run_leaves_the_trials_before_it() {
+    let place = tempfile::tempdir().unwrap();
+    fs::write(place.path().join("trial-002"), "the trial cannot have a directory of this name").unwrap();
+    let (ended, result) = capacity(&SHORT, place.path());
+    assert_eq!((ended.code, result["trials"].as_array().unwrap().len()), (Some(2), 1), "{ended:?} {result}");
+    assert_eq!(result["capacity"]["ending"], "stopped", "{result}");
+    let remarks = result["remarks"].to_string();
+    assert!(remarks.contains("The search ended early") && ended.err.contains("trial-002"), "{remarks} {ended:?}");
+    assert!(ended.out.lines().last().unwrap().starts_with("Ended early"), "{ended:?}");
+}
+
 const MADES: [&str; 7] = ["mades", "--quick", "--trial", "300ms", "--confirm", "300ms", "--payload-size=100"];
 
 #[test]

@@ -129,12 +129,14 @@ impl CapacityArgs {
         let mut by_cores = Vec::new();
         let mut status = 0;
         let mut value = String::new();
+        let mut failed = None;
         for (cores, options) in searches(options, &counts) {
-            let run = search(&options)?;
+            let (run, error) = search(&options)?;
+            failed = error;
             by_cores.extend(cores.map(|cores| CoreCapacity::new(cores, &run)));
             value = output.report(&run, &by_cores)?;
             status = worse_status(status, exit_status(&run));
-            if run.interrupted {
+            if run.interrupted || failed.is_some() {
                 break;
             }
         }
@@ -142,7 +144,7 @@ impl CapacityArgs {
             output.print_more(format!("\n{}", core_capacity_text(&by_cores)));
         }
         output.write_json(&value)?;
-        Ok(ExitCode::from(status))
+        failed.map_or(Ok(ExitCode::from(status)), Err)
     }
 
     /// Returns the numbers of processors to measure the server with, in ascending order.

@@ -76,10 +76,10 @@ impl CapacityMadesArgs {
         output.check()?;
         let has_endpoint_here = self.brokers.is_named() && self.brokers.are_here();
         let _awake = self.keep_awake.begin(!has_endpoint_here)?;
-        let run = search_mades(&self.options()?)?;
+        let (run, failed) = search_mades(&self.options()?)?;
         let value = output.report(&run, &[])?;
         output.write_json(&value)?;
-        Ok(ExitCode::from(exit_status(&run)))
+        failed.map_or_else(|| Ok(ExitCode::from(exit_status(&run))), Err)
     }
 
     fn options(self) -> Result<MadesCapacityOptions> {

@@ -391,7 +391,7 @@ pub(crate) fn word(outcome: Outcome) -> &'static str {
 }
 
 /// Returns the outcome of a search and a sentence about it. It is a pass if a capacity was found,
-/// and `None` if the search was interrupted.
+/// and `None` if the search was interrupted, or ended early because a trial could not run.
 pub(crate) fn judged(run: &CapacityRun) -> (Option<Outcome>, String) {
     if let Some((outcome, reason)) = &run.lost {
         return (Some(*outcome), reason.clone());
@@ -399,14 +399,15 @@ pub(crate) fn judged(run: &CapacityRun) -> (Option<Outcome>, String) {
     let result = &run.result;
     let capacity = run.capacity_per_s().map(|per_s| format_value(per_s, "/s"));
     let void = || run.trials.iter().rev().find(|trial| matches!(trial.judged.outcome, TrialOutcome::Void { .. }));
+    let stopped = if run.interrupted { "Interrupted" } else { "Ended early" };
     match (capacity, result.ending) {
         (Some(capacity), SearchEnding::Stopped) if result.has_capacity() => {
-            (None, format!("Interrupted: {capacity} held in short trials{}", confirmed(run)))
+            (None, format!("{stopped}: {capacity} held in short trials{}", confirmed(run)))
         }
         (Some(capacity), SearchEnding::Stopped) => {
-            (None, format!("Interrupted: at least {capacity}, as far as it was searched."))
+            (None, format!("{stopped}: at least {capacity}, as far as it was searched."))
         }
-        (None, SearchEnding::Stopped) => (None, "Interrupted before a rate was found.".to_owned()),
+        (None, SearchEnding::Stopped) => (None, format!("{stopped} before a rate was found.")),
         (_, SearchEnding::Void) => {
             let cause = void().map_or_else(String::new, |trial| format!(": {}", trial.judged.why));
             (Some(Outcome::Invalid), format!("No rate could be offered{cause}"))

@@ -70,13 +70,13 @@ pub struct SearchCourse {
     pub command: Vec<String>,
 }
 
-/// Searches until the capacity is found or the user stops the search. In both cases there is a
-/// report.
+/// Searches until the capacity is found, the user stops the search, or a trial cannot run. In all
+/// cases there is a report. If a trial could not run, its error is returned beside the report.
 ///
 /// # Errors
 ///
-/// If a trial cannot run, or if the directory cannot be written to.
-pub fn search(options: &CapacityOptions) -> Result<CapacityRun> {
+/// If the first trial cannot run, or if the directory cannot be written to.
+pub fn search(options: &CapacityOptions) -> Result<(CapacityRun, Option<anyhow::Error>)> {
     let directory = RunDirectory::create(options.bench.out.as_deref(), &options.bench.name, jiff::Timestamp::now())?;
     let trials = MailTrials::new(options, directory.path());
     let outcome =
@@ -89,8 +89,8 @@ pub fn search(options: &CapacityOptions) -> Result<CapacityRun> {
 ///
 /// # Errors
 ///
-/// If a trial cannot run, or if the directory cannot be written to.
-pub fn search_mades(options: &MadesCapacityOptions) -> Result<CapacityRun> {
+/// If the first trial cannot run, or if the directory cannot be written to.
+pub fn search_mades(options: &MadesCapacityOptions) -> Result<(CapacityRun, Option<anyhow::Error>)> {
     let directory = RunDirectory::create(options.bench.out.as_deref(), &options.bench.name, jiff::Timestamp::now())?;
     let trials = Box::new(MadesTrials::new(options));
     let runner = CapacityRunner::new(&options.course, trials, directory.path());
@@ -106,6 +106,8 @@ struct CapacityRunner<'a> {
     carried_out: u64,
     trials: Vec<CapacityTrial>,
     lost: Option<(Outcome, String)>,
+    /// Error of the trial that ended the search early.
+    failed: Option<anyhow::Error>,
     facts: Vec<(&'static str, String)>,
 }
 
@@ -120,11 +122,12 @@ impl<'a> CapacityRunner<'a> {
             carried_out: 0,
             trials: Vec::new(),
             lost: None,
+            failed: None,
             facts: Vec::new(),
         })
     }
 
-    fn run(mut self) -> Result<CapacityRun> {
+    fn run(mut self) -> Result<(CapacityRun, Option<anyhow::Error>)> {
         let goals: Result<Vec<CapacityGoal>, _> =
             self.course.goals.iter().map(|goal| CapacityGoal::new(goal.loss_ratio())).collect();
         let mut search = CapacitySearch::new(self.course.settings.clone(), goals?)?;
@@ -148,8 +151,12 @@ impl<'a> CapacityRunner<'a> {
             SearchEnding::Stopped => Vec::new(),
             _ => limit_remarks(&self.course.goals, &self.course.settings, &self.trials),
         };
-        remarks.extend(self.series.finish()?);
-        Ok(CapacityRun {
+        match self.series.finish() {
+            Ok(more) => remarks.extend(more),
+            Err(error) => _ = self.failed.get_or_insert(error),
+        }
+        remarks.extend(self.failed.iter().map(|error| format!("The search ended early: {error:#}")));
+        let run = CapacityRun {
             command: self.course.command.clone(),
             facts: self.facts,
             goals: self.course.goals.clone(),
@@ -162,11 +169,12 @@ impl<'a> CapacityRunner<'a> {
             remarks,
             lost: self.lost,
             directory: self.directory.to_owned(),
-        })
+        };
+        Ok((run, self.failed))
     }
 
     fn is_stopped(&self) -> bool {
-        self.interrupt.requested() != StopRequest::Nothing
+        self.failed.is_some() || self.interrupt.requested() != StopRequest::Nothing
     }
 
     fn search_trial(&mut self, trial: SearchTrial) -> Result<TrialOutcome> {
@@ -187,7 +195,8 @@ impl<'a> CapacityRunner<'a> {
     }
 
     /// Runs a trial and judges it. Returns `None` if the user interrupted the trial before it had a
-    /// record.
+    /// record, or if it could not run. The error of the first trial is returned, because there is
+    /// nothing to report.
     fn carry_out(&mut self, trial: SearchTrial, name: &str, title: String) -> Result<Option<(CapacityTrial, Record)>> {
         let directory = self.directory.join(name);
         // With random arrivals, each trial should have bursts of its own. It therefore gets its own
@@ -206,6 +215,10 @@ impl<'a> CapacityRunner<'a> {
         let began = Instant::now();
         let record = match self.series.run(order) {
             Err(error) if error.is::<Interrupted>() => return Ok(None),
+            Err(error) if !self.trials.is_empty() => {
+                self.failed = Some(error);
+                return Ok(None);
+            }
             record => record?,
         };
         let spent_s = began.elapsed().as_secs_f64();
