@@ -275,6 +275,14 @@ fn a_worker_without_an_event_loop_ends_the_sink_with_what_to_do() {
 }
 
 #[test]
+fn workers_without_a_session_are_not_counted() {
+    let sink = Sink::start(&[]);
+    let load = ["--workers", "4", "--sessions", "2", "--rate", "200", "--messages", "20", "--arrival", "poisson"];
+    let record = source(&sink.address(), &load).record;
+    assert_eq!((record.parties[0].workers, record.ledger.accepted), (Some(2), Some(20)));
+}
+
+#[test]
 fn a_worker_without_an_event_loop_ends_the_source_at_once() {
     let mut refused = 0;
     for number in 10..60 {

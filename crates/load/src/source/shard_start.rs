@@ -91,19 +91,23 @@ impl SourceOptions {
         self.shard.as_ref().map_or(Shard::WHOLE, |shard| shard.part)
     }
 
-    /// Returns these options with the part's own number of messages and sessions.
+    /// Returns these options with the part's own number of messages and sessions. There are at most
+    /// as many workers as sessions, because a worker without a session would send nothing of its
+    /// schedule.
     ///
     /// # Errors
     ///
     /// If one of the parts would have no messages or no sessions.
     pub(super) fn divided(mut self) -> Result<Self> {
-        let Some(shard) = &mut self.shard else { return Ok(self) };
-        shard.part.check_totals(self.messages, self.sessions).map_err(anyhow::Error::msg)?;
-        let part = shard.part;
-        shard.messages = self.messages;
-        shard.sessions = self.sessions;
-        self.messages = self.messages.map(|messages| part.share(messages));
-        self.sessions = part.share(u64::from(self.sessions)) as u32;
+        if let Some(shard) = &mut self.shard {
+            shard.part.check_totals(self.messages, self.sessions).map_err(anyhow::Error::msg)?;
+            let part = shard.part;
+            shard.messages = self.messages;
+            shard.sessions = self.sessions;
+            self.messages = self.messages.map(|messages| part.share(messages));
+            self.sessions = part.share(u64::from(self.sessions)) as u32;
+        }
+        self.workers = self.workers.min(self.sessions as usize).max(1);
         Ok(self)
     }
 

@@ -45,7 +45,7 @@ impl SourceWorkers {
 /// process.
 pub(super) fn start(setting: &Arc<SourceContext>) -> Result<SourceWorkers> {
     let worker_options = WorkerOptions { fd_table: FdTable::Private, busy_poll: setting.options.busy_poll };
-    let workers = setting.options.workers.min(setting.options.sessions as usize).max(1);
+    let workers = setting.options.workers;
     let (full, tallies) = channel();
     std::thread::sleep(setting.began.saturating_sub(clock::now()));
     let started = (0..workers)
