@@ -376,6 +376,12 @@ pub struct SinkTally {
 }
 
 impl SinkTally {
+    /// Returns an empty tally that always keeps the counts of `own_run`, however many other runs
+    /// arrive.
+    pub fn keeping(own_run: Option<RunId>) -> Self {
+        Self { runs: RunTallies { own_run, ..RunTallies::default() }, ..Self::default() }
+    }
+
     pub fn count_error(&mut self, error: ErrorEvent<'_>, sample: impl FnOnce() -> Option<String>) {
         self.error_times.add(error.at);
         self.errors.add(error, sample);
@@ -438,6 +444,8 @@ impl Ordered {
 #[derive(Clone, Debug, Default)]
 pub struct RunTallies {
     rows: Vec<(RunId, RunTally)>,
+    /// The run for which the sink was started, if it is known. It is never replaced.
+    own_run: Option<RunId>,
     /// Number of messages of replaced runs. Their other counts are lost.
     pub evicted_messages: u64,
     /// Number of runs that were replaced.
@@ -495,8 +503,8 @@ impl RunTallies {
     }
 
     fn evict(&mut self) {
-        let quiet = self.rows.iter().enumerate().min_by_key(|(_, (_, tally))| tally.last_delivered);
-        if let Some((row, _)) = quiet {
+        let others = self.rows.iter().enumerate().filter(|(_, (run, _))| Some(*run) != self.own_run);
+        if let Some((row, _)) = others.min_by_key(|(_, (_, tally))| tally.last_delivered) {
             self.evicted += 1;
             self.evicted_messages += self.rows.remove(row).1.messages;
         }
@@ -765,6 +773,28 @@ mod tests {
         assert!(sink.runs.find(run(1)).is_none());
         assert_eq!((sink.runs.evicted, sink.runs.evicted_messages), (1, 1));
         assert_eq!(sink.runs.iter().count(), MAX_RUNS);
+    }
+
+    #[test]
+    fn the_sinks_own_run_is_never_replaced() {
+        let run = |number: u8| RunId([number; 16]);
+        let mut worker = SinkTally::keeping(Some(run(1)));
+        let mut all = SinkTally::keeping(Some(run(1)));
+        arrive(&mut worker, run(1), 0, 1);
+        for second in 2..50 {
+            (0..MAX_RUNS as u8).for_each(|_| arrive(&mut worker, run(second), 0, second.into()));
+            // The worker's memory of its own run survives a tick, but its counts start again.
+            if second % 20 == 0 {
+                all.merge(&worker);
+                worker.clear();
+            }
+        }
+        all.merge(&worker);
+        assert_eq!(all.runs.find(run(1)).map(|tally| tally.messages), Some(1));
+        assert_eq!(
+            all.messages,
+            all.runs.iter().map(|(_, tally)| tally.messages).sum::<u64>() + all.runs.evicted_messages
+        );
     }
 
     #[test]

@@ -68,7 +68,8 @@ pub fn run(options: SinkOptions) -> Result<FinishedRun> {
     let control = ActiveRules::new(options.rules.clone(), options.seed);
     let dump = options.dump.clone().map(MessageDump::open).transpose()?;
     let users = options.capabilities.users()?;
-    let shared = Arc::new(SinkContext::new(control, dump, users, options.messages, options.capabilities.protocol));
+    let protocol = options.capabilities.protocol;
+    let shared = Arc::new(SinkContext::new(control, dump, users, options.messages, options.run, protocol));
     let make = {
         let shared = Arc::clone(&shared);
         move || SinkService::new(Arc::clone(&shared), full.clone())

@@ -5,6 +5,7 @@ use super::options::{RESERVED_DESCRIPTORS, SinkOptions};
 use mailrun_journey::record::{EventRow, LedgerRow, Record, Role, SlowMessage, StageRow, Workload};
 use mailrun_journey::seconds::second_of;
 use mailrun_journey::slowest::SlowDelivery;
+use mailrun_journey::tally::MAX_RUNS;
 use mailrun_journey::words::counted;
 use mailrun_journey::{Phase, RunId, RunTally, Series, SinkTally, Stage};
 use mailrun_journey::{judge, validity};
@@ -34,11 +35,11 @@ pub(super) struct SinkReport {
 impl SinkReport {
     pub(super) fn new(options: SinkOptions, endpoint: Endpoint, control: Arc<ActiveRules>, now: Duration) -> Self {
         Self {
+            total: SinkTally::keeping(options.run),
             options,
             endpoint,
             active_rules: control,
             began: now,
-            total: SinkTally::default(),
             started_at: jiff::Timestamp::now(),
             series: Vec::new(),
             host_sampler: HostSampler::start(),
@@ -213,6 +214,12 @@ impl SinkReport {
                 "Some latencies were measured with the wall clocks of two hosts: they are only as exact as the clocks agree."
                     .to_owned(),
             );
+        }
+        if total.runs.evicted_messages > 0 {
+            notes.push(format!(
+                "The counts of {} of earlier runs are lost, because a sink keeps only {MAX_RUNS} runs.",
+                counted(total.runs.evicted_messages, "message")
+            ));
         }
         notes
     }

@@ -184,6 +184,10 @@ fn find_run<'v>(view: &'v SinkReport, run: &str) -> Result<(RunId, &'v RunTally)
     };
     match view.total.runs.find(run) {
         Some(tally) => Ok((run, tally)),
+        None if view.total.runs.evicted > 0 => refuse(
+            StatusCode::NOT_FOUND,
+            "this run is not kept: nothing of it has arrived, or newer runs have replaced it",
+        ),
         None => refuse(StatusCode::NOT_FOUND, "nothing of this run has arrived"),
     }
 }

@@ -7,7 +7,7 @@ use mailrun_journey::domains::{DomainUnit, MAX_DOMAINS};
 use mailrun_journey::errors::ErrorEvent;
 use mailrun_journey::slowest::SlowDelivery;
 use mailrun_journey::trace::RecipientId;
-use mailrun_journey::{ClockId, MarkResult, Phase, RunTally, SinkTally, Trace, TraceResult};
+use mailrun_journey::{ClockId, MarkResult, Phase, RunId, RunTally, SinkTally, Trace, TraceResult};
 use mailrun_net::{Answer, clock};
 use mailrun_party::users::Users;
 use mailrun_smtp::login::Auth;
@@ -36,6 +36,8 @@ pub(super) struct SinkContext {
     pub(super) users: Option<Users>,
     pub(super) first_connection: OnceLock<Duration>,
     message_limit: Option<u64>,
+    /// The run whose counts are always kept, if the sink knows its run.
+    own_run: Option<RunId>,
     /// In SMTP, the end of a message has one answer. In LMTP, it has an answer for each recipient.
     pub(super) protocol: Protocol,
     answered: AtomicU64,
@@ -51,6 +53,7 @@ impl SinkContext {
         dump: Option<MessageDump>,
         users: Option<Users>,
         limit: Option<u64>,
+        own_run: Option<RunId>,
         protocol: Protocol,
     ) -> Self {
         let began = clock::now();
@@ -60,6 +63,7 @@ impl SinkContext {
             users,
             first_connection: OnceLock::new(),
             message_limit: limit,
+            own_run,
             protocol,
             answered: AtomicU64::new(0),
             monotonic: mailrun_party::outputs::monotonic_clock(),
@@ -150,6 +154,7 @@ pub(super) struct SinkMessage {
 impl SinkWorkerState {
     pub(super) fn new(context: Arc<SinkContext>, tally_tx: Sender<TallyTransfer>) -> Self {
         Self {
+            tally: RefCell::new(Box::new(SinkTally::keeping(context.own_run))),
             context,
             tally: RefCell::default(),
             tally_tx,
@@ -185,7 +190,8 @@ impl SinkWorkerState {
 
     /// Sends the tally to the collector and continues with an empty tally.
     pub(super) fn send_tally(&self) {
-        let empty = self.empty_tallies.1.try_recv().unwrap_or_default();
+        let empty = self.empty_tallies.1.try_recv();
+        let empty = empty.unwrap_or_else(|_| Box::new(SinkTally::keeping(self.context.own_run)));
         let mut full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
         full.domain_names.clone_from(&self.other_domains.borrow().names);
         // Ignore the error: if the collector has ended, nobody needs the tally.
