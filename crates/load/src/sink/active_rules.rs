@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Maximum number of changes that are remembered.
+/// Maximum number of changes that are remembered. The oldest are forgotten first.
 const MAX_CHANGES: usize = 1000;
 /// Maximum number of former rules that keep their own count. Only rules that have acted are kept.
 const MAX_RETIRED: usize = 1000;
@@ -172,7 +172,8 @@ impl ActiveRules {
         let begun = after.iter().filter(|rule| !before.contains(rule)).map(|rule| change(EventKind::FaultOn, rule));
         let mut changes = lock(&self.changes);
         changes.extend(ended.chain(begun));
-        changes.truncate(MAX_CHANGES);
+        let excess = changes.len().saturating_sub(MAX_CHANGES);
+        changes.drain(..excess);
     }
 
     /// Returns the begins and ends of faults until `now`. These are changes of rules, and stalls,
@@ -299,6 +300,18 @@ mod tests {
         let changes = control.changes(None, second(0));
         let texts: Vec<_> = changes.iter().map(|change| (change.kind, change.rule.as_str())).collect();
         assert_eq!(texts, [(EventKind::FaultOff, "data: stall 2s..5s"), (EventKind::FaultOn, ".: drop")]);
+    }
+
+    #[test]
+    fn the_newest_changes_are_remembered() {
+        let control = ActiveRules::new(Rulebook::default(), 1);
+        for number in 0..MAX_CHANGES {
+            control.replace_now(book(&[&format!("mail: delay {number}ms")]));
+        }
+        let changes = control.changes(None, Duration::MAX);
+        let newest = changes.last().map(|change| (change.kind, change.rule.clone()));
+        assert_eq!(newest, Some((EventKind::FaultOn, format!("mail: delay {}ms", MAX_CHANGES - 1))));
+        assert_eq!(changes.len(), MAX_CHANGES);
     }
 
     #[test]

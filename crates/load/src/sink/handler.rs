@@ -160,7 +160,10 @@ impl Handler for SinkHandler {
     }
 
     fn data(&mut self) -> Answer {
-        let answer = self.apply_rules(RuleCommand::Data, None).unwrap_or_else(|refusal| refusal);
+        let answer = match self.apply_rules(RuleCommand::Data, None) {
+            Ok(answer) => answer,
+            Err(refusal) => return refusal,
+        };
         if let Some(side) = &mut self.extended
             && let Some(rules) = self.worker.rules()
         {
@@ -567,8 +570,24 @@ impl Corruption {
 }
 
 #[cfg(test)]
+    use super::super::active_rules::ActiveRules;
+    use super::super::rulebook::Rulebook;
+    use super::super::rules::Rule;
 mod tests {
     use super::*;
+    #[test]
+    fn a_message_whose_data_is_refused_is_not_corrupted() {
+        for (data, times) in [("data: soft reject", 0), ("data: delay 1ms", 1)] {
+            let rules = [data, ".: corrupt"].map(|text| Rule::parse(text).unwrap()).to_vec();
+            let rules = ActiveRules::new(Rulebook { seed: None, rules }, 1);
+            let context = Arc::new(SinkContext::new(rules, None, None, None, None, Protocol::Smtp));
+            let service = SinkService::new(Arc::clone(&context), std::sync::mpsc::channel().0);
+            service.session(Peer { address: ([127, 0, 0, 1], 1).into() }).data();
+            let counts = context.active_rules.rule_counts();
+            assert_eq!(counts.last().map(|count| count.count), Some(times), "{counts:?}");
+        }
+    }
+
 
     #[test]
     fn no_delay_is_cut_short() {
