@@ -435,7 +435,7 @@ impl SinkHandler {
         let (mut delay, mut effect, fates) = self.decide_message(sequence(&found), now);
         let mut recipients = std::mem::take(&mut self.recipients);
         let side = self.extended.get_or_insert_default();
-        let (draft, domain_slots) = side.end_transaction();
+        let (mut draft, domain_slots) = side.end_transaction();
         let is_changed = std::mem::take(&mut side.is_changed);
         if !fates.is_empty() {
             if self.worker.context.protocol == Protocol::Lmtp {
@@ -444,7 +444,7 @@ impl SinkHandler {
                     Some(Rc::new(LmtpReplies::new(found, bytes, recipients, fates, draft, domain_slots)));
                 return delay_answer(delay, Answer::Yes);
             }
-            let joined = combine(&fates, &mut recipients);
+            let joined = combine(&fates, &mut recipients, &mut draft);
             if joined.effect.copies().is_some() {
                 self.worker.count_ordered(&found, fates.iter().map(|fate| &fate.effect));
             }

@@ -39,9 +39,13 @@ impl RecipientDecision {
     }
 }
 
-/// Combines the results of all recipients into one result for the message. Reduces `recipients` to
-/// those that count.
-pub(super) fn combine(decisions: &[RecipientDecision], recipients: &mut Vec<SinkRecipient>) -> RecipientDecision {
+/// Combines the results of all recipients into one result for the message. Reduces `recipients` and
+/// the envelope of `draft` to those that count.
+pub(super) fn combine(
+    decisions: &[RecipientDecision],
+    recipients: &mut Vec<SinkRecipient>,
+    draft: &mut Option<MessageWriter>,
+) -> RecipientDecision {
     let delay = decisions.iter().map(|decision| decision.delay).sum();
     if let Some(last) = decisions
         .last()
@@ -55,9 +59,17 @@ pub(super) fn combine(decisions: &[RecipientDecision], recipients: &mut Vec<Sink
         .map_or(RuleEffect::Accept, |_| RuleEffect::LoseReply);
     // Recipients after the one that ended the evaluation count as without rules.
     let times = decisions.iter().map(RecipientDecision::unit_count).chain(std::iter::repeat(1));
+    retain_counted(draft, times.clone());
     *recipients =
         recipients.iter().zip(times).flat_map(|(number, times)| std::iter::repeat_n(*number, times)).collect();
     RecipientDecision { delay, effect: if recipients.is_empty() { RuleEffect::Drop } else { reply } }
+}
+
+/// Reduces the envelope of a stored message to the recipients that count.
+fn retain_counted(draft: &mut Option<MessageWriter>, mut times: impl Iterator<Item = usize>) {
+    if let Some(draft) = draft {
+        draft.envelope().recipients.retain(|_| times.next().is_some_and(|times| times > 0));
+    }
 }
 
 #[derive(Debug)]
@@ -90,10 +102,7 @@ impl LmtpReplies {
         mut draft: Option<MessageWriter>,
         domain_slots: DomainSlots,
     ) -> Self {
-        if let Some(draft) = &mut draft {
-            let mut times = decisions.iter().map(RecipientDecision::unit_count);
-            draft.envelope().recipients.retain(|_| times.next().is_some_and(|times| times > 0));
-        }
+        retain_counted(&mut draft, decisions.iter().map(RecipientDecision::unit_count));
         Self {
             found,
             bytes,
@@ -152,11 +161,8 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn joined(effects: &[RuleEffect]) -> (Duration, RuleEffect, Vec<u16>) {
-        let recipient = |domain| SinkRecipient { id: RecipientId::new(b"a@b"), domain };
-        let mut recipients = [7, 8, 9].map(recipient).to_vec();
-        let decide = |effect: &RuleEffect| RecipientDecision { delay: MS, effect: effect.clone() };
-        let decisions: Vec<_> = effects.iter().map(decide).collect();
-        let RecipientDecision { delay, effect } = combine(&decisions, &mut recipients);
+        let mut recipients = recipients();
+        let RecipientDecision { delay, effect } = combine(&decisions(effects), &mut recipients, &mut None);
         (delay, effect, recipients.iter().map(|recipient| recipient.domain).collect())
     }
 
@@ -175,6 +181,14 @@ mod tests {
         );
         assert_eq!(joined(&[RuleEffect::Drop, RuleEffect::LoseReply]), (MS * 2, RuleEffect::LoseReply, vec![8, 9]));
         assert_eq!(joined(&[RuleEffect::Drop, RuleEffect::Drop, RuleEffect::Drop]), (MS * 3, RuleEffect::Drop, vec![]));
+    }
+
+    fn recipients() -> Vec<SinkRecipient> {
+        [7, 8, 9].map(|domain| SinkRecipient { id: RecipientId::new(b"a@b"), domain }).to_vec()
+    }
+
+    fn decisions(effects: &[RuleEffect]) -> Vec<RecipientDecision> {
+        effects.iter().map(|effect| RecipientDecision { delay: MS, effect: effect.clone() }).collect()
     }
 
     #[test]
