@@ -439,9 +439,8 @@ impl SinkHandler {
         let is_changed = std::mem::take(&mut side.is_changed);
         if !fates.is_empty() {
             if self.worker.context.protocol == Protocol::Lmtp {
-                self.worker.count_corrupted(&found, u64::from(is_changed));
-                side.lmtp_replies =
-                    Some(Rc::new(LmtpReplies::new(found, bytes, recipients, fates, draft, domain_slots)));
+                let replies = LmtpReplies::new(found, bytes, recipients, fates, draft, is_changed, domain_slots);
+                side.lmtp_replies = Some(Rc::new(replies));
                 return delay_answer(delay, Answer::Yes);
             }
             let joined = combine(&fates, &mut recipients, &mut draft);

@@ -80,6 +80,8 @@ pub(super) struct LmtpReplies {
     /// Results of the recipients, up to the first that ends the session.
     decisions: Vec<RecipientDecision>,
     storage: RefCell<StorageState>,
+    /// Set if a rule has changed the message.
+    is_changed: bool,
     /// Slots under domain caps, which are held until the last recipient is answered.
     _domain_slots: DomainSlots,
 }
@@ -100,6 +102,7 @@ impl LmtpReplies {
         recipients: Vec<SinkRecipient>,
         decisions: Vec<RecipientDecision>,
         mut draft: Option<MessageWriter>,
+        is_changed: bool,
         domain_slots: DomainSlots,
     ) -> Self {
         retain_counted(&mut draft, decisions.iter().map(RecipientDecision::unit_count));
@@ -109,6 +112,7 @@ impl LmtpReplies {
             recipients,
             decisions,
             storage: RefCell::new(StorageState::Pending(draft)),
+            is_changed,
             _domain_slots: domain_slots,
         }
     }
@@ -156,6 +160,7 @@ impl LmtpReplies {
 mod tests {
     use super::*;
     use mailrun_journey::trace::RecipientId;
+                worker.count_corrupted(&self.found, u64::from(self.is_changed));
     use mailrun_smtp::Reply;
 
     const MS: Duration = Duration::from_millis(1);
