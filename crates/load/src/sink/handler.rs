@@ -569,11 +569,12 @@ impl Corruption {
 }
 
 #[cfg(test)]
+mod tests {
     use super::super::active_rules::ActiveRules;
     use super::super::rulebook::Rulebook;
     use super::super::rules::Rule;
-mod tests {
     use super::*;
+
     #[test]
     fn a_message_whose_data_is_refused_is_not_corrupted() {
         for (data, times) in [("data: soft reject", 0), ("data: delay 1ms", 1)] {
@@ -586,7 +587,6 @@ mod tests {
             assert_eq!(counts.last().map(|count| count.count), Some(times), "{counts:?}");
         }
     }
-
 
     #[test]
     fn no_delay_is_cut_short() {

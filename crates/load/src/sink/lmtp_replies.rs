@@ -132,13 +132,26 @@ impl LmtpReplies {
             return Answer::Yes;
         };
         let recipients = &vec![*number; decision.unit_count()];
-        worker.count_ordered(&self.found, std::iter::once(&decision.effect));
         if !recipients.is_empty()
             && let Err(refusal) = self.count(recipients, worker, now)
         {
             return refusal;
         }
+        worker.count_ordered(&self.found, std::iter::once(&decision.effect));
+        if decision.effect == RuleEffect::LoseReply {
+            worker.count_unanswered(recipients);
+        }
+        if self.is_last(place) && self.is_dropped() {
+            // As in SMTP, a dropped message counts only as answered.
+            worker.count_arrival(&self.found, &[], self.bytes, now, 0);
+        }
         decision.effect.clone().into_answer()
+    }
+
+    /// True if the message is dropped for every recipient that is not refused.
+    fn is_dropped(&self) -> bool {
+        matches!(*self.storage.borrow(), StorageState::Pending(_))
+            && self.decisions.iter().any(|decision| decision.effect == RuleEffect::Drop)
     }
 
     fn count(&self, recipients: &[SinkRecipient], worker: &SinkWorkerState, now: Duration) -> Result<(), Answer> {
@@ -147,6 +160,7 @@ impl LmtpReplies {
             StorageState::Pending(draft) => {
                 worker.store(draft)?;
                 worker.count_arrival(&self.found, recipients, self.bytes, now, 1);
+                worker.count_corrupted(&self.found, u64::from(self.is_changed));
             }
             StorageState::Stored => worker.count_recipients(&self.found, recipients, now),
             StorageState::Failed => return Err(worker.storage_refusal()),
@@ -158,17 +172,94 @@ impl LmtpReplies {
 
 #[cfg(test)]
 mod tests {
+    use super::super::active_rules::ActiveRules;
+    use super::super::dump::DumpEnvelope;
+    use super::super::rulebook::Rulebook;
+    use super::super::worker_state::SinkContext;
     use super::*;
-    use mailrun_journey::trace::RecipientId;
-                worker.count_corrupted(&self.found, u64::from(self.is_changed));
+    use mailrun_journey::RunId;
+    use mailrun_journey::record::Ordered;
+    use mailrun_journey::trace::{ClockId, RecipientId, RecipientNumbering, Trace, ZeroPhase};
+    use mailrun_net::clock;
     use mailrun_smtp::Reply;
+    use std::sync::Arc;
 
     const MS: Duration = Duration::from_millis(1);
+
+    fn recipients() -> Vec<SinkRecipient> {
+        [7, 8, 9].map(|domain| SinkRecipient { id: RecipientId::new(b"a@b"), domain }).to_vec()
+    }
+
+    fn decisions(effects: &[RuleEffect]) -> Vec<RecipientDecision> {
+        effects.iter().map(|effect| RecipientDecision { delay: MS, effect: effect.clone() }).collect()
+    }
 
     fn joined(effects: &[RuleEffect]) -> (Duration, RuleEffect, Vec<u16>) {
         let mut recipients = recipients();
         let RecipientDecision { delay, effect } = combine(&decisions(effects), &mut recipients, &mut None);
         (delay, effect, recipients.iter().map(|recipient| recipient.domain).collect())
+    }
+
+    #[test]
+    fn a_stored_message_names_only_the_recipients_that_count() {
+        for (effects, expected) in [
+            ([RuleEffect::Accept, RuleEffect::Drop, RuleEffect::Duplicate].as_slice(), "ac"),
+            // In SMTP, the recipients after a lost reply count as without rules.
+            (&[RuleEffect::Drop, RuleEffect::LoseReply], "bc"),
+        ] {
+            let mut envelope = DumpEnvelope::default();
+            envelope.recipients = ["a", "b", "c"].map(str::to_owned).to_vec();
+            let mut draft = Some(MessageWriter::new(envelope));
+            combine(&decisions(effects), &mut recipients(), &mut draft);
+            assert_eq!(draft.unwrap().envelope().recipients.concat(), expected, "{effects:?}");
+        }
+    }
+
+    fn lmtp_worker() -> SinkWorkerState {
+        let rules = ActiveRules::new(Rulebook::default(), 1);
+        let context = SinkContext::new(rules, None, None, Some(1), None, Protocol::Lmtp);
+        SinkWorkerState::new(Arc::new(context), std::sync::mpsc::channel().0)
+    }
+
+    /// Answers each recipient of a message that a rule has changed. Returns the ordered faults, and
+    /// whether the sink has answered a message.
+    fn answered(effects: &[RuleEffect]) -> (Ordered, bool) {
+        let trace = Trace {
+            run: RunId([1; 16]),
+            sequence: 5,
+            zero: ZeroPhase::default(),
+            numbering: RecipientNumbering::TAG,
+            created: Duration::ZERO,
+            clock: ClockId::realtime(""),
+            checksum: 0,
+        };
+        let worker = lmtp_worker();
+        let found = TraceResult::Corrupt(Some(trace));
+        let decisions = decisions(effects);
+        let replies = LmtpReplies::new(found, 9, recipients(), decisions, None, true, DomainSlots::default());
+        for place in 0..effects.len() {
+            assert!(!worker.context.has_enough() || place > 0, "before the first reply");
+            replies.answer(place, &worker, clock::now());
+        }
+        let ordered = worker.tally.borrow().ordered;
+        (ordered, worker.context.has_enough())
+    }
+
+    #[test]
+    fn faults_count_as_ordered_when_their_recipient_is_answered() {
+        let refusal = || RuleEffect::Reject(Reply::new(550, "5.0.0 no"));
+        let none = Ordered::default();
+        let corrupt = Ordered { corrupt: 1, ..none };
+        for (effects, expected, is_answered) in [
+            ([RuleEffect::Accept, RuleEffect::Accept].as_slice(), corrupt, true),
+            (&[RuleEffect::Accept, RuleEffect::LoseReply], Ordered { unanswered: 1, ..corrupt }, true),
+            (&[RuleEffect::Duplicate, RuleEffect::Drop], Ordered { duplicates: 1, lost: 1, ..corrupt }, true),
+            (&[RuleEffect::Drop, RuleEffect::Drop], Ordered { lost: 2, ..none }, true),
+            (&[RuleEffect::Drop, refusal()], Ordered { lost: 1, ..none }, true),
+            (&[refusal(), refusal()], none, false),
+        ] {
+            assert_eq!(answered(effects), (expected, is_answered), "{effects:?}");
+        }
     }
 
     #[test]
@@ -186,14 +277,6 @@ mod tests {
         );
         assert_eq!(joined(&[RuleEffect::Drop, RuleEffect::LoseReply]), (MS * 2, RuleEffect::LoseReply, vec![8, 9]));
         assert_eq!(joined(&[RuleEffect::Drop, RuleEffect::Drop, RuleEffect::Drop]), (MS * 3, RuleEffect::Drop, vec![]));
-    }
-
-    fn recipients() -> Vec<SinkRecipient> {
-        [7, 8, 9].map(|domain| SinkRecipient { id: RecipientId::new(b"a@b"), domain }).to_vec()
-    }
-
-    fn decisions(effects: &[RuleEffect]) -> Vec<RecipientDecision> {
-        effects.iter().map(|effect| RecipientDecision { delay: MS, effect: effect.clone() }).collect()
     }
 
     #[test]

@@ -156,7 +156,6 @@ impl SinkWorkerState {
         Self {
             tally: RefCell::new(Box::new(SinkTally::keeping(context.own_run))),
             context,
-            tally: RefCell::default(),
             tally_tx,
             empty_tallies: sync_channel(1),
             cached_rules: RefCell::default(),
@@ -251,13 +250,17 @@ impl SinkWorkerState {
             return refusal;
         }
         self.count_arrival(&found, &recipients, bytes, now, times.into());
-        let all = recipients.len() as u64;
         self.count_ordered(&found, std::iter::repeat_n(&effect, recipients.len()));
         self.count_corrupted(&found, if is_changed { u64::from(times) } else { 0 });
         if effect == RuleEffect::LoseReply {
-            self.tally.borrow_mut().ordered.unanswered += all;
+            self.count_unanswered(&recipients);
         }
         effect.into_answer()
+    }
+
+    /// Counts recipients that count although their client gets no reply.
+    pub(super) fn count_unanswered(&self, recipients: &[SinkRecipient]) {
+        self.tally.borrow_mut().ordered.unanswered += recipients.len() as u64;
     }
 
     /// Counts a message that a rule has changed. `times` is how often the message itself counts.
