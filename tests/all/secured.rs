@@ -476,6 +476,15 @@ fn recipients_that_lmtp_refuses_after_the_dot_are_in_neither_ledger() {
 }
 
 #[test]
+fn handshakes_of_the_warm_up_are_counted_and_not_timed() {
+    let sink = Sink::start(&["--tls", "starttls"]);
+    let load = ["--tls", "starttls", "--insecure", "--messages", "10", "--warm-up", "1h"];
+    let ours = source(&sink.address(), &load);
+    assert!(handshakes_in_all(&ours.record) >= 10, "{:?}", ours.record.tls);
+    assert_eq!((timed(&ours.record, Phase::Tls), timed(&ours.record, Phase::Connect)), (0, 0));
+}
+
+#[test]
 fn messages_that_are_said_to_be_binary_arrive_unchanged() {
     for pipelining in ["off", "group", "stream"] {
         let sink = Sink::start(&[]);

@@ -522,7 +522,9 @@ impl MessageSource for LoadSession {
         self.connected_at = now;
         self.messages.front_mut().into_iter().for_each(|message| message.add_phase(Phase::Tls, Duration::ZERO, now));
         self.worker.update_tally(|tally| {
-            tally.time(LatencyKind::Phase(Phase::Tls), handshake.took);
+            if now >= self.context.warm_up_until {
+                tally.time(LatencyKind::Phase(Phase::Tls), handshake.took);
+            }
             tally.handshakes.add(&handshake.version, &handshake.cipher, handshake.resumed);
         });
     }
