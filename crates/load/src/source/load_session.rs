@@ -21,6 +21,7 @@ use mailrun_smtp::Extensions;
 use mailrun_smtp::client::{Client, Event, GaveUp, Outcome, Verb, Violation};
 use std::collections::VecDeque;
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -45,6 +46,9 @@ pub(super) struct OutgoingMessage {
     accepted_beyond: Vec<u64>,
     /// Number of recipients that the peer refused.
     rejected: u32,
+    /// For LMTP: number of recipients, from the first on, whose replies to the message have come.
+    /// The peer took responsibility for those of them that are still accepted (RFC 2033 §4.2).
+    answered_recipients: usize,
     /// Phases of the message's dialogue so far.
     phases: MessagePhases,
     phase_ended_at: Duration,
@@ -72,6 +76,7 @@ impl OutgoingMessage {
             accepted: 0,
             accepted_beyond: Vec::new(),
             rejected: 0,
+            answered_recipients: 0,
             phases: MessagePhases::default(),
             phase_ended_at: claim.began,
             domains: setting
@@ -128,6 +133,15 @@ impl OutgoingMessage {
         match (place / 64).checked_sub(1) {
             None => self.accepted &= !bit,
             Some(beyond) => self.accepted_beyond.iter_mut().skip(beyond).take(1).for_each(|word| *word &= !bit),
+        }
+    }
+
+    /// For LMTP: the peer refused the message for the recipients at these places.
+    fn refuse_delivery(&mut self, places: Range<usize>) {
+        for place in places {
+            self.rejected += u32::from(self.has_accepted(place));
+            self.reject_recipient(place);
+            self.domains.reject(place);
         }
     }
 
@@ -335,10 +349,16 @@ impl LoadSession {
         }
     }
 
-    /// Takes back the messages whose results are not certain, because a reply may be missing.
+    /// Takes back the messages whose results are not certain, because a reply may be missing. If the
+    /// commands of a later message were sent, their replies may have been taken for those of
+    /// recipients, so none of these are certain.
     fn take_back_answered(&mut self) {
+        let is_certain = self.answered.is_empty() && self.messages.len() == 1;
         for (message, ..) in self.answered.drain(..).rev() {
             self.messages.push_front(message);
+        }
+        if !is_certain {
+            self.messages.iter_mut().for_each(|message| message.answered_recipients = 0);
         }
     }
 
@@ -354,13 +374,19 @@ impl LoadSession {
                 let warm_up = u64::from(job.claim.is_warm_up);
                 let all = u64::from(job.claim.recipients);
                 tally.time(LatencyKind::Ended, now.saturating_sub(job.since));
+                let accepted_count = self.count_accepted(tally, &job, job.answered_recipients);
+                let rest = all - accepted_count;
                 // Recipients that the server refused stay refused, even if the connection fails.
-                let refused = if failure == MessageFailure::Rejected { all } else { u64::from(job.rejected).min(all) };
+                let refused =
+                    if failure == MessageFailure::Rejected { rest } else { u64::from(job.rejected).min(rest) };
                 tally.recipients_rejected += refused;
-                tally.recipients_failed += all - refused;
+                tally.recipients_failed += rest - refused;
                 let fate = if failure == MessageFailure::Rejected { UnitFate::Rejected } else { UnitFate::Failed };
-                job.domains.count_ended(&mut tally.domains, |_| fate);
-                if refused == all {
+                job.domains.count_ended(&mut tally.domains, |place| {
+                    let is_accepted = place < job.answered_recipients && job.has_accepted(place);
+                    if is_accepted { UnitFate::Accepted } else { fate }
+                });
+                if refused == rest {
                     tally.rejected += 1;
                     tally.warm_up.rejected += warm_up;
                     self.note_missing(tally, &job, MissingFate::Rejected);
@@ -390,10 +416,25 @@ impl LoadSession {
         }
     }
 
+    /// Counts the units that the server accepted among the first `recipients` of a message. Returns
+    /// their number.
+    fn count_accepted(&self, tally: &mut SourceTally, job: &OutgoingMessage, recipients: usize) -> u64 {
+        let numbers = self.context.envelopes.recipient_numbers(&self.envelope_buffer, job.envelope_slot);
+        let sequence = job.sequence();
+        let mut accepted_count = 0;
+        for place in (0..recipients).filter(|place| job.has_accepted(*place)) {
+            accepted_count += 1;
+            if tally.accepted_units.mark(sequence, numbers[place]) == mailrun_journey::MarkResult::Full {
+                tally.overflow += 1;
+            }
+        }
+        tally.recipients_accepted += accepted_count;
+        accepted_count
+    }
+
     /// Counts the result of a message. The result came at `now`.
     fn finish_transaction(&mut self, job: OutgoingMessage, outcome: Outcome, now: Duration) {
         self.begin_pause(job.claim.number, now);
-        let numbers = self.context.envelopes.recipient_numbers(&self.envelope_buffer, job.envelope_slot);
         let all = job.claim.recipients as usize;
         let bytes = job.content.bytes;
         let is_open_loop = self.context.options.offered_rate.is_some();
@@ -408,18 +449,10 @@ impl LoadSession {
                 self.note_missing(tally, &job, MissingFate::Rejected);
                 return;
             }
-            let sequence = job.sequence();
-            let mut accepted_count = 0;
-            for place in (0..all).filter(|place| job.has_accepted(*place)) {
-                accepted_count += 1;
-                if tally.accepted_units.mark(sequence, numbers[place]) == mailrun_journey::MarkResult::Full {
-                    tally.overflow += 1;
-                }
-            }
+            let accepted_count = self.count_accepted(tally, &job, all);
             tally.accepted += 1;
             tally.first_reply.get_or_insert(now);
             tally.last_reply = Some(now);
-            tally.recipients_accepted += accepted_count;
             tally.recipients_rejected += all as u64 - accepted_count;
             tally.bytes_accepted += bytes;
             job.domains.count_ended(&mut tally.domains, |place| match job.has_accepted(place) {
@@ -437,7 +470,7 @@ impl LoadSession {
                 tally.time(LatencyKind::AcceptedService, now.saturating_sub(job.claim.began));
             }
             if tally.slowest.admits(latency) {
-                tally.slowest.insert(latency, job.summary(self.worker.find_reply(sequence)));
+                tally.slowest.insert(latency, job.summary(self.worker.find_reply(job.sequence())));
             }
             tally.last_accepted = tally.last_accepted.max(Some(now));
         });
@@ -625,10 +658,16 @@ impl MessageSource for LoadSession {
                     job.rejected += 1;
                     job.domains.reject(place as usize);
                 }
-                Verb::Delivery(place) if !event.reply.is_positive() => {
-                    job.reject_recipient(place as usize);
-                    job.rejected += 1;
-                    job.domains.reject(place as usize);
+                // The peer sends no replies for the recipients after a 421.
+                Verb::Delivery(place) if event.reply.code() == 421 => {
+                    job.refuse_delivery(place as usize..job.claim.recipients as usize);
+                }
+                Verb::Delivery(place) => {
+                    let place = place as usize;
+                    job.answered_recipients = place + 1;
+                    if !event.reply.is_positive() {
+                        job.refuse_delivery(place..place + 1);
+                    }
                 }
                 Verb::Data if event.reply.code() == 354 => self.data_accepted_at = now,
                 _ => {}
