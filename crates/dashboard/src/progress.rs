@@ -1,5 +1,6 @@
 //! The progress bar and its text: the share of the run that is done, and the remaining time.
 use crate::palette::Ink;
+use crate::snapshot::RunSnapshot;
 use crate::state::{Dashboard, DashboardView};
 use mailrun_report::numbers::{count, seconds};
 use mailrun_report::printable::printable;
@@ -15,7 +16,7 @@ pub(crate) fn draw_progress(dashboard: &Dashboard, row: Rect, buffer: &mut Buffe
     let view = dashboard.view();
     let text = progress_text(view);
     let width = usize::from(row.width);
-    let Some(share) = progress_share(view) else {
+    let Some(share) = progress_share(&view.now) else {
         buffer.set_stringn(row.x + 1, row.y, text, width.saturating_sub(1), Style::new());
         return;
     };
@@ -28,10 +29,10 @@ pub(crate) fn draw_progress(dashboard: &Dashboard, row: Rect, buffer: &mut Buffe
     buffer.set_stringn(at + 1, row.y, text, usize::from(row.right().saturating_sub(at + 1)), Style::new());
 }
 
-/// Share of the goal by messages or by time, whichever is larger.
-fn progress_share(view: &DashboardView) -> Option<f64> {
-    let now = &view.now;
-    let messages = (now.goal_messages > 0).then(|| now.messages.done() as f64 / now.goal_messages as f64);
+/// Share of the goal by messages or by time, whichever is larger. Messages that were rejected or
+/// failed count too, because the run does not send them again.
+fn progress_share(now: &RunSnapshot) -> Option<f64> {
+    let messages = (now.goal_messages > 0).then(|| now.messages.settled() as f64 / now.goal_messages as f64);
     let time = (now.goal_s > 0.0).then(|| now.elapsed_s / now.goal_s);
     messages.into_iter().chain(time).reduce(f64::max).map(|share| share.clamp(0.0, 1.0))
 }
@@ -59,7 +60,7 @@ pub(crate) fn progress_text(view: &DashboardView) -> String {
 
 /// Remaining time, extrapolated from the elapsed time.
 fn remaining_s(view: &DashboardView) -> Option<f64> {
-    let share = progress_share(view)?;
+    let share = progress_share(&view.now)?;
     let is_known = view.now.elapsed_s >= MIN_ESTIMATE_S && (MIN_ESTIMATE_SHARE..1.0).contains(&share);
     is_known.then(|| view.now.elapsed_s * (1.0 - share) / share)
 }
@@ -67,4 +68,19 @@ fn remaining_s(view: &DashboardView) -> Option<f64> {
 /// `12 s`, `2 min 03 s`
 pub(crate) fn whole_seconds(value_s: f64) -> String {
     if value_s < 99.5 { format!("{:.0} s", value_s.max(0.0).floor()) } else { seconds(value_s) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::MessageCounts;
+
+    #[test]
+    fn rejected_and_failed_messages_are_progress() {
+        let messages = MessageCounts { accepted: 9, delivered: Some(5), rejected: 3, failed: 2, ..Default::default() };
+        let run = RunSnapshot { goal_messages: 20, messages, ..RunSnapshot::default() };
+        assert_eq!(progress_share(&run), Some(0.5));
+        let without_sink = MessageCounts { accepted: 15, delivered: None, ..messages };
+        assert_eq!(progress_share(&RunSnapshot { messages: without_sink, ..run }), Some(1.0));
+    }
 }

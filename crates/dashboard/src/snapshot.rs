@@ -60,14 +60,18 @@ impl MessageCounts {
 
     /// Messages without a final state, including those that are due but not sent.
     pub fn outstanding(&self) -> u64 {
-        let settled = self.delivered.unwrap_or(self.accepted) + self.rejected + self.failed;
-        let created = self.in_transit.unwrap_or_else(|| self.created.saturating_sub(settled));
+        let created = self.in_transit.unwrap_or_else(|| self.created.saturating_sub(self.settled()));
         created + self.unsent()
     }
 
     /// Messages at the last observed stage.
     pub(crate) fn done(&self) -> u64 {
         self.delivered.unwrap_or(self.accepted)
+    }
+
+    /// Messages that the run need not wait for: those that are done, rejected or failed.
+    pub fn settled(&self) -> u64 {
+        self.done() + self.rejected + self.failed
     }
 
     pub(crate) fn done_word(&self) -> &'static str {

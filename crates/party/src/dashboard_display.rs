@@ -162,7 +162,7 @@ fn is_long(figures: &RunSnapshot) -> bool {
     if is_timed && figures.goal_s >= SHOWN_AT_ONCE_S && figures.elapsed_s > 0.0 {
         return true;
     }
-    let messages = figures.messages.delivered.unwrap_or(figures.messages.accepted) as f64;
+    let messages = figures.messages.settled() as f64;
     let is_almost_done = figures.goal_messages > 0 && messages >= figures.goal_messages as f64 * ALMOST_DONE
         || is_timed && figures.elapsed_s >= figures.goal_s * ALMOST_DONE;
     figures.elapsed_s >= SHOWN_AFTER_S && !is_almost_done
@@ -396,6 +396,8 @@ mod tests {
         assert!(!is_long(&run(1.9, 0.0, 1_000, 10)), "it may end soon");
         assert!(is_long(&run(2.0, 0.0, 1_000, 10)));
         assert!(!is_long(&run(2.0, 0.0, 1_000, 950)), "it is about to end");
+        let refused = MessageCounts { rejected: 500, failed: 450, ..MessageCounts::default() };
+        assert!(!is_long(&RunSnapshot { messages: refused, ..run(2.0, 0.0, 1_000, 0) }), "nothing is left to do");
         assert!(is_long(&run(0.25, 10.0, 0, 10)), "it is known to last");
         assert!(!is_long(&run(0.0, 10.0, 0, 0)), "nothing has begun");
         assert!(!is_long(&run(2.0, 2.0, 0, 10)) && is_long(&run(2.0, 4.0, 0, 10)));

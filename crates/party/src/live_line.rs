@@ -212,8 +212,10 @@ pub fn waiting_text(sent: u64, what: &str, left_s: f64) -> String {
 }
 
 /// Returns the share of the goal that is reached, by messages or by time, whichever is larger.
+/// Messages that were rejected or failed count too, because the run does not send them again.
 fn share(progress: &LiveProgress, done: u64) -> Option<f64> {
-    let messages = (progress.goal_messages > 0).then(|| done as f64 / progress.goal_messages as f64);
+    let settled = done + progress.rejected + progress.failed;
+    let messages = (progress.goal_messages > 0).then(|| settled as f64 / progress.goal_messages as f64);
     let time = (progress.goal_s > 0.0).then(|| progress.elapsed_s / progress.goal_s);
     messages.into_iter().chain(time).reduce(f64::max)
 }
@@ -536,6 +538,8 @@ mod tests {
         assert_eq!(by(0, 4.0), Some(0.8));
         assert_eq!(by(1_000, 4.0), Some(0.8));
         assert_eq!(by(0, 0.0), None);
+        let refused = LiveProgress { goal_messages: 1_000, goal_s: 0.0, rejected: 300, failed: 200, ..running() };
+        assert_eq!(share(&refused, 500), Some(1.0), "nothing is left to do");
         let counted = LiveProgress { goal_messages: 200_000, errors: 0, ..running() };
         let line = LiveLine::of(&counted, 94_000, "accepted", 54_000.0);
         assert_eq!(line.text(), "94,000 / 200,000 accepted · 54,000 msg/s · p50 6.75 ms · p99 9.08 ms");
