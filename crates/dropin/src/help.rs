@@ -118,7 +118,9 @@ Options of the original (COMMANDS: a comma-separated list such as rcpt,data,.):
   -u USER       run as this user; required as root
   -v            print what happens
   -w SECONDS    wait before the reply to DATA
-  -W COMMAND:DELAY[:ODDS]  wait before the reply to COMMAND, one time in ODDS
+  -W COMMAND:DELAY[:ODDS]  wait DELAY seconds before the reply to COMMAND; with
+                ODDS of 1 to 99, wait with this chance in percent, and after
+                each wait again with the same chance
 
 Examples:
   mailrun smtp-sink -c 127.0.0.1:2525 4096
