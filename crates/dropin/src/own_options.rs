@@ -17,18 +17,14 @@ impl OwnOptions {
     /// about a wrong value.
     pub(super) fn parse_front<'w>(&mut self, mut words: &'w [String]) -> Result<&'w [String], String> {
         while let [word, rest @ ..] = words {
-            let (value, rest) = match (word.strip_prefix("--busy-poll="), rest) {
-                (Some(value), rest) => (value, rest),
-                (None, [value, rest @ ..]) if word == "--busy-poll" => (value.as_str(), rest),
-                (None, []) if word == "--busy-poll" => return Err(format!("{word} requires an argument")),
-                _ if self.parse_flag(word) => {
-                    words = rest;
-                    continue;
-                }
-                _ => break,
-            };
-            self.busy_poll = value.parse().map_err(|error| format!("bad time of --busy-poll: {error}"))?;
-            words = rest;
+            if self.parse_flag(word) {
+                words = rest;
+            } else if let Some((_, value, rest)) = split_option(words, &["--busy-poll"])? {
+                self.busy_poll = value.parse().map_err(|error| format!("bad time of --busy-poll: {error}"))?;
+                words = rest;
+            } else {
+                break;
+            }
         }
         Ok(words)
     }
@@ -49,6 +45,26 @@ impl OwnOptions {
             _ => return false,
         }
         true
+    }
+}
+
+/// Takes an option with a value, `NAME VALUE` or `NAME=VALUE`, from the start of a command line.
+/// Returns its name, its value and the rest, or `None` if the first word is none of `names`.
+///
+/// # Errors
+///
+/// If the value is missing.
+pub(super) fn split_option<'w>(
+    words: &'w [String],
+    names: &[&str],
+) -> Result<Option<(&'w str, &'w str, &'w [String])>, String> {
+    let [word, rest @ ..] = words else { return Ok(None) };
+    let (name, joined) = word.split_once('=').map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
+    match (joined, rest) {
+        _ if !names.contains(&name) => Ok(None),
+        (Some(value), rest) => Ok(Some((name, value, rest))),
+        (None, [value, rest @ ..]) => Ok(Some((name, value, rest))),
+        (None, []) => Err(format!("{name} requires an argument")),
     }
 }
 

@@ -1,6 +1,7 @@
 //! go-mades-bench's flags: their defaults, their parsing and their listing.
 use crate::go::flags::{self, BadFlag, FlagKind, quoted};
 use crate::go::numbers::{BadNumber, boolean, unsigned};
+use crate::own_options::split_option;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -97,12 +98,9 @@ impl Options {
     }
 
     fn parse_own_options<'w>(&mut self, words: &'w [String]) -> Result<&'w [String], BadFlag> {
-        let [name, rest @ ..] = words else { return Ok(words) };
-        if name != "--timeout" {
-            return Ok(words);
-        }
-        let (seconds, rest) = rest.split_first().ok_or_else(|| BadFlag::NeedsArgument("timeout".to_owned()))?;
-        let refused = |why: &'static str| BadFlag::Refused { name: "timeout", value: seconds.clone(), why };
+        let option = split_option(words, &["--timeout"]).map_err(BadFlag::OwnOption)?;
+        let Some((_, seconds, rest)) = option else { return Ok(words) };
+        let refused = |why: &'static str| BadFlag::Refused { name: "timeout", value: seconds.to_owned(), why };
         let number = unsigned(seconds).map_err(|_| refused("not a number of seconds"))?;
         if number == 0 {
             return Err(refused("must be above 0"));
@@ -298,7 +296,8 @@ mod tests {
         for line in ["-goroutines 0", "-n 0 -max-in-transit 0", "-size 2147483648", "--timeout 0", "--timeout x"] {
             assert!(matches!(read(line), Err(BadFlag::Refused { .. })), "{line}");
         }
-        assert_eq!(read("--timeout"), Err(BadFlag::NeedsArgument("timeout".to_owned())));
+        assert_eq!(read("--timeout"), Err(BadFlag::OwnOption("--timeout requires an argument".to_owned())));
+        assert_eq!(read("--timeout=60").map(|options| options.progress_timeout), Ok(Duration::from_secs(60)));
         assert!(read("-n 0").is_ok() && read("-max-in-transit 0").is_ok() && read("-size 0").is_ok());
         assert_eq!(read("-n -1").unwrap_err().to_string(), "invalid value \"-1\" for flag -n: parse error");
     }

@@ -1,7 +1,7 @@
 //! smtp-source's command line: mailrun's own long options first, then the original's letters.
 use super::errors::CommandLineError;
 use crate::host_port::Family;
-use crate::own_options::OwnOptions;
+use crate::own_options::{OwnOptions, split_option};
 use crate::{getopt, hostname, numbers};
 use std::time::Duration;
 
@@ -112,17 +112,8 @@ impl Options {
     fn parse_own_options<'w>(&mut self, mut words: &'w [String]) -> Result<&'w [String], CommandLineError> {
         loop {
             words = self.own_options.parse_front(words).map_err(CommandLineError::bad_argument)?;
-            let [word, rest @ ..] = words else { return Ok(words) };
-            let (name, joined) =
-                word.split_once('=').map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
-            if !matches!(name, "--dialect" | "--timeout") {
-                return Ok(words);
-            }
-            let (value, rest) = match (joined, rest) {
-                (Some(value), rest) => (value, rest),
-                (None, [value, rest @ ..]) => (value.as_str(), rest),
-                (None, []) => return Err(CommandLineError::bad_argument(format!("{name} requires an argument"))),
-            };
+            let option = split_option(words, &["--dialect", "--timeout"]).map_err(CommandLineError::bad_argument)?;
+            let Some((name, value, rest)) = option else { return Ok(words) };
             self.set_own_option(name, value)?;
             words = rest;
         }
