@@ -75,8 +75,8 @@ pub use client_limits::{Admission, ClientKey, ClientLimit, ClientLimits, ClientR
 pub use client_session::{ClientSecurity, ClientSession, MessageSource, NextAction, SessionEnd};
 pub use handler::{Answer, CloseReason, Handler, LoginOutcome, Peer, ReadLimit};
 pub use mailrun_eventloop::{
-    Acceptor, BusyPoll, Endpoint, FdTable, ResourceExhausted, Socket, Timer, WorkerOptions, clock, listener,
-    open_files, sleep, sleep_until,
+    Acceptor, BusyPoll, Endpoint, FdTable, PageAlignedBuffer, ResourceExhausted, Socket, Timer, WorkerOptions, clock,
+    listener, open_files, sleep, sleep_until,
 };
 pub use mailrun_smtp as smtp;
 pub use message_handler::{BufferBudget, BufferingHandler, MessageHandler, MessageService, ReceivedMessage};

@@ -8,13 +8,12 @@ use super::syslog::Syslog;
 use super::traced::TraceStats;
 use crate::stderr::StderrWriter;
 use jiff::tz::TimeZone;
+use mailrun_net::PageAlignedBuffer;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
 const READ_BYTES: usize = 64 * 1024;
-/// The kernel copies twice as fast to the start of a page. `mailrun_net::worker` has the figures.
-const PAGE_BYTES: usize = 4096;
 /// A write buffer that has grown beyond this size is freed.
 const KEPT_BUFFER_LIMIT: usize = 256 * 1024;
 
@@ -35,7 +34,7 @@ pub(super) struct SmtpSink {
     pub(super) counters: RefCell<SmtpSinkCounters>,
     /// Recognized messages, if `--trace` is given.
     pub(super) trace_stats: Option<RefCell<TraceStats>>,
-    read_buffer: RefCell<SinkReadBuffer>,
+    read_buffer: RefCell<PageAlignedBuffer>,
     write_buffer: RefCell<Vec<u8>>,
     sessions: Cell<usize>,
     /// Number of clients whose message is complete and whose reply is delayed by `-W .`.
@@ -59,7 +58,7 @@ impl SmtpSink {
             dump_context,
             counters: RefCell::new(SmtpSinkCounters::new(&settings)),
             trace_stats: settings.own_options.traces.then(RefCell::default),
-            read_buffer: RefCell::default(),
+            read_buffer: RefCell::new(PageAlignedBuffer::new(READ_BYTES)),
             write_buffer: RefCell::default(),
             sessions: Cell::default(),
             pending_replies: Cell::default(),
@@ -70,7 +69,7 @@ impl SmtpSink {
     }
 
     pub(super) fn with_read_buffer<T>(&self, turn: impl FnOnce(&mut [u8]) -> T) -> T {
-        turn(self.read_buffer.borrow_mut().octets())
+        turn(self.read_buffer.borrow_mut().bytes())
     }
 
     /// Takes the write buffer. A session that has to wait keeps it, and the next session allocates
@@ -175,26 +174,5 @@ pub(super) struct PendingReplyGuard(Rc<SmtpSink>);
 impl Drop for PendingReplyGuard {
     fn drop(&mut self) {
         self.0.pending_replies.set(self.0.pending_replies.get() - 1);
-    }
-}
-
-/// Read buffer that starts at a page boundary.
-#[derive(Debug)]
-struct SinkReadBuffer {
-    memory: Vec<u8>,
-    start: usize,
-}
-
-impl Default for SinkReadBuffer {
-    fn default() -> Self {
-        let memory = vec![0; READ_BYTES + PAGE_BYTES];
-        let start = memory.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES);
-        Self { memory, start }
-    }
-}
-
-impl SinkReadBuffer {
-    fn octets(&mut self) -> &mut [u8] {
-        &mut self.memory[self.start..self.start + READ_BYTES]
     }
 }
