@@ -9,15 +9,14 @@ pub(crate) mod dialect;
 pub(crate) mod dialogue;
 pub(crate) mod message;
 mod pending_output;
-mod semaphore;
 mod session;
-mod session_group;
 pub(crate) mod shared_state;
 
 use crate::fatal_error::FatalError;
 use crate::own_options::OwnOptions;
 use dialect::Dialect;
 use std::rc::Rc;
+use tokio::sync::mpsc;
 
 /// File descriptors for everything except sessions.
 const RESERVED_DESCRIPTORS: u64 = 64;
@@ -27,11 +26,13 @@ pub(crate) fn run_sessions<D: Dialect>(run: &Rc<D>, sessions: u64, options: OwnO
     mailrun_net::open_files::raise(sessions.saturating_add(RESERVED_DESCRIPTORS));
     let run = Rc::clone(run);
     let work = |_| async move {
-        run.shared().sessions.set_count(sessions);
+        // Each session holds a sender. When the last sender is dropped, all sessions have finished.
+        let (sessions_tx, mut fatal_errors) = mpsc::unbounded_channel();
         for number in 1..=sessions {
-            mailrun_net::worker::spawn_local(session::run(Rc::clone(&run), number));
+            mailrun_net::worker::spawn_local(session::run(Rc::clone(&run), number, sessions_tx.clone()));
         }
-        run.shared().sessions.wait().await
+        drop(sessions_tx);
+        fatal_errors.recv().await.map_or(Ok(()), Err)
     };
     mailrun_net::worker::run_with(options.worker_options(), work)
         .map_err(|error| FatalError(format!("event loop: {}", D::reason(&error))))?

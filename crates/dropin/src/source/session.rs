@@ -12,11 +12,14 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
 use std::task::{Poll, ready};
 use std::time::Duration;
+use tokio::sync::mpsc::UnboundedSender;
 
-/// Runs session `number` to its end, and reports the end to the run.
-pub(super) async fn run<D: Dialect>(run: Rc<D>, number: u64) {
-    let outcome = send(&run, number).await;
-    run.shared().sessions.finish_one(outcome);
+/// Runs session `number` to its end. Reports an error that ends the program.
+pub(super) async fn run<D: Dialect>(run: Rc<D>, number: u64, fatal_errors: UnboundedSender<FatalError>) {
+    if let Err(fatal) = send(&run, number).await {
+        // Ignore the error: the run has already ended with an earlier fatal error.
+        let _ = fatal_errors.send(fatal);
+    }
 }
 
 async fn send<D: Dialect>(run: &Rc<D>, number: u64) -> Result<(), FatalError> {
