@@ -243,6 +243,9 @@ def main():
         with open(options.stored) as file:
             stored = json.load(file)
     blesses = bool(os.environ.get("MAILRUN_BLESS"))
+    if blesses and options.only and stored["shapes"] and stored["host"] != host():
+        # The other shapes keep their figures, which are those of the stored host.
+        sys.exit(f"bench-cost: {options.stored} has figures of another host or compiler; store all shapes, without --only")
     judged = [kind for kind in KINDS if kind != "instructions" or stored["host"] == host()]
     worse, better, all_found = [], [], {}
     print(f"{'a message':34}" + "".join(f"{kind:>22}" for kind in KINDS))
