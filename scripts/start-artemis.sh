@@ -4,7 +4,7 @@
 #   scripts/start-artemis.sh --fetch              has Maven fetch the distribution from Maven Central, checks its SHA-256,
 #                                                 unpacks it to target/peers
 #   scripts/start-artemis.sh DIRECTORY [PORT]     fetches it if it is missing, creates the instance, starts it, waits until
-#                                                 it answers; the process id is in DIRECTORY/pid
+#                                                 it answers; the process and its start are in DIRECTORY/pid
 #   scripts/start-artemis.sh --stop DIRECTORY     ends it, and waits until it has ended
 #   scripts/start-artemis.sh --kill DIRECTORY     the same without asking: SIGKILL
 #
@@ -40,15 +40,25 @@ fetch() {
 	rm -rf "$fresh"
 }
 
+# Start of a process in clock ticks since boot, field 22 of proc(5). Prints nothing if the process has ended. The second
+# field may contain spaces.
+started() { sed -n 's/.*) \([^ZX] .*\)/\1/p' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 20; }
+
+# Prints the process of an instance, if it runs. Another process may have got its number since.
+running() { # DIRECTORY
+	local pid start
+	[ -f "$1/pid" ] && read -r pid start <"$1/pid" && [ -n "$start" ] && [ "$(started "$pid")" = "$start" ] && echo "$pid"
+}
+
 end() { # DIRECTORY SIGNAL
-	[ -f "$1/pid" ] || return 0
-	local pid; pid=$(cat "$1/pid")
+	local pid
+	pid=$(running "$1") || { rm -f "$1/pid"; return 0; }
 	kill "-$2" "$pid" 2>/dev/null || true
 	for _ in $(seq 100); do
-		kill -0 "$pid" 2>/dev/null || break
+		running "$1" >/dev/null || break
 		sleep 0.1
 	done
-	kill -KILL "$pid" 2>/dev/null || true
+	if running "$1" >/dev/null; then kill -KILL "$pid" 2>/dev/null || true; fi
 	rm -f "$1/pid"
 }
 
@@ -59,6 +69,11 @@ case "${1:-}" in
 esac
 directory=${1:?"a directory for the instance"}
 port=${2:-5672}
+running "$directory" >/dev/null && exit 0
+# Another broker would be taken for this one.
+if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+	fail "something else listens on 127.0.0.1:$port already: stop it, or choose another port"
+fi
 command -v java >/dev/null || fail "there is no java: install a Java 17 runtime"
 fetch
 
@@ -107,14 +122,14 @@ if [ ! -d "$directory/etc" ]; then
 fi
 
 # The process.
-[ -f "$directory/pid" ] && kill -0 "$(cat "$directory/pid")" 2>/dev/null && exit 0
 rm -f "$directory/data/"*.lock "$directory/lock/"* 2>/dev/null || true
 setsid "$directory/bin/artemis" run >"$directory/stdout" 2>"$directory/stderr" </dev/null &
 pid=$!
-echo "$pid" >"$directory/pid"
+echo "$pid $(started "$pid")" >"$directory/pid"
 for _ in $(seq 600); do
 	if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then exit 0; fi
 	kill -0 "$pid" 2>/dev/null || { tail -5 "$directory/stdout" >&2; fail "the broker ended at once, see $directory/stdout"; }
 	sleep 0.1
 done
+end "$directory" KILL
 fail "the broker does not listen on 127.0.0.1:$port after 60 s, see $directory/stdout"

@@ -3,8 +3,8 @@
 # toolbox:
 #
 #   scripts/start-rabbitmq.sh DIRECTORY [PORT [EPMD-PORT [DISTRIBUTION-PORT]]]
-#                                                 starts it, and waits until it speaks AMQP 1.0; the process id is in
-#                                                 DIRECTORY/pid. The two other ports are those after PORT
+#                                                 starts it, and waits until it speaks AMQP 1.0; the process and its start are
+#                                                 in DIRECTORY/pid. The two other ports are those after PORT
 #   scripts/start-rabbitmq.sh --stop DIRECTORY    ends it, and waits until it has ended
 #   scripts/start-rabbitmq.sh --kill DIRECTORY    the same without asking: SIGKILL
 #
@@ -18,14 +18,24 @@ programs=${RABBITMQ_PROGRAMS:-/usr/lib/rabbitmq/bin}
 
 fail() { echo "start-rabbitmq: $*" >&2; exit 2; }
 
+# Start of a process in clock ticks since boot, field 22 of proc(5). Prints nothing if the process has ended. The second
+# field may contain spaces.
+started() { sed -n 's/.*) \([^ZX] .*\)/\1/p' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 20; }
+
+# Prints the process of an instance, if it runs. Another process may have got its number since.
+running() { # DIRECTORY
+	local pid start
+	[ -f "$1/pid" ] && read -r pid start <"$1/pid" && [ -n "$start" ] && [ "$(started "$pid")" = "$start" ] && echo "$pid"
+}
+
 # The process and its epmd are a group of their own.
 end() { # DIRECTORY SIGNAL
-	[ -f "$1/pid" ] || return 0
-	local pid; pid=$(cat "$1/pid")
+	local pid
+	pid=$(running "$1") || { rm -f "$1/pid"; return 0; }
 	local whom=$pid; [ "$2" != KILL ] || whom=-$pid
 	kill "-$2" -- "$whom" 2>/dev/null || true
 	for _ in $(seq 300); do
-		kill -0 "$pid" 2>/dev/null || break
+		running "$1" >/dev/null || break
 		sleep 0.1
 	done
 	kill -KILL -- "-$pid" 2>/dev/null || true
@@ -40,11 +50,15 @@ directory=${1:?"a directory for the node"}
 port=${2:-5672}
 epmd_port=${3:-$((port + 1))}
 distribution_port=${4:-$((port + 2))}
+running "$directory" >/dev/null && exit 0
+# Another broker would be taken for this one.
+if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+	fail "something else listens on 127.0.0.1:$port already: stop it, or choose another port"
+fi
 [ -x "$programs/rabbitmq-server" ] || fail "there is no $programs/rabbitmq-server: install Debian's package rabbitmq-server"
 epmd=$(command -v epmd) || fail "there is no epmd: install Debian's package erlang-base"
 mkdir -p "$directory"
 directory=$(cd "$directory" && pwd)
-[ -f "$directory/pid" ] && kill -0 "$(cat "$directory/pid")" 2>/dev/null && exit 0
 
 cat >"$directory/rabbitmq.conf" <<-END
 	listeners.tcp.1 = 127.0.0.1:$port
@@ -80,7 +94,7 @@ setsid env -i PATH="$PATH" HOME="$directory" LANG=C.UTF-8 EPMD="$epmd" PROGRAMS=
 	RABBITMQ_LOG_BASE="$directory/log" RABBITMQ_PID_FILE="$directory/node-pid" \
 	sh -c '"$EPMD" & exec "$PROGRAMS/rabbitmq-server"' >"$directory/stdout" 2>"$directory/stderr" </dev/null &
 pid=$!
-echo "$pid" >"$directory/pid"
+echo "$pid $(started "$pid")" >"$directory/pid"
 
 # Whether it answers the header of SASL for AMQP 1.0 (part 5 §5.3.2) with the same, and not with that of another protocol.
 speaks() {
@@ -90,7 +104,12 @@ speaks() {
 }
 for _ in $(seq 600); do
 	if (speaks) 2>/dev/null; then exit 0; fi
-	kill -0 "$pid" 2>/dev/null || { tail -5 "$directory/stdout" >&2; fail "the broker ended at once, see $directory/stdout"; }
+	if ! kill -0 "$pid" 2>/dev/null; then
+		# Its epmd.
+		kill -KILL -- "-$pid" 2>/dev/null || true
+		tail -5 "$directory/stdout" >&2
+		fail "the broker ended at once, see $directory/stdout"
+	fi
 	sleep 0.1
 done
 end "$directory" KILL

@@ -9,6 +9,7 @@ use mailrun_journey::account::fates_sum;
 use mailrun_journey::record::{Mades, Record};
 use serde_json::Value;
 use std::fs;
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -184,6 +185,27 @@ fn answer_a_first_message(url: &str) {
     let ended = mailrun(&["mades", "--broker", url, "--messages", "20", "--live", "off"]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(endpoint.stop().code, Some(0));
+}
+
+#[test]
+fn a_stranger_with_the_number_or_the_port_of_a_broker_is_left_alone() {
+    let stranger = Process::start("sleep", &["600"]);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    for script in ["start-artemis.sh", "start-rabbitmq.sh"] {
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().to_str().unwrap();
+        for word in ["--stop", "--kill"] {
+            // The broker had the same number, but started soon after the boot.
+            fs::write(place.path().join("pid"), format!("{} 1\n", stranger.id())).unwrap();
+            assert!(run(script, &[word, directory]).status.success());
+            let command = fs::read(format!("/proc/{}/cmdline", stranger.id())).unwrap();
+            assert!(!command.is_empty(), "{script} {word} has ended the stranger");
+        }
+        let refused = run(script, &[directory, &port]);
+        let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(2) && error.contains(&format!(":{port} already")), "{refused:?}");
+    }
 }
 
 #[test]
