@@ -48,6 +48,12 @@ pub enum Error {
     NotAmqp { address: String, found: String },
     #[error("the queue {queue} does not exist; create it, or check --prefix ({why})")]
     MissingQueue { queue: String, why: String },
+    /// A queue that should be emptied gets new messages as fast as they are removed.
+    #[error(
+        "{queue} is not empty after {} s, in which {removed} messages were removed: others send to it; stop them, or use \
+         another queue", .after.as_secs_f64()
+    )]
+    NeverEmpty { queue: String, removed: u64, after: Duration },
     /// Another consumer holds the queue exclusively.
     #[error("queue {queue} is held exclusively by another consumer: stop that one, or use another queue ({why})")]
     QueueHeld { queue: String, why: String },

@@ -177,8 +177,9 @@ impl QueueReceiver {
 /// removed messages.
 ///
 /// # Errors
-/// Fails if the link ends.
-pub(super) async fn purge(mut link: ReceiverLink) -> Result<u64, Error> {
+/// Fails if the link ends, or if messages still arrive after `limit`.
+pub(super) async fn purge(mut link: ReceiverLink, limit: Duration) -> Result<u64, Error> {
+    let began = clock::now();
     let mut count = 0;
     while let Ok(arrival) = tokio::time::timeout(EMPTY_QUEUE_TIMEOUT, link.next()).await {
         let entry = match arrival? {
@@ -187,6 +188,9 @@ pub(super) async fn purge(mut link: ReceiverLink) -> Result<u64, Error> {
         };
         link.accept(entry)?;
         count += 1;
+        if clock::now().saturating_sub(began) >= limit {
+            return Err(Error::NeverEmpty { queue: link.queue().to_owned(), removed: count, after: limit });
+        }
     }
     // The broker already knows which messages were removed, so an error while closing does no harm.
     let _ = link.close().await;
@@ -195,3 +199,42 @@ pub(super) async fn purge(mut link: ReceiverLink) -> Result<u64, Error> {
 
 /// A queue counts as empty if no message arrives for this time.
 const EMPTY_QUEUE_TIMEOUT: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::embedded::{self, EncodedMessage, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits};
+    use crate::{Broker, Connection, ReceiverOptions};
+
+    #[test]
+    fn a_queue_that_others_fill_is_not_purged_forever() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let purge_both = async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("amqp://{}", listener.local_addr().unwrap()).parse().unwrap();
+            let queues = MemoryQueues::new(QueueLimits::default());
+            let options = ListenOptions::new(ListenerAuth::Any);
+            tokio::spawn(embedded::serve(listener, queues.clone(), options, Default::default()));
+            let [quiet, filled] = ["quiet", "filled"].map(|name| queues.get_or_create(name).unwrap());
+            let message = || EncodedMessage::from(vec![0, 0x53, 0x75, 0xa0, 1, 7]);
+            queues.put(quiet, message(), None).unwrap();
+            tokio::spawn(async move {
+                while queues.put(filled, message(), None).is_ok() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            });
+            let mut connection = Connection::open(&Broker::new(url, "test")).await.unwrap();
+            let mut links = Vec::new();
+            for name in ["quiet", "filled"] {
+                links.push(connection.attach_receiver(&ReceiverOptions::new(name, 10)).await.unwrap());
+            }
+            let filled = purge(links.pop().unwrap(), Duration::from_millis(200)).await;
+            (purge(links.pop().unwrap(), Duration::from_secs(60)).await, filled)
+        };
+        let limited = async { tokio::time::timeout(Duration::from_secs(30), purge_both).await.expect("it ends") };
+        let (quiet, filled) = runtime.block_on(limited);
+        assert_eq!(quiet, Ok(1));
+        let error = filled.unwrap_err().to_string();
+        assert!(error.starts_with("filled is not empty after 0.2 s, in which "), "{error}");
+    }
+}

@@ -27,6 +27,9 @@ use tokio::task::JoinSet;
 /// Shortest and longest pause before another attempt to connect.
 const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(50);
 const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(1);
+/// Time in which a queue must be purged. Without a limit, another sender could keep it full
+/// forever.
+const PURGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
 pub(super) struct BrokerSide {
@@ -110,12 +113,12 @@ impl BrokerSide {
     /// Removes all messages from the queues of this side. Returns the number of removed messages.
     ///
     /// # Errors
-    /// Fails if the connection ends.
+    /// Fails if the connection ends, or if others keep filling a queue.
     async fn purge(&self) -> Result<u64, Error> {
         let mut connection = Connection::open(&self.broker).await?;
         let mut count = 0;
         for (_, plan) in &self.receivers {
-            count += purge(connection.attach_receiver(plan).await?).await?;
+            count += purge(connection.attach_receiver(plan).await?, PURGE_TIMEOUT).await?;
         }
         let _ = connection.close().await;
         Ok(count)
@@ -125,7 +128,7 @@ impl BrokerSide {
 /// Removes all messages from the queues of all sides. Returns the number of removed messages.
 ///
 /// # Errors
-/// Fails if a connection ends.
+/// Fails if a connection ends, or if others keep filling a queue.
 pub(super) async fn purge_all(sides: &[BrokerSide]) -> Result<u64, Error> {
     let mut purged = 0;
     for side in sides {
