@@ -27,11 +27,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 /// Maximum number of unsettled messages in each queue.
 const SEND_WINDOW: usize = 256;
 /// Delay between two attempts to reach a broker that was reachable before.
 const RECONNECT_DELAY: Duration = Duration::from_millis(500);
+/// Delay before a message that the broker has released is sent again. A broker that releases all
+/// messages, for example because its disk is full, would otherwise get them as fast as it can
+/// answer.
+const RESEND_DELAY: Duration = Duration::from_millis(100);
 
 /// A delivery from the outbox. It consists of the number of its connection and its handle on that
 /// connection.
@@ -221,12 +226,14 @@ struct SupervisorState {
 struct SendQueue {
     messages: UnboundedReceiver<PendingSend>,
     unsettled: VecDeque<PendingSend>,
+    /// Messages that the broker did not accept. They wait to be sent again.
+    released: VecDeque<PendingSend>,
 }
 
 impl SendQueue {
     fn new() -> (UnboundedSender<PendingSend>, Self) {
         let (sender, parcels) = unbounded_channel();
-        (sender, Self { messages: parcels, unsettled: VecDeque::new() })
+        (sender, Self { messages: parcels, unsettled: VecDeque::new(), released: VecDeque::new() })
     }
 }
 
@@ -298,13 +305,16 @@ async fn receive(
     }
 }
 
-/// Sends waiting messages, and reports their settlements in the order of sending.
+/// Sends waiting messages, and reports their settlements in the order of sending. Messages that the
+/// broker releases are sent again later.
 async fn send_all(
     sender: &mut SenderLink,
     queue: &mut SendQueue,
     report_tx: &UnboundedSender<LinkReport>,
 ) -> Result<(), Error> {
     let mut in_flight: VecDeque<DispositionFuture> = VecDeque::new();
+    let mut resend_at = Instant::now();
+    queue.unsettled.append(&mut queue.released);
     for pending in &queue.unsettled {
         in_flight.push_back(sender.send_encoded(&pending.message).await?);
     }
@@ -321,15 +331,23 @@ async fn send_all(
                 match settled {
                     Disposition::Accepted => drop(report_tx.send(LinkReport::Settled(pending.token, SendResult::Settled))),
                     Disposition::Rejected { .. } => drop(report_tx.send(LinkReport::Settled(pending.token, SendResult::Refused))),
-                    // The broker does not accept the message now, so it is sent again.
+                    // The broker does not accept the message now.
                     Disposition::Released | Disposition::Modified { .. } => {
-                        queue.unsettled.push_back(pending);
-                        let pending = queue.unsettled.back().expect("it was just put there");
-                        in_flight.push_back(sender.send_encoded(&pending.message).await?);
+                        if queue.released.is_empty() {
+                            resend_at = Instant::now() + RESEND_DELAY;
+                        }
+                        queue.released.push_back(pending);
                     }
                 }
             }
-            transfer = queue.messages.recv(), if queue.unsettled.len() < SEND_WINDOW => {
+            () = tokio::time::sleep_until(resend_at), if !queue.released.is_empty() => {
+                while let Some(pending) = queue.released.pop_front() {
+                    queue.unsettled.push_back(pending);
+                    let pending = queue.unsettled.back().expect("it was just put there");
+                    in_flight.push_back(sender.send_encoded(&pending.message).await?);
+                }
+            }
+            transfer = queue.messages.recv(), if queue.unsettled.len() + queue.released.len() < SEND_WINDOW => {
                 let Some(pending) = transfer else { return std::future::pending().await };
                 // The message counts as unsettled before it is sent. If the connection is lost
                 // meanwhile, it is sent again.
@@ -339,5 +357,49 @@ async fn send_all(
             }
             lost = sender.closed() => return Err(lost),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::embedded::{self, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits};
+    use crate::simulator::ReplyKind;
+
+    fn message() -> EncodedMessage {
+        vec![0, 0x53, 0x75, 0xa0, 1, 7].into()
+    }
+
+    #[test]
+    fn what_a_broker_releases_is_sent_again_but_not_at_once() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let sent_again = async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("amqp://{}", listener.local_addr().unwrap()).parse().unwrap();
+            let queues = MemoryQueues::new(QueueLimits { messages: 1000, bytes: message().bytes() });
+            let options = ListenOptions::new(ListenerAuth::Any);
+            tokio::spawn(embedded::serve(listener, queues.clone(), options, Default::default()));
+            let mut connection = Connection::open(&Broker::new(url, "test")).await.unwrap();
+            let mut sender = connection.attach_sender(&SenderOptions::new("q", 10)).await.unwrap();
+            let id = queues.get_or_create("q").unwrap();
+            // The first message fills the queue. The sender still has credit for others.
+            let first = sender.send_encoded(&message()).await.unwrap();
+            assert_eq!(first.await, Ok(Disposition::Accepted));
+            let (messages, mut queue) = SendQueue::new();
+            let token = (MessageKey::from_number(1), EndpointStep::Reply(ReplyKind::Accepted));
+            messages.send(PendingSend { message: message(), token }).ok().unwrap();
+            let (report_tx, mut reports) = unbounded_channel();
+            let began = Instant::now();
+            tokio::spawn(async move { send_all(&mut sender, &mut queue, &report_tx).await });
+            while queues.counts(id).refused < 3 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            assert!(began.elapsed() >= 2 * RESEND_DELAY, "{:?}", began.elapsed());
+            let filler = queues.take(id).unwrap();
+            queues.settle(filler, mailrun_amqp::DeliveryOutcome::Accepted);
+            let report = reports.recv().await;
+            assert!(matches!(report, Some(LinkReport::Settled(_, SendResult::Settled))), "it arrives in the end");
+        };
+        runtime.block_on(async { tokio::time::timeout(Duration::from_secs(30), sent_again).await.expect("it ends") });
     }
 }
