@@ -49,6 +49,11 @@ impl Places {
         let state_link = short_link(&state).map(Arc::new);
         Self { state, state_link, directory, listen, to, mailrun: mailrun.to_owned() }
     }
+
+    /// Returns the path by which the server knows `state`.
+    fn known_state(&self) -> &Path {
+        self.state_link.as_deref().map_or(self.state.as_path(), |link| link)
+    }
 }
 
 /// Maximum length of a directory's path in bytes. That of a socket has at most 107 (unix(7)), and
@@ -61,6 +66,17 @@ fn short_link(directory: &Path) -> Option<TempPath> {
     let absolute = std::path::absolute(directory).ok()?;
     let link = || tempfile::Builder::new().prefix("mailrun-").make(|path| symlink(&absolute, path)).ok();
     Some(is_long.then(link)??.into_temp_path())
+}
+
+/// Characters that a shell or a recipe's placeholders give a meaning to. White space and control
+/// characters count as well.
+const SPECIAL_CHARACTERS: &str = "'\"`\\$&|;<>()[]{}*?#~!";
+
+/// Returns the first character of a path that would break a recipe. Recipes fill paths into shell
+/// commands and configuration files, whose rules for quoting differ.
+fn special_character(path: &Path) -> Option<char> {
+    let is_special = |c: &char| c.is_whitespace() || c.is_control() || SPECIAL_CHARACTERS.contains(*c);
+    path.to_string_lossy().chars().find(is_special)
 }
 
 impl Recipe {
@@ -109,6 +125,16 @@ impl Recipe {
     /// commands.
     pub(crate) fn prepare(&self, places: &Places) -> Result<ServerCommand> {
         self.check_host(&places.mailrun)?;
+        for place in [places.directory.as_path(), places.known_state()] {
+            if let Some(character) = special_character(place) {
+                let words = format!(
+                    "the path {} contains {character:?}, which the server's commands and files might misread; use \
+                     --out to name another directory",
+                    place.display()
+                );
+                return Err(self.server_error(&words));
+            }
+        }
         leftovers::remove().iter().for_each(|line| mailrun_party::tell!("{line}"));
         let directory = &places.directory;
         let cannot = || format!("cannot set up {self} in {}", directory.display());
@@ -221,8 +247,8 @@ impl Recipe {
     /// Replaces the placeholders. Other braces are kept, because configuration files use braces for
     /// their own purposes.
     fn fill(&self, text: &str, places: &Places) -> String {
-        let Places { directory, state, state_link, listen, to, mailrun } = places;
-        let state = state_link.as_deref().map_or(state.as_path(), |link| link);
+        let Places { directory, listen, to, mailrun, .. } = places;
+        let state = places.known_state();
         let values = [
             ("{dir}", directory.to_string_lossy().into_owned()),
             ("{state}", state.to_string_lossy().into_owned()),
@@ -286,4 +312,32 @@ fn read_whole(mut file: File) -> String {
 /// Parses the address of a next hop, which must be an IP address and a port.
 pub(crate) fn next_hop(text: &str) -> Result<SocketAddr> {
     text.parse().map_err(|_| anyhow!("a recipe's server cannot deliver to {text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_a_shell_would_misread_is_refused() {
+        for (path, expected) in [
+            ("/home/me/runs-1/a_b.c:d@e,f=g%h+i", None),
+            ("/home/müller/läufe", None),
+            ("/home/my runs", Some(' ')),
+            ("/home/a\tb", Some('\t')),
+            ("/home/$HOME", Some('$')),
+            ("/home/it's", Some('\'')),
+            ("/home/a;b", Some(';')),
+            ("/home/{to}", Some('{')),
+        ] {
+            assert_eq!(special_character(Path::new(path)), expected, "{path}");
+        }
+        let nowhere: SocketAddr = "127.0.0.1:1".parse().unwrap();
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().join("my runs");
+        let places = Places::in_directory(directory.clone(), nowhere, nowhere, Path::new("/bin/true"));
+        let error = Recipe::load("mailrun").unwrap().prepare(&places).unwrap_err().to_string();
+        assert!(error.contains("my runs contains ' '") && error.contains("--out"), "{error}");
+        assert!(!directory.exists(), "nothing is written there");
+    }
 }
