@@ -2,6 +2,7 @@
 //! crashes, floods its output or is missing gets one line, and its process group is killed. The others keep their
 //! results.
 use crate::party::{Ended, MAILRUN, Process, Sink, low_port, mailrun, peer, wait_until};
+use crate::recipes::processes_of;
 use serde_json::Value;
 use std::fs;
 use std::net::TcpStream;
@@ -234,6 +235,28 @@ fn scenarios_are_compared_by_their_records() {
     assert_eq!((&result["rounds"], &result["min_rounds"]), (&1.into(), &6.into()), "{result}");
     assert_eq!(result["comparisons"][0]["metrics"][0]["name"], "delivered, msg/s", "{result}");
     assert!(ended.out.starts_with("b against a: 1 round, in ") && ended.out.contains("which takes 6"), "{ended:?}");
+}
+
+#[test]
+fn a_scenario_that_is_stopped_leaves_no_server() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("long.toml");
+    let spool = place.path().join("spool");
+    let scenario = format!(
+        "measure = \"throughput\"\ntitle = \"Many messages\"\nrounds = 1\norder = \"alternating\"\n\
+         parties = [\"{MAILRUN} relay --listen {{listen}} --to {{to}} --spool {}\"]\n\n[workload]\n\
+         messages = 10_000_000\npublished_messages = 10_000_000\nmessage_size = \"400\"\nsessions = 2\nreuse = 1\n\
+         pipelining = \"off\"\n",
+        spool.display()
+    );
+    fs::write(&file, scenario).unwrap();
+    let typed = ["a", "b"].map(|name| format!("{name}={}", file.display()));
+    let words = ["compare", "--contestant", &typed[0], "--contestant", &typed[1], "--rounds", "1"];
+    let compare = Process::start(MAILRUN, &words);
+    wait_until("the relay", || spool.exists().then_some(()));
+    compare.terminate();
+    let ended = compare.finish();
+    assert_eq!(processes_of(place.path()), 0, "{ended:?}");
 }
 
 #[test]

@@ -25,6 +25,9 @@ const SAMPLE_INTERVAL_LIMITS: [Duration; 2] = [Duration::from_millis(1), Duratio
 /// Number of bytes at the end of a child's standard error in which a failure's reason is looked
 /// for.
 const MAX_STDERR_BYTES: u64 = 4096;
+/// Times that a child which stops processes of its own has after the first SIGTERM, with which it
+/// still waits for its messages, and after the second, with which it waits for nothing.
+const OWN_PROCESSES_TIMEOUTS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(20)];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Costs {
@@ -53,6 +56,8 @@ pub(crate) struct TimedChild {
     min_peak_bytes: u64,
     sampled_peak_bytes: Option<u64>,
     stderr: File,
+    /// Set if the child has processes outside its group, which only the child itself can stop.
+    has_own_processes: bool,
     is_reaped: bool,
 }
 
@@ -75,10 +80,18 @@ impl TimedChild {
             min_peak_bytes: floor_bytes,
             sampled_peak_bytes: None,
             stderr,
+            has_own_processes: false,
             is_reaped: false,
         };
         timed.sample_memory();
         Ok(timed)
+    }
+
+    /// Makes `kill_group` and `drop` send SIGTERM first, and give the child time to stop processes
+    /// that it has started in other groups. `mailrun bench` starts its parties in this way.
+    pub(crate) fn with_own_processes(mut self) -> Self {
+        self.has_own_processes = true;
+        self
     }
 
     /// Waits for the child to exit, but at most 10 ms. Returns whether it has exited.
@@ -155,9 +168,32 @@ impl TimedChild {
     }
 
     /// Kills the child and all other processes in its group.
-    pub(crate) fn kill_group(&self) {
-        if !self.is_reaped {
-            kill(&self.child);
+    pub(crate) fn kill_group(&mut self) {
+        if self.is_reaped {
+            return;
+        }
+        if self.has_own_processes {
+            for limit in OWN_PROCESSES_TIMEOUTS {
+                if self.await_exit(Duration::ZERO) {
+                    break;
+                }
+                // Ask the whole group, because strace does not pass the signal on to the bench.
+                let _ = kill_process_group(Pid::from_child(&self.child), Signal::TERM);
+                self.await_exit(limit);
+            }
+        }
+        kill(&self.child);
+    }
+
+    /// Waits for the child to exit, but at most until `limit` has passed. Returns whether it has
+    /// exited.
+    fn await_exit(&mut self, limit: Duration) -> bool {
+        let began = Instant::now();
+        loop {
+            match self.poll_exit() {
+                Ok(false) if began.elapsed() < limit => {}
+                ended => return ended.unwrap_or(false),
+            }
         }
     }
 
@@ -174,8 +210,7 @@ impl TimedChild {
     pub(crate) fn stop(mut self, limit: Duration) -> Result<(ExitStatus, Costs)> {
         // The process ID still belongs to the child, because nobody has waited for it yet.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-        let asked_at = Instant::now();
-        while !self.poll_exit()? && asked_at.elapsed() < limit {}
+        self.await_exit(limit);
         kill(&self.child);
         self.reap()
     }
@@ -232,7 +267,7 @@ fn kill(child: &Child) {
 impl Drop for TimedChild {
     fn drop(&mut self) {
         if !self.is_reaped {
-            kill(&self.child);
+            self.kill_group();
             let _ = self.child.wait();
         }
     }
@@ -289,6 +324,24 @@ mod tests {
         let pid = timed.child.id();
         drop(timed);
         assert!(process_usage::of(pid).is_none());
+    }
+
+    #[test]
+    fn one_with_own_processes_can_stop_them() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("pid");
+        let script = format!(
+            "setsid sleep 600 & p=$!; trap 'kill $p; exit' TERM; echo $p >{0}.new; mv {0}.new {0}; wait",
+            file.display()
+        );
+        let mut timed = shell(&script).with_own_processes();
+        let pid = timed.await_ready("it", Duration::from_secs(60), || fs::read_to_string(&file).ok()).unwrap();
+        drop(timed);
+        let until = Instant::now() + Duration::from_secs(20);
+        while process_usage::of(pid.trim().parse().unwrap()).is_some() {
+            assert!(Instant::now() < until, "the process runs on");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     #[test]

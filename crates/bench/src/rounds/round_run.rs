@@ -134,6 +134,9 @@ impl RoundRuns {
         };
         command.stdout(Stdio::null());
         let mut child = TimedChild::start(command)?;
+        if case.contestant.kind() == ContestantKind::Scenario {
+            child = child.with_own_processes();
+        }
         let mut looked_at = Instant::now();
         let progress = || {
             let sent_count = self.count_since(before).ok()??;
