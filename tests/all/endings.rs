@@ -1,5 +1,6 @@
 //! Runs that end early: interrupted twice, with a party killed, or with files that cannot be written.
 use crate::party::{Bench, BenchRun, Ended, MAILRUN, Process, Sink, mailrun, peer, run, skip, undisturbed, wait_until};
+use crate::recipes::processes_of;
 use crate::stand_in_endpoint::Endpoint;
 use mailrun_journey::record::{Cause, Death, Ending, Outcome, Record, Role};
 use serde_json::Value;
@@ -189,6 +190,22 @@ fn a_third_signal_ends_it_at_once() {
     }
     let ended = bench.finish().ended;
     assert_eq!(ended.code, Some(130), "{ended:?}");
+}
+
+#[test]
+fn a_closed_terminal_ends_a_bench_with_its_report_and_its_relay() {
+    let relay = format!("{MAILRUN} relay --listen {{listen}} --to {{to}} --spool {{spool}}");
+    let bench = Bench::start(&["--relay", &relay, "--duration", "60s", "--rate", "50"]);
+    await_load(&bench);
+    // The shell and the kernel may both send the signal.
+    for _ in 0..3 {
+        bench.process.hang_up();
+        wait_until("the signal to be heard", || (bench.process.pending_signals() == 0).then_some(()));
+    }
+    let run = bench.finish();
+    run.record_of(130);
+    assert!(run.ended.out.contains("interrupted"), "{:?}", run.ended);
+    assert_eq!(processes_of(run.path()), 0, "the relay runs on");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Counts SIGINT and SIGTERM. The first signal asks to stop with a report, the second to report
-//! immediately what is known, and the third to stop without a report. SIGHUP asks to read files
-//! again, in processes that watch for it.
+//! immediately what is known, and the third to stop without a report. SIGHUP, for example of a
+//! terminal that was closed, asks to stop with a report, too. In processes that watch for it with
+//! `SighupWatch`, it asks to read files again.
 use crate::reason::reason;
 use anyhow::{Context, Result, anyhow};
 use std::io;
@@ -35,8 +36,8 @@ const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of file descriptors that a runtime needs to watch for signals.
 const RUNTIME_DESCRIPTORS: usize = 8;
 
-/// The numbers of SIGINT and SIGTERM.
-const USER_SIGNALS: [i32; 2] = [2, 15];
+/// The numbers of SIGHUP, SIGINT and SIGTERM.
+const USER_SIGNALS: [i32; 3] = [1, 2, 15];
 
 /// If a signal was sent to several processes, this process may count it later than another process
 /// is ended by it. This is the longest delay that is expected.
@@ -70,7 +71,7 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Counts the SIGINT and SIGTERM signals that arrive after its creation.
+/// Counts the signals that arrive after its creation.
 #[derive(Clone, Debug)]
 pub struct Interrupt {
     count: Arc<AtomicU32>,
@@ -78,8 +79,19 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Starts to watch for signals. Watching lasts until the process ends.
+    /// Starts to watch for SIGINT, SIGTERM and SIGHUP. Watching lasts until the process ends. If
+    /// the process was started with SIGHUP ignored, for example by nohup, it stays ignored.
     pub fn watch() -> Result<Self> {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        Self::watch_signals(!ignores_hangup(&status))
+    }
+
+    /// Starts to watch for SIGINT and SIGTERM, in a process that uses SIGHUP for something else.
+    pub fn watch_without_hangup() -> Result<Self> {
+        Self::watch_signals(false)
+    }
+
+    fn watch_signals(has_hangup: bool) -> Result<Self> {
         check_descriptors()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("cannot watch for signals")?;
@@ -87,15 +99,19 @@ impl Interrupt {
         let counter = Arc::clone(&count);
         let is_termination = Arc::new(AtomicBool::new(false));
         let terminated = Arc::clone(&is_termination);
-        let (interrupts, terminations) = {
+        let signals = {
             let _context = runtime.enter();
             let listen = |kind| signal(kind).context("cannot watch for signals");
-            (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?)
+            WatchedSignals {
+                interrupts: listen(SignalKind::interrupt())?,
+                terminations: listen(SignalKind::terminate())?,
+                hangups: has_hangup.then(|| listen(SignalKind::hangup())).transpose()?,
+            }
         };
         // This thread sleeps in epoll and ends with the process.
         std::thread::Builder::new()
             .name("signals".to_owned())
-            .spawn(move || runtime.block_on(count_signals(interrupts, terminations, &counter, &terminated)))
+            .spawn(move || runtime.block_on(count_signals(signals, &counter, &terminated)))
             .context("cannot start a thread")?;
         Ok(Self { count, is_termination })
     }
@@ -131,10 +147,22 @@ impl Interrupt {
         }
     }
 
-    /// Returns true if one of the signals was SIGTERM.
+    /// Returns true if one of the signals was SIGTERM or SIGHUP.
     pub fn is_termination(&self) -> bool {
         self.is_termination.load(Ordering::Relaxed)
     }
+}
+
+struct WatchedSignals {
+    interrupts: Signal,
+    terminations: Signal,
+    hangups: Option<Signal>,
+}
+
+/// Reports whether a process ignores SIGHUP, according to its `/proc/PID/status` (proc(5)).
+fn ignores_hangup(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 != 0)
 }
 
 /// Checks that enough file descriptors are free for a runtime. Without those for its signals, tokio
@@ -177,11 +205,25 @@ impl SighupWatch {
     }
 }
 
-async fn count_signals(mut interrupts: Signal, mut terminations: Signal, count: &AtomicU32, terminated: &AtomicBool) {
+async fn count_signals(signals: WatchedSignals, count: &AtomicU32, terminated: &AtomicBool) {
+    let WatchedSignals { mut interrupts, mut terminations, mut hangups } = signals;
     loop {
+        let hangup = async {
+            match &mut hangups {
+                Some(hangups) => hangups.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = interrupts.recv() => {}
             _ = terminations.recv() => terminated.store(true, Ordering::Relaxed),
+            _ = hangup => {
+                terminated.store(true, Ordering::Relaxed);
+                // Count SIGHUP only as a first signal: when a terminal is closed, both the shell
+                // and the kernel may send it, and nobody wants to lose the report.
+                count.fetch_max(1, Ordering::Relaxed);
+                continue;
+            }
         }
         let number = count.fetch_add(1, Ordering::Relaxed) + 1;
         if number >= 2 {
@@ -192,6 +234,22 @@ async fn count_signals(mut interrupts: Signal, mut terminations: Signal, count: 
             tokio::time::sleep(QUIT_TIMEOUT).await;
             crate::tell!("mailrun: {}", Interrupted::WITHOUT_REPORT);
             std::process::exit(INTERRUPTED_STATUS.into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ignores_hangup;
+
+    #[test]
+    fn nohup_is_recognized_by_the_ignored_signals() {
+        for (status, expected) in [
+            ("SigBlk:\t0000000000000001\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000000\n", true),
+            ("SigBlk:\t0000000000000001\nSigIgn:\t0000000000001000\nSigCgt:\t0000000000000001\n", false),
+            ("", false),
+        ] {
+            assert_eq!(ignores_hangup(status), expected, "{status}");
         }
     }
 }

@@ -127,7 +127,7 @@ impl RelayOutcome {
 /// # Errors
 /// Fails if the relay could not start, or if the spool failed.
 pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
-    let interrupt = Interrupt::watch()?;
+    let interrupt = Interrupt::watch_without_hangup()?;
     let outputs = Outputs { json: options.json, live: options.live, ..Outputs::default() };
     outputs.check_writable()?;
     if let Some(warning) = descriptors::raise_limit(&mut config)? {

@@ -49,7 +49,8 @@ fn bench(options: &Options, mode: mailrun_mades::bench::MadesMode) -> Result<Exi
         PublicTargets::from_environment(),
         Rc::clone(&observer) as Rc<dyn mailrun_mades::bench::RunObserver>,
     )?;
-    let interrupt = Interrupt::watch().map_err(fatal)?;
+    // The original does not handle SIGHUP, so it ends without a report.
+    let interrupt = Interrupt::watch_without_hangup().map_err(fatal)?;
     let record = mailrun_mades::bench::run(plan).map_err(fatal)?.record;
     observer.end();
     if observer.outcome() == RunOutcome::Interrupted {

@@ -63,7 +63,6 @@ pub fn run(options: SinkOptions) -> Result<FinishedRun> {
     mailrun_net::open_files::raise(
         options.sessions as u64 + http_server::CONNECTION_LIMIT as u64 + RESERVED_DESCRIPTORS,
     );
-    let interrupt = Interrupt::watch()?;
     let (full, tallies) = channel();
     let control = ActiveRules::new(options.rules.clone(), options.seed);
     let dump = options.dump.clone().map(MessageDump::open).transpose()?;
@@ -76,6 +75,8 @@ pub fn run(options: SinkOptions) -> Result<FinishedRun> {
     };
     let capabilities = options.capabilities.clone();
     let (security, watch) = capabilities.security(&options.hello)?;
+    // With certificates, SIGHUP asks to read their files again.
+    let interrupt = if watch.is_some() { Interrupt::watch_without_hangup()? } else { Interrupt::watch()? };
     let mut certificates = watch.map(SinkCertificates::watch).transpose()?;
     let server = Server::new(make)
         .name(&options.hello)
