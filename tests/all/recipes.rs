@@ -1,6 +1,6 @@
 //! Faulty recipes: each is reported in one clear line, and no process is left behind.
 use crate::docs_script::namespaces;
-use crate::party::{Ended, mailrun, peer, run, skip};
+use crate::party::{Ended, Process, mailrun, peer, run, skip, wait_until};
 use crate::relay::MAILRUN;
 use mailrun_journey::record::{Record, Role};
 use std::fs;
@@ -56,10 +56,14 @@ fn bench(place: &Path, recipe: &str) -> Ended {
 }
 
 pub(crate) fn processes_of(place: &Path) -> usize {
+    processes_with(place.to_str().unwrap())
+}
+
+/// Number of processes whose command lines contain the text.
+fn processes_with(text: &str) -> usize {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let lines = all.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
-    let place = place.to_str().unwrap();
-    lines.filter(|line| String::from_utf8_lossy(line).contains(place)).count()
+    lines.filter(|line| String::from_utf8_lossy(line).contains(text)).count()
 }
 
 #[test]
@@ -90,6 +94,29 @@ fn each_fault_of_a_recipe_is_one_line_with_its_file_and_key() {
         assert!(line.contains("false.toml:") && line.contains(key), "{line}");
         assert_eq!(processes_of(place.path()), 0, "{said}: nothing of it runs on");
     }
+}
+
+#[test]
+fn three_signals_leave_no_process_of_a_server() {
+    let Some(_) = peer("python3") else { return };
+    let place = tempfile::tempdir().unwrap();
+    let recipe = recipe(place.path(), "daemon", "");
+    let out = place.path().join("out");
+    let words = ["bench", "--relay", &recipe, "--duration", "1h", "--rate", "1", "--lost-after", "300ms", "--quiet"];
+    let bench = Process::start(MAILRUN, &[&words[..], &["--out", out.to_str().unwrap()]].concat());
+    let servers = || processes_with(&format!("{}/relay.spool/", out.display()));
+    let progress = || fs::read_to_string(out.join("source.stdout")).unwrap_or_default();
+    wait_until("the load", || progress().contains("\"progress\"").then_some(()));
+    assert_eq!(servers(), 2, "the server and its daemon");
+    bench.terminate();
+    // The server's first process exits when it is asked to, and its daemon does not.
+    wait_until("the server to exit", || (servers() == 1).then_some(()));
+    for _ in 0..2 {
+        bench.terminate();
+        wait_until("the signal to be heard", || (bench.pending_signals() == 0).then_some(()));
+    }
+    let ended = bench.finish();
+    assert_eq!(servers(), 0, "{ended:?}");
 }
 
 #[test]

@@ -20,7 +20,7 @@ use mailrun_journey::record::{Death, Role};
 use mailrun_journey::trace::RunId;
 use mailrun_party::cpus::CpuList;
 use mailrun_party::host_sampler;
-use mailrun_party::interrupt::{Interrupt, Interrupted};
+use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
 use mailrun_party::live::LiveEvent;
 use mailrun_party::live_figures::{PartyLoad, party_load};
 use mailrun_party::outputs;
@@ -218,6 +218,7 @@ pub(super) struct PartyProcess {
     ended: Option<ExitStatus>,
     recipe_directory: Option<PathBuf>,
     _state_link: Option<Arc<TempPath>>,
+    interrupt: Interrupt,
     /// Names of processes that the party left running when it exited.
     left_behind: Vec<String>,
     /// When this party started, the kernel had killed this many processes of the host for lack of
@@ -227,7 +228,7 @@ pub(super) struct PartyProcess {
 
 impl PartyProcess {
     /// Starts the party. Its events are sent to `events`.
-    pub(super) fn start(party: PartyCommand, events: Sender<(Role, LiveEvent)>) -> Result<Self> {
+    pub(super) fn start(party: PartyCommand, events: Sender<(Role, LiveEvent)>, interrupt: &Interrupt) -> Result<Self> {
         let name = party.name;
         let create = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
         let transcript = create(&party.stdout)?;
@@ -277,6 +278,7 @@ impl PartyProcess {
             ended: None,
             recipe_directory: party.recipe_directory,
             _state_link: party.state_link,
+            interrupt: interrupt.clone(),
             left_behind: Vec::new(),
             out_of_memory_kills: host_sampler::out_of_memory_kills(),
         })
@@ -302,13 +304,15 @@ impl PartyProcess {
     }
 
     /// Waits until the other processes of a recipe's server have exited, too. Returns the names of
-    /// those that have not.
+    /// those that have not. The user's second signal ends the wait, so that they are killed before
+    /// a third one ends the bench.
     fn await_descendants(&self) -> Vec<String> {
         let Some(directory) = &self.recipe_directory else { return Vec::new() };
         let limit = Instant::now() + DESCENDANTS_TIMEOUT;
         loop {
             let processes = leftovers::processes_in(directory);
-            if processes.is_empty() || Instant::now() > limit {
+            let is_over = Instant::now() > limit || self.interrupt.requested() >= StopRequest::StopNow;
+            if processes.is_empty() || is_over {
                 return processes.into_iter().map(|process| format!("{} ({})", process.name, process.pid)).collect();
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -562,7 +566,8 @@ mod tests {
             stderr: place.path().join("sink.stderr"),
         };
         let (sender, events) = channel();
-        ScriptedParty { process: PartyProcess::start(party, sender).expect("started"), events, place }
+        let interrupt = Interrupt::watch().expect("watched");
+        ScriptedParty { process: PartyProcess::start(party, sender, &interrupt).expect("started"), events, place }
     }
 
     fn wait(process: &mut PartyProcess) -> ExitStatus {

@@ -181,7 +181,7 @@ impl Supervisor {
 
     /// Starts the sink and waits until it listens. Returns its address.
     pub(super) fn start_sink(&mut self, command: PartyCommand) -> Result<String> {
-        self.sink = Some(PartyProcess::start(command, self.events_tx.clone())?);
+        self.sink = Some(PartyProcess::start(command, self.events_tx.clone(), &self.interrupt)?);
         self.await_listening(Role::Sink, &ReadySignal::Reported, LISTEN_TIMEOUT)
     }
 
@@ -198,7 +198,7 @@ impl Supervisor {
         if let Some(former) = self.relay.take().map(|relay| relay.observation()) {
             self.previous_relay = Some(former.merge_previous(self.previous_relay.take()));
         }
-        self.relay = Some(PartyProcess::start(command, self.events_tx.clone())?);
+        self.relay = Some(PartyProcess::start(command, self.events_tx.clone(), &self.interrupt)?);
         Ok(())
     }
 
@@ -310,7 +310,7 @@ impl Supervisor {
         mut disturb: impl FnMut(&mut Self, Duration) -> Result<()>,
     ) -> Result<Option<anyhow::Error>> {
         let began = Instant::now();
-        self.source = Some(PartyProcess::start(command, self.events_tx.clone())?);
+        self.source = Some(PartyProcess::start(command, self.events_tx.clone(), &self.interrupt)?);
         self.load_started_at = Some(LoadStart { instant: Instant::now(), at: outputs::record_time() });
         let mut stopping = Stopping::default();
         loop {

@@ -300,7 +300,7 @@ impl MadesBenchSupervisor {
 
     /// Starts the stand-in and waits until it reads its outbox. Returns the URL of its broker.
     fn start_endpoint(&mut self, command: PartyCommand) -> Result<String> {
-        let mut endpoint = PartyProcess::start(command, self.events_tx.clone())?;
+        let mut endpoint = PartyProcess::start(command, self.events_tx.clone(), &self.interrupt)?;
         let address = self.await_ready(&mut endpoint)?;
         self.endpoint = Some(endpoint);
         Ok(format!("amqp://{address}"))
@@ -327,7 +327,7 @@ impl MadesBenchSupervisor {
     /// Starts the MADES bench and follows it until it exits. The user's first signal makes it stop,
     /// and a second one makes it stop without waiting for messages.
     fn run_bench(&mut self, order: PartyCommand) -> Result<FinishedBench> {
-        let mut mades = PartyProcess::start(order, self.events_tx.clone())?;
+        let mut mades = PartyProcess::start(order, self.events_tx.clone(), &self.interrupt)?;
         let began = Instant::now();
         let mut last_request = (StopRequest::Nothing, began);
         loop {
