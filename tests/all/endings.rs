@@ -88,6 +88,23 @@ fn an_endpoint_that_is_killed_fails_a_bench_of_mades() {
 }
 
 #[test]
+fn an_endpoint_that_cannot_write_what_it_did_leaves_the_report() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("out");
+    let bench = bench_of_mades_at_work(&out);
+    // The endpoint has made its file at the start, to see whether it can.
+    fs::remove_file(out.join("endpoint.json")).unwrap();
+    fs::create_dir(out.join("endpoint.json")).unwrap();
+    bench.terminate();
+    let ended = bench.finish();
+    let record: Record = serde_json::from_str(&fs::read_to_string(out.join("run.json")).unwrap()).unwrap();
+    assert_eq!(record.verdict.outcome, Some(Outcome::Fail), "{ended:?}");
+    let reason = &record.verdict.reasons[0];
+    assert!(reason.starts_with("The endpoint died at ") && reason.contains("endpoint.json"), "{reason}");
+    assert!(out.join("report.md").exists(), "{ended:?}");
+}
+
+#[test]
 fn a_bench_of_mades_that_is_killed_has_its_report() {
     let place = tempfile::tempdir().unwrap();
     let out = place.path().join("out");

@@ -134,6 +134,7 @@ fn run_parties(
     let FinishedBench { mades, exit_error: complaint, death } =
         supervisor.run_bench(PartyCommand::named("mades", "mades", arguments, program, directory, Role::Source))?;
     let processes = processes.finish();
+    let has_ended_load = supervisor.death.is_some() && supervisor.interrupt.requested() == StopRequest::Nothing;
     supervisor.stop_endpoint()?;
     let surroundings = sampler.finish();
     let own_s = sampler.own_s();
@@ -159,6 +160,9 @@ fn run_parties(
             host_sampler::set_other_busy_share(surroundings, used_s + own_s);
         }
         hold_against_truth(&mut record, &supervisor, &totals, options)?;
+        if has_ended_load {
+            record.ending = Some(Ending::ServerEnded);
+        }
     }
     Ok((record, complaint))
 }
@@ -201,14 +205,14 @@ fn hold_against_truth(
             let summary = read_written(totals, |json| serde_json::from_slice::<EndpointSummary>(json))?;
             truth::compare(record, &summary.totals, &options.faults);
         }
-        Some(death) => record_death(record, death, supervisor.interrupt.requested()),
+        Some(death) => record_death(record, death),
     }
     Ok(())
 }
 
 /// Puts the endpoint's death into the verdict, because nobody can check any more what the endpoint
 /// did before.
-fn record_death(record: &mut Record, death: &Death, request: StopRequest) {
+fn record_death(record: &mut Record, death: &Death) {
     let pass = judge::pass_text(record);
     let verdict = &mut record.verdict;
     let texts = std::mem::take(&mut verdict.reasons).into_iter().zip(std::mem::take(&mut verdict.causes));
@@ -220,9 +224,6 @@ fn record_death(record: &mut Record, death: &Death, request: StopRequest) {
     // If the MADES bench died, too, its death comes first: nobody watches the endpoint after that.
     let reasons = others.chain([judge::death_reason("endpoint", death)]).collect();
     *verdict = Verdict { closed, ..judge::decide(reasons, &pass) };
-    if request == StopRequest::Nothing {
-        record.ending = Some(Ending::ServerEnded);
-    }
 }
 
 /// The part of the endpoint's summary file that is compared with the record.
@@ -386,23 +387,33 @@ impl MadesBenchSupervisor {
         Ok(())
     }
 
-    /// Stops the endpoint, which then writes down what it did.
+    /// Stops the endpoint, which then writes down what it did. If it fails to, or does not stop in
+    /// time, this is recorded as its death, because the record of the run still has to be kept.
+    ///
+    /// # Errors
+    /// Returns an error if the user's third signal asks to end without a report.
     fn stop_endpoint(&mut self) -> Result<()> {
         let Some(mut endpoint) = self.endpoint.take_if(|_| self.death.is_none()) else { return Ok(()) };
         endpoint.sample();
         endpoint.stop_sampling();
         endpoint.terminate();
         let limit = Instant::now() + STOP_TIMEOUT;
-        loop {
+        let at_s = self.progress.elapsed_s;
+        self.death = loop {
             if let Some(status) = endpoint.poll()? {
-                let outcome = endpoint.check_exit(status);
-                self.endpoint = Some(endpoint);
-                return outcome;
+                break endpoint.check_exit(status).is_err().then(|| endpoint.death(status, at_s));
             }
             self.process_events();
             ensure!(self.interrupt.requested() < StopRequest::Quit, Interrupted::WITHOUT_REPORT);
-            ensure!(Instant::now() < limit, "the endpoint did not stop within {} s", STOP_TIMEOUT.as_secs());
-        }
+            if Instant::now() >= limit {
+                let said = endpoint.last_stderr_line("");
+                endpoint.kill()?;
+                let how = format!("killed: it did not stop within {} s", STOP_TIMEOUT.as_secs());
+                break Some(Death { at_s, how, said, out_of_memory: false });
+            }
+        };
+        self.endpoint = Some(endpoint);
+        Ok(())
     }
 
     /// Handles events until the time is up or the endpoint is ready.
