@@ -28,8 +28,8 @@ use tokio::task::JoinSet;
 const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(50);
 const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(1);
 /// Time in which a queue must be purged. Without a limit, another sender could keep it full
-/// forever.
-const PURGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// forever. A broker removes some million messages in this time.
+const PURGE_TIMEOUT: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Debug)]
 pub(super) struct BrokerSide {
