@@ -48,16 +48,16 @@ impl OwnOptions {
     }
 }
 
+/// Name and value of an option, and the words after it.
+type TakenOption<'w> = (&'w str, &'w str, &'w [String]);
+
 /// Takes an option with a value, `NAME VALUE` or `NAME=VALUE`, from the start of a command line.
 /// Returns its name, its value and the rest, or `None` if the first word is none of `names`.
 ///
 /// # Errors
 ///
 /// If the value is missing.
-pub(super) fn split_option<'w>(
-    words: &'w [String],
-    names: &[&str],
-) -> Result<Option<(&'w str, &'w str, &'w [String])>, String> {
+pub(super) fn split_option<'w>(words: &'w [String], names: &[&str]) -> Result<Option<TakenOption<'w>>, String> {
     let [word, rest @ ..] = words else { return Ok(None) };
     let (name, joined) = word.split_once('=').map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
     match (joined, rest) {
