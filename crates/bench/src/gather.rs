@@ -195,22 +195,7 @@ pub(super) fn source_from_progress(
 }
 
 fn stage_from_progress(name: Stage, count: u64, rate_per_s: f64, duration_s: f64) -> StageRow {
-    StageRow {
-        name,
-        party: "source".to_owned(),
-        count,
-        failed: 0,
-        bytes: 0,
-        rate_per_s,
-        bytes_per_s: 0.0,
-        duration_s,
-        offered_rate_per_s: None,
-        since: None,
-        latency_ms: None,
-        histogram: None,
-        service_ms: None,
-        service_histogram: None,
-    }
+    StageRow { count, rate_per_s, duration_s, ..StageRow::new(name, "source") }
 }
 
 /// Makes the entry of a party that left no record.

@@ -151,7 +151,7 @@ mod tests {
         let cause = |expression: &str, difference_s: u64| {
             let delivered = StageRow {
                 latency_ms: Some(LatencyMs { p50: 50.0, ..LatencyMs::default() }),
-                ..StageRow::without_figures(Stage::Delivered)
+                ..StageRow::new(Stage::Delivered, "sink")
             };
             let row = ThresholdRow { expression: expression.to_owned(), ..ThresholdRow::default() };
             let record = Record { stages: vec![delivered], thresholds: vec![row], ..Record::empty() };

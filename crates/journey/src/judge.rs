@@ -304,7 +304,7 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
             () if bounds.contain(fate, count) => {
                 Some(Reason::new(Cause::Ordered, format!("As ordered, {}: {}.", fate.name(), grouped(count))))
             }
-            () if fate == Fate::Failed && is_server_gone(record) => None,
+            () if fate == Fate::Failed && gone_server(record).is_some() => None,
             // The source could not connect. `validity::limits` reports which resource it lacked.
             () if fate == Fate::Failed && count <= refused_by_ourselves(record) => None,
             () => Some(Reason::new(fate.cause(), fate_text(record, fate, count, &bounds))),
@@ -313,7 +313,7 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     let mut reasons: Vec<Reason> = fate_reasons.collect();
     // A threshold may allow connections that fail now and then, but not a server that has
     // disappeared.
-    if let Some(stall) = final_stall(record).filter(|_| is_server_gone(record)) {
+    if let Some(stall) = gone_server(record) {
         reasons.push(Reason::new(Cause::ServerGone, server_gone_text(record, stall)));
     }
     reasons.extend(expired_reason(record, circumstances));
@@ -323,10 +323,10 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     reasons
 }
 
-/// True if a server that nobody saw die stopped answering, and not the source ran out of
-/// descriptors or ports.
-fn is_server_gone(record: &Record) -> bool {
-    final_stall(record).is_some() && !has_death(record) && refused_by_ourselves(record) == 0
+/// Returns the stall with which a server went away. `None` if a process is known to have died, or if
+/// the source lacked descriptors or ports.
+fn gone_server(record: &Record) -> Option<&StallRow> {
+    final_stall(record).filter(|_| !has_death(record) && refused_by_ourselves(record) == 0)
 }
 
 /// Returns the number of units whose connection failed because the source itself ran out of

@@ -751,18 +751,18 @@ pub struct StageRow {
     pub service_histogram: Option<String>,
 }
 
-#[cfg(test)]
 impl StageRow {
-    pub(crate) fn without_figures(name: Stage) -> Self {
+    /// Makes a row without figures.
+    pub fn new(name: Stage, party: &str) -> Self {
         Self {
             name,
-            party: String::new(),
+            party: party.to_owned(),
             count: 0,
             failed: 0,
             bytes: 0,
             rate_per_s: 0.0,
             bytes_per_s: 0.0,
-            duration_s: 1.0,
+            duration_s: 0.0,
             offered_rate_per_s: None,
             since: None,
             latency_ms: None,

@@ -994,7 +994,7 @@ mod tests {
         (1..=100).for_each(|ms| times.record(Duration::from_millis(ms)));
         let mut record = Record::empty();
         assert_eq!(goal.lost_share(&record, 100), None, "nobody saw it");
-        let accepted = StageRow::without_figures(Stage::Accepted);
+        let accepted = StageRow::new(Stage::Accepted, "source");
         record.stages.push(StageRow { count: 100, histogram: times.encoded(), ..accepted });
         for (due, lost) in [(100, 0.5), (200, 0.75), (50, 0.5)] {
             let share = goal.lost_share(&record, due).unwrap();

@@ -162,20 +162,13 @@ impl RunRecorder {
             let duration_s = span.last.saturating_sub(start).as_secs_f64();
             let per_s = |amount: u64| if duration_s > 0.0 { amount as f64 / duration_s } else { 0.0 };
             StageRow {
-                name,
-                party: "relay".to_owned(),
                 count: span.value,
                 failed,
                 bytes,
                 rate_per_s: per_s(span.value),
                 bytes_per_s: per_s(bytes),
                 duration_s,
-                offered_rate_per_s: None,
-                since: None,
-                latency_ms: None,
-                histogram: None,
-                service_ms: None,
-                service_histogram: None,
+                ..StageRow::new(name, "relay")
             }
         };
         let refused_count = counters.full.value() + counters.refused.value();

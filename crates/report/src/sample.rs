@@ -208,20 +208,14 @@ fn latency() -> LatencyMs {
 
 fn stage((name, party): (Stage, &str)) -> StageRow {
     StageRow {
-        name,
-        party: party.to_owned(),
         count: MESSAGES,
-        failed: 0,
         bytes: MESSAGES * 400,
         rate_per_s: 54_321.0,
         bytes_per_s: 21_728_400.0,
         duration_s: 3.684,
-        offered_rate_per_s: None,
         since: Some(Stage::Created),
         latency_ms: Some(latency()),
-        histogram: None,
-        service_ms: None,
-        service_histogram: None,
+        ..StageRow::new(name, party)
     }
 }
 

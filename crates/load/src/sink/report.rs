@@ -180,20 +180,12 @@ impl SinkReport {
         let elapsed = total.first_arrival.zip(total.last_arrival).map_or(Duration::ZERO, |(first, last)| last - first);
         let per_s = |amount: u64| if elapsed.is_zero() { 0.0 } else { amount as f64 / elapsed.as_secs_f64() };
         StageRow {
-            name: Stage::Delivered,
-            party: "sink".to_owned(),
             count: total.messages,
-            failed: 0,
             bytes: total.bytes,
             rate_per_s: per_s(total.messages),
             bytes_per_s: per_s(total.bytes),
             duration_s: elapsed.as_secs_f64(),
-            offered_rate_per_s: None,
-            since: None,
-            latency_ms: None,
-            histogram: None,
-            service_ms: None,
-            service_histogram: None,
+            ..StageRow::new(Stage::Delivered, "sink")
         }
     }
 
