@@ -92,8 +92,6 @@ fn an_endpoint_that_cannot_write_what_it_did_leaves_the_report() {
     let place = tempfile::tempdir().unwrap();
     let out = place.path().join("out");
     let bench = bench_of_mades_at_work(&out);
-    // The endpoint has made its file at the start, to see whether it can.
-    fs::remove_file(out.join("endpoint.json")).unwrap();
     fs::create_dir(out.join("endpoint.json")).unwrap();
     bench.terminate();
     let ended = bench.finish();
@@ -250,6 +248,88 @@ fn what_cannot_be_written_at_the_end_is_told_after_the_report() {
         assert_eq!(ended.err.trim(), "mailrun: cannot write /dev/full: No space left on device", "{option}");
         assert!(ended.out.contains("PASS"), "{option}: {ended:?}");
     }
+}
+
+/// Every output of a source, each to a file of this directory.
+fn outputs_in(place: &Path) -> Vec<String> {
+    let path = |name: &str| place.join(name).display().to_string();
+    let mut words = vec!["--json".to_owned(), path("run.json"), "--ledger".to_owned(), path("ledger")];
+    words.extend(["--hlog".to_owned(), path("hlog")]);
+    for format in ["html", "junit", "csv"] {
+        words.extend(["--export".to_owned(), format!("{format}={}", path(format))]);
+    }
+    words
+}
+
+const OUTPUTS: [&str; 6] = ["run.json", "ledger", "hlog", "html", "junit", "csv"];
+
+#[test]
+fn a_run_that_cannot_start_leaves_no_file_and_an_older_one_as_it_was() {
+    let place = tempfile::tempdir().unwrap();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let none = place.path().join("none").display().to_string();
+    let path = |name: &str| place.path().join(name).display().to_string();
+    let [json, html, truth] = ["run.json", "html", "truth"].map(path);
+    let broker = format!("amqp://{closed}");
+    let commands = [
+        [vec!["source".to_owned(), closed.clone()], outputs_in(place.path())].concat(),
+        ["compare", &none, &none, "--json", &json, "--html", &html].map(str::to_owned).to_vec(),
+        ["mades-endpoint", "--broker", &broker, "--summary", &json, "--log-messages", &truth]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    for is_older in [false, true] {
+        if is_older {
+            OUTPUTS.iter().chain(&["truth"]).for_each(|name| fs::write(path(name), "older").unwrap());
+        }
+        for command in &commands {
+            let words: Vec<&str> = command.iter().map(String::as_str).collect();
+            let ended = mailrun(&words);
+            assert_eq!(ended.code, Some(2), "{words:?}: {ended:?}");
+            let files: Vec<String> = fs::read_dir(place.path())
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+                .collect();
+            assert_eq!(files.len(), if is_older { OUTPUTS.len() + 1 } else { 0 }, "{words:?}: {files:?}");
+            for name in files {
+                assert_eq!(fs::read_to_string(path(&name)).unwrap(), "older", "{words:?}: {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_output_may_be_a_fifo_or_in_a_new_directory() {
+    let sink = Sink::start(&[]);
+    let place = tempfile::tempdir().unwrap();
+    let pipes = place.path().join("pipes");
+    fs::create_dir(&pipes).unwrap();
+    let readers: Vec<_> = OUTPUTS
+        .iter()
+        .map(|name| {
+            let path = pipes.join(name);
+            assert_eq!(run("mkfifo", &[path.to_str().unwrap()]).code, Some(0));
+            std::thread::spawn(move || fs::read(path).unwrap())
+        })
+        .collect();
+    let source = |directory: &Path| {
+        let words = outputs_in(directory);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let ended = mailrun(&[&["source", &sink.address(), "--messages", "50"], &words[..]].concat());
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    };
+    source(&pipes);
+    let piped: Vec<Vec<u8>> = readers.into_iter().map(|reader| reader.join().unwrap()).collect();
+    let deep = place.path().join("deep/er");
+    source(&deep);
+    for (name, piped) in OUTPUTS.iter().zip(piped) {
+        let file = fs::read(deep.join(name)).unwrap();
+        let start = |bytes: &[u8]| bytes[..bytes.len().min(8)].to_vec();
+        assert!(!piped.is_empty() && start(&piped) == start(&file), "{name}: {} bytes", piped.len());
+    }
+    let words = ["source", &sink.address(), "--messages", "5", "--json", "/dev/stdout", "--report", "none"];
+    let ended = mailrun(&words);
+    assert_eq!(Record::from_json(ended.out.as_bytes()).unwrap().ledger.created, Some(5), "{ended:?}");
 }
 
 #[test]

@@ -160,7 +160,7 @@ fn what_is_no_run_is_refused_in_one_line() {
         (vec![parent.path().to_str().unwrap()], "1 runs below it"),
         (vec!["-", "-"], "standard input has one run"),
         (vec![known, "--against", known], "--against requires --format html"),
-        (vec![known, "-f", "csv", "-o", "/nowhere/x"], "cannot write /nowhere/x"),
+        (vec![known, "-f", "csv", "-o", "/dev/null/x"], "cannot write /dev/null/x"),
         (vec![known, "--format", "csv:x"], "the tables are series"),
     ] {
         let ended = mailrun(&[&["report"], words.as_slice()].concat());

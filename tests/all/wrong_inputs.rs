@@ -21,7 +21,7 @@ const REFUSALS: [(&str, &str); 19] = [
     ("relay --to discard --spool /proc/nope", "cannot open the spool /proc/nope"),
     ("relay --to discard --spool /dev/null", "cannot open the spool"),
     ("relay --to discard --spool s --control /nowhere/c.sock", "cannot create the control socket"),
-    ("relay --to discard --spool s --json /nowhere/run.json", "cannot write"),
+    ("relay --to discard --spool s --json /dev/null/run.json", "cannot write"),
     ("relay --to discard --spool s --cpus 1023", "--cpus: processor 1023 is not available; available: "),
     ("queue show 12 --spool /nowhere", "\"12\" is not a queue id"),
     ("mades --broker amqp://127.0.0.1:1", "nothing listens at 127.0.0.1:1"),

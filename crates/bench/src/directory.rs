@@ -8,7 +8,7 @@
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use mailrun_journey::record::{Outcome, Record, Role};
-use mailrun_party::outputs::cannot_write;
+use mailrun_party::output_file;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -145,8 +145,7 @@ impl RunDirectory {
     }
 
     pub(super) fn write(&self, name: &str, text: &str) -> Result<()> {
-        let path = self.path.join(name);
-        fs::write(&path, text).map_err(|error| cannot_write(&path, &error))
+        output_file::write(&self.path.join(name), text)
     }
 }
 

@@ -210,7 +210,7 @@ impl BenchArgs {
             return scenario.run();
         }
         if self.list {
-            super::say(&scenarios::list_text(self.all));
+            super::say(&scenarios::list_text(self.all))?;
             return Ok(ExitCode::SUCCESS);
         }
         self.check()?;

@@ -141,7 +141,7 @@ impl CapacityArgs {
             }
         }
         if !by_cores.is_empty() {
-            output.print_more(format!("\n{}", core_capacity_text(&by_cores)));
+            output.print_more(format!("\n{}", core_capacity_text(&by_cores)))?;
         }
         output.write_json(&value)?;
         failed.map_or(Ok(ExitCode::from(status)), Err)

@@ -9,11 +9,10 @@ use mailrun_journey::record::Outcome;
 use mailrun_journey::threshold::{LossGoal, Threshold};
 use mailrun_party::interrupt::INTERRUPTED_STATUS;
 use mailrun_party::live::LiveMode;
-use mailrun_party::outputs::{cannot_write, check_writable};
+use mailrun_party::output_file::{self, is_standard_output};
 use mailrun_party::terminal::CharacterSet;
 use mailrun_report::capacity::{CapacityRun, capacity_json, capacity_text, capacity_verdict};
 use mailrun_report::core_capacity::{CoreCapacity, core_capacity_json};
-use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -120,7 +119,7 @@ impl CapacityOutputArgs {
 
     /// Checks before the search that the result can be written.
     pub(super) fn check(&self) -> Result<()> {
-        self.json.as_ref().filter(|_| self.has_text()).map_or(Ok(()), |path| check_writable(path))
+        self.json.as_ref().filter(|_| self.has_text()).map_or(Ok(()), |path| output_file::check(path))
     }
 
     /// Saves the result of a search and prints it. Returns the result as JSON.
@@ -129,7 +128,7 @@ impl CapacityOutputArgs {
         let text = capacity_text(run);
         save(run, &value, &text)?;
         if self.has_text() {
-            say(if self.quiet { capacity_verdict(run) } else { text });
+            say(if self.quiet { capacity_verdict(run) } else { text })?;
         }
         Ok(value)
     }
@@ -137,25 +136,20 @@ impl CapacityOutputArgs {
     /// Writes the JSON to its file or to standard output, if `--json` was given.
     pub(super) fn write_json(&self, value: &str) -> Result<()> {
         match &self.json {
-            Some(path) if self.has_text() => fs::write(path, value).map_err(|error| cannot_write(path, &error)),
-            Some(_) => {
-                super::say(value);
-                Ok(())
-            }
+            Some(path) if self.has_text() => output_file::write(path, value),
+            Some(_) => super::say(value),
             None => Ok(()),
         }
     }
 
     /// Prints text below the report, unless `--quiet` or `--json -` suppresses the report.
-    pub(super) fn print_more(&self, text: String) {
-        if self.has_text() && !self.quiet {
-            say(text);
-        }
+    pub(super) fn print_more(&self, text: String) -> Result<()> {
+        if self.has_text() && !self.quiet { say(text) } else { Ok(()) }
     }
 
     /// False if standard output carries the JSON, so that no other text may go there.
     fn has_text(&self) -> bool {
-        self.json.as_ref().is_none_or(|path| path.as_os_str() != "-")
+        !self.json.as_deref().is_some_and(is_standard_output)
     }
 }
 
@@ -239,8 +233,8 @@ fn run_json(run: &CapacityRun, by_cores: &[CoreCapacity]) -> Result<String> {
     Ok(format!("{}\n", serde_json::to_string_pretty(&value)?))
 }
 
-fn say(text: String) {
-    super::say(&CharacterSet::of_environment().encode(&text));
+fn say(text: String) -> Result<()> {
+    super::say(&CharacterSet::of_environment().encode(&text))
 }
 
 #[cfg(test)]

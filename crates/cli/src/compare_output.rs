@@ -1,16 +1,15 @@
 //! Output of a comparison: its options, text, files and exit status. Stored and live comparisons
 //! share it.
-use super::results::{is_standard_output, write_all};
+use super::results::write_all;
 use anyhow::{Result, bail};
 use clap::Args;
 use mailrun_journey::record::Outcome;
-use mailrun_party::outputs::{cannot_write, check_writable};
+use mailrun_party::output_file::{self, is_standard_output};
 use mailrun_party::terminal::CharacterSet;
 use mailrun_report::comparison::ComparisonPage;
 use mailrun_report::printable::printable;
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -62,7 +61,7 @@ impl CompareOutputArgs {
             bail!("a page is for a browser: name a file, --html compared.html");
         }
         let json = self.json.as_ref().filter(|path| !is_standard_output(path));
-        json.into_iter().chain(&self.html).try_for_each(|path| check_writable(path))
+        json.into_iter().chain(&self.html).try_for_each(|path| output_file::check(path))
     }
 
     /// Writes the files and prints the text. Each refused run gets a line on standard error.
@@ -76,17 +75,17 @@ impl CompareOutputArgs {
             mailrun_party::tell!("mailrun: {}", printable(line));
         }
         if !is_json_out {
-            super::say(&CharacterSet::of_environment().encode(&text(page)));
+            super::say(&CharacterSet::of_environment().encode(&text(page)))?;
         }
         if let Some(path) = &self.json {
             let json = serde_json::to_string_pretty(json)? + "\n";
             match is_json_out {
                 true => write_all(&mut io::stdout().lock(), &json)?,
-                false => fs::write(path, json).map_err(|error| cannot_write(path, &error))?,
+                false => output_file::write(path, json)?,
             }
         }
         if let Some(path) = &self.html {
-            fs::write(path, mailrun_report::comparison_page(page)).map_err(|error| cannot_write(path, &error))?;
+            output_file::write(path, mailrun_report::comparison_page(page))?;
         }
         Ok(match page.outcome {
             _ if !page.refused.is_empty() => ExitCode::from(2),

@@ -24,7 +24,7 @@ Exit status: 0 done.";
 
 impl CompletionsArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
-        super::say(&script(self.shell));
+        super::say(&script(self.shell))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -3,10 +3,11 @@ use anyhow::{Result, bail};
 use mailrun_journey::judge;
 use mailrun_journey::record::Record;
 use mailrun_party::misspelling::is_misspelling;
+use mailrun_party::output_file;
 use mailrun_party::outputs::cannot_write;
 use mailrun_report::exports::{CsvTable, ExportFormat, annotations};
 use std::collections::BTreeSet;
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -54,18 +55,9 @@ pub(super) fn open(targets: &[ExportTarget]) -> Result<()> {
         if !paths.insert(path) {
             bail!("--export: {} is named twice", path.display());
         }
-        create(path).map_err(|error| cannot_write(path, &error))?;
+        output_file::check(path)?;
     }
     Ok(())
-}
-
-/// Creates the file and its directory if they do not exist. The directory may be that of the run,
-/// which is created later.
-fn create(path: &Path) -> io::Result<()> {
-    if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory)?;
-    }
-    OpenOptions::new().create(true).append(true).open(path).map(drop)
 }
 
 /// Writes the run to all files, even if one of them fails.
@@ -77,8 +69,7 @@ pub(super) fn write(targets: &[ExportTarget], record: &Record) -> Result<()> {
     let mut first = Ok(());
     for ExportTarget { format, path } in targets {
         let text = format.render(std::slice::from_ref(record));
-        let written = fs::write(path, text).map_err(|error| cannot_write(path, &error));
-        first = first.and(written);
+        first = first.and(output_file::write(path, text));
     }
     first
 }

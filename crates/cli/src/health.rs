@@ -37,7 +37,7 @@ impl HealthArgs {
         let client = HttpClient::new(&self.url, ANSWER_TIMEOUT, MAX_ANSWER_BYTES)?;
         match ask(&client, &self.url) {
             Ok(()) => {
-                say("ok\n");
+                say("ok\n")?;
                 Ok(ExitCode::SUCCESS)
             }
             Err(error) => {

@@ -78,10 +78,11 @@ use mailrun_journey::{RunId, Stage};
 use mailrun_load::source::{OfferedRate, RateStage};
 use mailrun_party::interrupt::{INTERRUPTED_STATUS, Interrupted};
 use mailrun_party::live::LiveMode;
+use mailrun_party::output_file;
 use mailrun_party::outputs::{FinishedRun, Outputs, cannot_write};
 use mailrun_party::party_options::{OPTIONS_FROM_STDIN, PartyOptions};
 use mailrun_report::printable::printable;
-use results::ReportArgs;
+use results::{ReportArgs, write_all};
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
@@ -372,8 +373,8 @@ fn failure(error: &anyhow::Error) -> String {
 fn report_misuse(error: &clap::Error, typed: &[OsString]) -> ExitCode {
     if !error.use_stderr() {
         match short_help(error, typed) {
-            Some(text) => say(&text),
             // Ignore a closed standard output.
+            Some(text) => drop(say(&text)),
             None => drop(error.print()),
         }
         return ExitCode::SUCCESS;
@@ -485,17 +486,18 @@ fn finish(
 }
 
 fn write_report(directory: &Path, record: &Record) -> Result<()> {
-    let write = |name: &str, text: String| {
-        let path = directory.join(name);
-        fs::write(&path, text).map_err(|error| cannot_write(&path, &error))
-    };
+    let write = |name: &str, text: String| output_file::write(&directory.join(name), text);
     write("report.md", mailrun_report::markdown(record))?;
     write("report.html", mailrun_report::page(record, None))
 }
 
-fn say(text: &str) {
-    // Ignore the error: a reader that closes the pipe has read enough.
-    let _ = io::stdout().lock().write_all(text.as_bytes());
+/// Prints a result or the report of a command.
+///
+/// # Errors
+///
+/// If standard output cannot be written. A reader that closes the pipe causes no error.
+fn say(text: &str) -> Result<()> {
+    write_all(&mut io::stdout().lock(), text)
 }
 
 /// If a bench started this process, asks the kernel to terminate it when the bench dies, because

@@ -36,7 +36,7 @@ impl LocustArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
         match self.command {
             LocustCommand::File(_) => {
-                say(mailrun_locust::LOCUSTFILE);
+                say(mailrun_locust::LOCUSTFILE)?;
                 Ok(ExitCode::SUCCESS)
             }
             LocustCommand::Master(typed) => typed.run(),

@@ -3,7 +3,6 @@
 use super::mades::{password, password_from_env, restrict_to_local, url};
 use super::mades_effects as effects;
 use super::mades_queues::QueueNameArgs;
-use super::results::is_standard_output;
 use super::{exit_with_parent, say, values};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
@@ -18,11 +17,12 @@ use mailrun_net::Endpoint;
 use mailrun_party::live::{LiveEvent, LiveMode, LiveProgress};
 use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
 use mailrun_party::local_address::is_local_address;
-use mailrun_party::outputs::{ProgressOutput, cannot_write};
+use mailrun_party::output_file::{self, LogFile, is_standard_output};
+use mailrun_party::outputs::ProgressOutput;
 use mailrun_party::reason::reason;
 use mailrun_party::users::PASSWORD_VARIABLE;
 use std::cell::RefCell;
-use std::fs::{self, File};
+use std::fs;
 use std::future::Future;
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -347,7 +347,7 @@ impl MessageLogArgs {
     /// Checks that the summary file can be written before the run starts.
     fn open(&self) -> Result<()> {
         let Some(path) = self.summary.as_deref().filter(|path| !is_standard_output(path)) else { return Ok(()) };
-        File::create(path).map(drop).map_err(|error| cannot_write(path, &error))
+        output_file::check(path)
     }
 }
 
@@ -365,13 +365,13 @@ impl MadesEndpointArgs {
         let line = totals.to_line() + "\n";
         let is_on_stdout = file.as_deref().is_some_and(is_standard_output);
         let written = match file.filter(|_| !is_on_stdout) {
-            Some(path) => fs::write(&path, &line).map_err(|error| cannot_write(&path, &error)),
+            Some(path) => output_file::write(&path, &line),
             None => Ok(()),
         };
         if live == LiveMode::Json {
             ProgressOutput::new(live, NonTerminalOutput::Nothing).event(&LiveEvent::Done);
         } else {
-            say(&if is_on_stdout { line } else { summary(&totals) });
+            say(&if is_on_stdout { line } else { summary(&totals) })?;
         }
         written.map(|()| ExitCode::SUCCESS)
     }
@@ -459,8 +459,7 @@ pub(super) fn read_plan(path: &Path, preset: &SimulatorPlan) -> Result<Simulator
 }
 
 fn truth_file(path: &Path) -> Result<Box<dyn Write + Send>> {
-    let file = File::create(path).map_err(|error| cannot_write(path, &error))?;
-    Ok(Box::new(file))
+    Ok(Box::new(LogFile::new(path)?))
 }
 
 /// Returns a future that completes at the first SIGINT or SIGTERM.
@@ -721,10 +720,9 @@ impl EndpointLimitArgs {
 fn announce(output: &ProgressOutput, live: LiveMode, address: Option<&str>, outbox: &str) {
     output.event(&LiveEvent::Ready { amqp: address.map(str::to_owned).into_iter().collect() });
     if live.is_shown() {
-        match address {
-            Some(address) => say(&format!("ready: AMQP 1.0 on {address}, outbox {outbox}\n")),
-            None => say(&format!("ready: outbox {outbox}\n")),
-        }
+        let on = address.map(|address| format!("AMQP 1.0 on {address}, ")).unwrap_or_default();
+        // Ignore the error: the run must not fail because nobody reads this line.
+        let _ = say(&format!("ready: {on}outbox {outbox}\n"));
     }
 }
 
@@ -825,7 +823,7 @@ mod tests {
     fn options_go_before_the_plan_and_that_before_the_preset() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("plan.toml");
-        fs::write(&path, "seed = 5\n[network.capacity]\nrate_per_s = 9.0\n[faults]\ndrop = 0.5\n").unwrap();
+        std::fs::write(&path, "seed = 5\n[network.capacity]\nrate_per_s = 9.0\n[faults]\ndrop = 0.5\n").unwrap();
         let path = path.to_str().unwrap();
         let plan = plan(&["--preset", "ecp-2022", "--plan", path, "--drop", "0.25", "--mode", "tracing"]).unwrap();
         assert_eq!((plan.seed, plan.faults.drop, plan.mode), (5, 0.25, EndpointMode::Tracing));
@@ -837,7 +835,7 @@ mod tests {
     fn what_is_wrong_is_said_where_it_is() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("plan.toml");
-        fs::write(&path, "seed = 5\n[faults]\nlost = 0.5\n").unwrap();
+        std::fs::write(&path, "seed = 5\n[faults]\nlost = 0.5\n").unwrap();
         let error = plan(&["--plan", path.to_str().unwrap()]).unwrap_err().to_string();
         assert!(error.contains("plan.toml:3:1: unknown key \"lost\" in [faults]; known keys: drop"), "{error}");
         for (words, named) in [
@@ -881,7 +879,7 @@ mod tests {
     fn times_may_come_from_a_file() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("times");
-        fs::write(&path, "5ms\n7ms\n").unwrap();
+        std::fs::write(&path, "5ms\n7ms\n").unwrap();
         let plan = plan(&["--receive-delay", &format!("file:{}", path.display())]).unwrap();
         assert!(plan.receive.file().is_some());
     }

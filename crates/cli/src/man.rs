@@ -3,6 +3,7 @@ use super::Cli;
 use anyhow::{Context, Result};
 use clap::{Args, Command};
 use clap_mangen::Man;
+use mailrun_party::output_file;
 use mailrun_party::outputs::cannot_write;
 use roff::{Roff, roman};
 use std::fs;
@@ -39,11 +40,11 @@ impl ManArgs {
         let whole = Cli::all_commands();
         let usual = EndSections::of(&whole).exit_status;
         match self.directory {
-            None => super::say(&page(&whole, &usual, &names_of(&whole))?),
+            None => super::say(&page(&whole, &usual, &names_of(&whole))?)?,
             Some(directory) => {
                 fs::create_dir_all(&directory).map_err(|error| cannot_write(&directory, &error))?;
                 let count = write_pages(&directory, &whole, &usual, "mailrun")?;
-                super::say(&format!("{count} pages in {}\n", directory.display()));
+                super::say(&format!("{count} pages in {}\n", directory.display()))?;
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -58,7 +59,7 @@ fn write_pages(directory: &Path, command: &Command, usual: &[String], parent: &s
     }
     let name = display_name(command);
     let path = directory.join(format!("{name}.1"));
-    fs::write(&path, page(command, usual, &others)?).map_err(|error| cannot_write(&path, &error))?;
+    output_file::write(&path, page(command, usual, &others)?)?;
     visible_commands(command).try_fold(1, |count, inner| Ok(count + write_pages(directory, inner, usual, &name)?))
 }
 

@@ -184,7 +184,7 @@ pub(super) fn run(typed: &RelayArgs) -> Result<ExitCode> {
     {
         let outcome = Config::check(file, typed.reach(), &mailrun_relay::can_store_in);
         let (text, is_good) = check_result(&outcome);
-        super::say(&format!("{text}\n"));
+        super::say(&format!("{text}\n"))?;
         return Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(2) });
     }
     typed.cpus.place()?;
@@ -201,7 +201,7 @@ pub(super) fn run(typed: &RelayArgs) -> Result<ExitCode> {
     let code = match mailrun_relay::run(config, orders) {
         Ok(done) => {
             if live != LiveMode::Json && !typed.quiet {
-                super::say(&summary(&done));
+                super::say(&summary(&done))?;
             }
             match done.record_error {
                 None => ExitCode::SUCCESS,

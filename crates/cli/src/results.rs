@@ -6,12 +6,12 @@ use clap::{Args, ValueEnum};
 use mailrun_bench::TextReport;
 use mailrun_journey::record::Record;
 use mailrun_party::live::LiveMode;
-use mailrun_party::outputs::{Outputs, cannot_write};
+use mailrun_party::output_file::{self, is_standard_output};
+use mailrun_party::outputs::Outputs;
 use mailrun_party::reason::reason;
 use mailrun_party::terminal::{self, CharacterSet, Color};
 use mailrun_report::printable::printable;
 use mailrun_report::{ReportLength, TextStyle};
-use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -155,7 +155,7 @@ impl ReportArgs {
     pub(super) fn finish(&self, record: &Record, details: Option<&Path>) -> Result<()> {
         let shown = self.show(record, details);
         if let Some(path) = self.json_file() {
-            fs::write(path, json(record)?).map_err(|error| cannot_write(path, &error))?;
+            output_file::write(path, json(record)?)?;
         }
         shown
     }
@@ -289,10 +289,15 @@ fn json(record: &Record) -> Result<String> {
     Ok(record.to_json().context("a record is always JSON")? + "\n")
 }
 
-/// Writes the whole text. A reader that closes the pipe causes no error, because it has read
-/// enough.
+/// Writes the whole text to standard output.
 pub(super) fn write_all(out: &mut impl Write, text: &str) -> Result<()> {
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    stdout_written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// Judges the result of writing to standard output, and to nothing else: a reader that closes the
+/// pipe causes no error, because it has read enough.
+pub(super) fn stdout_written(written: io::Result<()>) -> Result<()> {
+    match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             bail!("cannot write standard output: {}", reason(&error))
         }
@@ -305,10 +310,6 @@ fn relative_path(path: &Path) -> String {
     let directory = std::env::current_dir().ok();
     let short = directory.as_deref().and_then(|directory| path.strip_prefix(directory).ok());
     short.unwrap_or(path).to_string_lossy().into_owned()
-}
-
-pub(super) fn is_standard_output(path: &Path) -> bool {
-    path == Path::new("-")
 }
 
 #[cfg(test)]
@@ -361,6 +362,7 @@ mod tests {
         let both = parse("--json -");
         assert!(both.json_file().is_none() && both.has_json_on_stdout());
         assert!(both.check(LiveMode::Json).is_err() && both.check(LiveMode::Line).is_ok());
+        assert!(parse("--json /dev/stdout").has_json_on_stdout());
         assert_eq!(parse("").json_file(), None);
     }
 }

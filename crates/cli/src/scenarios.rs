@@ -226,7 +226,7 @@ Exit status: 0 done; 2 no such scenario.";
 impl ScenarioFileArgs {
     pub(super) fn run(&self) -> Result<ExitCode> {
         let ScenarioFileCommand::Show { name } = &self.command;
-        super::say(BuiltInScenario::named(name)?.text);
+        super::say(BuiltInScenario::named(name)?.text)?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,4 +1,5 @@
 //! `mailrun spool`: options and result texts of the commands for a spool that no relay has open.
+use super::results::stdout_written;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use mailrun_relay::offline::check::check;
@@ -122,11 +123,7 @@ impl SpoolArgs {
     fn print(&self, json: &impl Serialize, text: &impl Display) -> Result<()> {
         let mut out = io::stdout().lock();
         let written = if self.json { writeln!(out, "{}", serde_json::to_string(json)?) } else { write!(out, "{text}") };
-        match written {
-            // The reader has closed the pipe because it has seen enough.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            other => Ok(other?),
-        }
+        stdout_written(written)
     }
 }
 

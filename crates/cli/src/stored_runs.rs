@@ -5,6 +5,7 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use mailrun_bench::stored::{read_run, run_file_stem};
 use mailrun_journey::record::Record;
+use mailrun_party::output_file::{self, is_standard_output};
 use mailrun_party::outputs::cannot_write;
 use mailrun_report::ReportLength;
 use mailrun_report::exports::ExportFormat;
@@ -82,7 +83,10 @@ impl StoredRunsArgs {
         };
         match &self.out {
             Some(directory) if is_directory(directory) => write_each(directory, format, &records, &render)?,
-            Some(path) if !results::is_standard_output(path) => write(path, &render(&records))?,
+            Some(path) if !is_standard_output(path) => {
+                output_file::check(path)?;
+                output_file::write(path, render(&records))?;
+            }
             Some(_) => write_all(&mut io::stdout().lock(), &render(&records))?,
             None => print(format, &records, &render)?,
         }
@@ -110,7 +114,7 @@ impl StoredRunsArgs {
             bail!("a file of format {} has one run: name one, or a directory for all of them, -o DIR/", format.name());
         }
         let inputs = self.runs.iter().chain(&self.against);
-        if inputs.filter(|path| results::is_standard_output(path)).count() > 1 {
+        if inputs.filter(|path| path.as_os_str() == "-").count() > 1 {
             bail!("standard input has one run: name - once");
         }
         Ok(())
@@ -138,14 +142,10 @@ fn write_each(
         let name = free.unwrap_or(stem);
         let path = directory.join(format!("{name}.{}", format.file_extension()));
         names.insert(name);
-        write(&path, &render(std::slice::from_ref(record)))?;
-        super::say(&format!("{}\n", printable(&path.to_string_lossy())));
+        output_file::write(&path, render(std::slice::from_ref(record)))?;
+        super::say(&format!("{}\n", printable(&path.to_string_lossy())))?;
     }
     Ok(())
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).map_err(|error| cannot_write(path, &error))
 }
 
 /// Prints the runs. In GitHub Actions, the summary goes to the file that the environment names.

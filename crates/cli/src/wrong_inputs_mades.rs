@@ -95,7 +95,7 @@ const MADES: &[Row] = &[
     ("--mode toolbox --send-event x", &["--send-event has no effect in mode toolbox"]),
     ("--mode tracing --inbox-broker amqp://127.0.0.1", &["--inbox-broker has no effect in mode tracing"]),
     ("--out /dev/null/x", &["/dev/null/x"]),
-    ("--json /nowhere/x", &["cannot write /nowhere/x"]),
+    ("--json /dev/null/x", &["cannot write /dev/null/x"]),
     ("--seed -1", &["-1"]),
     ("--shape every~24h -d 1ms", &["no message is due within 0.001 s"]),
 ];
@@ -148,8 +148,8 @@ const ENDPOINT: &[Row] = &[
     ("--embedded --mode toolbox --send-event x", &["--send-event has no effect in mode toolbox"]),
     ("--embedded --mode amqp", &["--mode", "endpoint, toolbox, tracing"]),
     ("--embedded --tls-cert /nowhere/c --tls-key /nowhere/k", &["/nowhere/"]),
-    ("--embedded --log-messages /nowhere/x", &["cannot write /nowhere/x: No such file or directory"]),
-    ("--embedded --summary /nowhere/x", &["cannot write /nowhere/x: No such file or directory"]),
+    ("--embedded --log-messages /dev/null/x", &["cannot write /dev/null/x: Not a directory"]),
+    ("--embedded --summary /dev/null/x", &["cannot write /dev/null/x: Not a directory"]),
 ];
 
 const BENCH: &[Row] = &[

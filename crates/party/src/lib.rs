@@ -34,6 +34,7 @@ pub mod live_metrics;
 pub mod local_address;
 pub mod log_writer;
 pub mod misspelling;
+pub mod output_file;
 pub mod outputs;
 pub mod party_options;
 pub mod password_file;

@@ -5,6 +5,7 @@ use crate::host;
 use crate::live::{LiveEvent, LiveMode, LiveProgress};
 use crate::live_line::{LiveDisplay, LiveLine, NonTerminalOutput, RateWindow};
 use crate::live_metrics::LiveMetrics;
+use crate::output_file::{self, OutputFile};
 use crate::process_usage;
 use crate::reason::reason;
 use anyhow::{Context, Result};
@@ -13,7 +14,7 @@ use mailrun_journey::record::{BusyPollRow, ClockRow, Party, Record, Role, Worklo
 use mailrun_journey::{ClockId, IntervalLog, Latencies, Ledger, RunId, Series};
 use mailrun_net::BusyPoll;
 use mailrun_smtp::server::Protocol;
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -36,12 +37,9 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// Checks that the record and the ledger can be written, before the run produces results.
+    /// Checks that the files can be written, before the run produces results.
     pub fn check_writable(&self) -> Result<()> {
-        for path in [&self.json, &self.ledger].into_iter().flatten() {
-            check_writable(path)?;
-        }
-        Ok(())
+        [&self.json, &self.ledger, &self.hlog].into_iter().flatten().try_for_each(|path| output_file::check(path))
     }
 
     /// Writes the record and the ledger to their files, if there are any. If that fails, sends the
@@ -63,7 +61,7 @@ impl Outputs {
             write_record(path, record)?;
         }
         if let Some(path) = &self.ledger {
-            write_ledger(path, units).map_err(|error| cannot_write(path, &error))?;
+            write_ledger(path, units)?;
         }
         Ok(())
     }
@@ -81,24 +79,22 @@ pub struct FinishedRun {
 /// Writes a run record to a file as JSON.
 pub fn write_record(path: &Path, record: &Record) -> Result<()> {
     let text = record.to_json().context("a record is always JSON")?;
-    fs::write(path, text + "\n").map_err(|error| cannot_write(path, &error))
+    output_file::write(path, text + "\n")
+}
+
+/// Writes a ledger to a file.
+pub fn write_ledger(path: &Path, units: &Ledger) -> Result<()> {
+    let written = OutputFile::create(path).and_then(|file| {
+        let mut file = BufWriter::new(file);
+        units.write_to(&mut file)?;
+        file.into_inner()?.finish()
+    });
+    written.map_err(|error| cannot_write(path, &error))
 }
 
 /// For example `cannot write DIR/run.json: No space left on device`.
-/// Checks that a file can be written, before work that takes long. Creates the file if it does not
-/// exist.
-pub fn check_writable(path: &Path) -> Result<()> {
-    OpenOptions::new().create(true).append(true).open(path).map(drop).map_err(|error| cannot_write(path, &error))
-}
-
 pub fn cannot_write(path: &Path, error: &io::Error) -> anyhow::Error {
     anyhow::anyhow!("cannot write {}: {}", path.display(), reason(error))
-}
-
-fn write_ledger(path: &Path, units: &Ledger) -> io::Result<()> {
-    let mut file = BufWriter::new(File::create(path)?);
-    units.write_to(&mut file)?;
-    file.flush()
 }
 
 /// Shows a party's progress as a line or as JSON events.
@@ -211,7 +207,7 @@ pub struct IntervalRecorder {
     /// Counts and latencies of each second, for the record.
     pub series: Series,
     tag: &'static str,
-    log: Option<IntervalLog<BufWriter<File>>>,
+    log: Option<IntervalLog<BufWriter<OutputFile>>>,
     path: PathBuf,
     /// The first error of writing the log.
     failure: Option<anyhow::Error>,
@@ -225,7 +221,7 @@ impl IntervalRecorder {
     /// Starts to record. `now` is the start of the run, and `tag` names the stage in the log.
     pub fn begin(now: Duration, tag: &'static str, hlog: Option<&Path>) -> Result<Self> {
         let log = hlog.map(|path| {
-            let file = File::create(path).map_err(|error| cannot_write(path, &error))?;
+            let file = OutputFile::create(path).map_err(|error| cannot_write(path, &error))?;
             IntervalLog::begin(BufWriter::new(file), SystemTime::now()).context("cannot write the interval log")
         });
         Ok(Self {
@@ -261,7 +257,7 @@ impl IntervalRecorder {
     pub fn finish(&mut self, now: Duration) -> Option<anyhow::Error> {
         self.write_interval(now);
         if let Some(log) = self.log.take() {
-            let result = log.finish().map(drop);
+            let result = log.finish().and_then(|file| file.into_inner()?.finish());
             self.check_written(result);
         }
         self.failure.take()

@@ -24,10 +24,9 @@ use mailrun_capacity::{
 use mailrun_journey::record::{Arrival, Outcome, Record};
 use mailrun_journey::threshold::{LossGoal, RunProtocol, Threshold};
 use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
-use mailrun_party::outputs::cannot_write;
+use mailrun_party::output_file;
 use mailrun_report::capacity::{CapacityRun, CapacityTrial, ConfirmedLoad, resources_used, search_facts};
 use mailrun_report::numbers::{latency, rate, seconds};
-use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use trial_series::{TrialOrder, TrialSeries};
@@ -311,8 +310,7 @@ fn limit_remarks(goals: &[LossGoal], settings: &SearchSettings, trials: &[Capaci
 pub fn save(run: &CapacityRun, json: &str, text: &str) -> Result<()> {
     let page = mailrun_report::capacity_page(run);
     for (name, content) in [("capacity.json", json), ("capacity.txt", text), ("capacity.html", &page)] {
-        let path = run.directory.join(name);
-        fs::write(&path, content).map_err(|error| cannot_write(&path, &error))?;
+        output_file::write(&run.directory.join(name), content)?;
     }
     Ok(())
 }

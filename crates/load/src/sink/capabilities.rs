@@ -1,12 +1,12 @@
 //! Settings of a session that hold before its first command: TLS, logins, LMTP, PROXY and XCLIENT.
 use anyhow::{Context, Result};
 use mailrun_net::{Certificate, Proxied, ServerSecurity, ServerTls, SessionResumption, TlsFiles, TlsWatch};
+use mailrun_party::output_file;
 use mailrun_party::tls_mode::TlsMode;
 use mailrun_party::users::Users;
 use mailrun_smtp::sasl::{Mechanism, Mechanisms};
 use mailrun_smtp::server::{Offer, Protocol};
 use mailrun_smtp::xclient::Attributes;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 #[derive(Clone, Debug, Default)]
@@ -69,9 +69,8 @@ impl CapabilityOptions {
             resumption: self.resumption,
         };
         let setup = files.load().context("cannot set up TLS with these options")?;
-        if let Some(path) = &self.certificate_output {
-            let certificate = Certificate::read(chain, key)?;
-            fs::write(path, certificate.to_pem()).with_context(|| format!("cannot write {}", path.display()))?;
+        if self.certificate_output.is_some() {
+            self.write_certificate(&Certificate::read(chain, key)?)?;
         }
         let watch = TlsWatch::new(files, setup.clone());
         Ok((setup, Some(watch)))
@@ -79,11 +78,15 @@ impl CapabilityOptions {
 
     fn self_signed_setup(&self, name: &str) -> Result<ServerTls> {
         let certificate = Certificate::self_signed(&[name, "localhost", "127.0.0.1", "::1"])?;
-        if let Some(path) = &self.certificate_output {
-            fs::write(path, certificate.to_pem()).with_context(|| format!("cannot write {}", path.display()))?;
-        }
+        self.write_certificate(&certificate)?;
         let roots = self.client_ca.as_deref().map(mailrun_net::read_roots).transpose()?;
         ServerTls::new(certificate, roots.as_deref(), self.resumption).context("cannot set up TLS with these options")
+    }
+
+    fn write_certificate(&self, certificate: &Certificate) -> Result<()> {
+        let Some(path) = &self.certificate_output else { return Ok(()) };
+        output_file::check(path)?;
+        output_file::write(path, certificate.to_pem())
     }
 
     pub(super) fn users(&self) -> Result<Option<Users>> {

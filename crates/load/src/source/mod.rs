@@ -57,6 +57,7 @@ use mailrun_journey::threshold::Threshold;
 use mailrun_net::{BusyPoll, Endpoint, clock};
 use mailrun_party::interrupt::Interrupt;
 use mailrun_party::local_address::is_local_address;
+use mailrun_party::output_file;
 use mailrun_party::outputs::{FinishedRun, Outputs};
 use mailrun_party::party_options::value_name;
 use mailrun_party::reason::reason;
@@ -273,7 +274,8 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     let mut collector = SourceCollector::begin(&setting, run, started_at, now)?;
     let workers = worker::start(&setting)?;
     collector.collect(workers, &interrupt)?;
-    if let (Some(ledger), Ok(logs)) = (&setting.options.outputs.ledger, setting.replies.lock()) {
+    let ledger = setting.options.outputs.ledger.as_deref().filter(|ledger| output_file::is_file(ledger));
+    if let (Some(ledger), Ok(logs)) = (ledger, setting.replies.lock()) {
         // Ignore an error: reports will merely lack the replies.
         let _ = reply_log::write(&setting, &logs, &ledger.with_extension("replies"));
     }

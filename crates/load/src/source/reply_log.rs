@@ -3,8 +3,8 @@
 use super::SourceContext;
 use mailrun_journey::reply_text::ReplyText;
 use mailrun_journey::trace::WARM_UP_SEQUENCE;
+use mailrun_party::output_file::OutputFile;
 use mailrun_smtp::ReceivedReply;
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -48,13 +48,13 @@ impl ReplyLog {
 /// Writes the replies of all workers, one per line: number, time, recipients, reply. The bench
 /// looks up messages in this file that did not arrive.
 pub(super) fn write(context: &SourceContext, logs: &[ReplyLog], path: &Path) -> io::Result<()> {
-    let mut file = BufWriter::new(File::create(path)?);
+    let mut file = BufWriter::new(OutputFile::create(path)?);
     for LoggedReply { sequence, at, text } in logs.iter().flat_map(|log| &log.entries) {
         let number = sequence % WARM_UP_SEQUENCE;
         let recipients = context.named_recipients(number, context.options.recipients(number));
         writeln!(file, "{sequence}\t{}\t{}\t{}", at.as_nanos(), recipients.join(" "), text.text())?;
     }
-    file.flush()
+    file.into_inner()?.finish()
 }
 
 #[cfg(test)]

@@ -51,7 +51,8 @@ use mailrun_journey::record::Record;
 use mailrun_net::clock;
 use mailrun_party::host_sampler::HostSampler;
 use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
-use mailrun_party::outputs::{FinishedRun, IntervalRecorder, cannot_write, new_run_id, write_record};
+use mailrun_party::output_file;
+use mailrun_party::outputs::{FinishedRun, IntervalRecorder, new_run_id, write_record};
 use mailrun_report::{markdown, page};
 use run_payloads::RunPayloads;
 use run_state::MadesRunState;
@@ -181,8 +182,7 @@ impl RunSides {
 fn write_files(directory: &Path, record: &Record) -> Result<()> {
     write_record(&directory.join("run.json"), record)?;
     for (name, text) in [("report.md", markdown(record)), ("report.html", page(record, None))] {
-        let path = directory.join(name);
-        fs::write(&path, text).map_err(|error| cannot_write(&path, &error))?;
+        output_file::write(&directory.join(name), text)?;
     }
     Ok(())
 }
