@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Instant;
 
 const REFUSED: &str = "rcpt to @busy.example: soft reject \"450 4.2.0 Come again\"";
@@ -287,6 +287,21 @@ fn nonsense_on_the_socket_is_answered_and_does_no_harm() {
     let _silent: Vec<_> = (0..8).map(|_| UnixStream::connect(den.path("spool/control.sock")).unwrap()).collect();
     assert!(asked(&den, &["list"]).is_empty());
     relay.stop();
+}
+
+#[test]
+fn a_command_succeeds_only_after_the_relays_answer() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("control.sock");
+    let control = UnixListener::bind(&path).unwrap();
+    // A relay that dies: the request may be written before the connection is closed, or not.
+    std::thread::spawn(move || control.incoming().for_each(drop));
+    for words in ["list", "list --json", "stats", "flush", "remove all", "hold 0000000000000001"].repeat(6) {
+        let words: Vec<&str> = words.split(' ').chain(["--control", path.to_str().unwrap()]).collect();
+        let ended = mailrun(&[&["queue"], &words[..]].concat());
+        assert_eq!((ended.code, &*ended.out), (Some(2), ""), "{words:?}: {}", ended.err);
+        assert!(ended.err.starts_with("mailrun: the relay has not answered the command ("), "{}", ended.err);
+    }
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! `mailrun queue`: sends an operator's commands to a running relay, and prints the replies as
 //! tables or as lines.
+use super::results::stdout_written;
 use super::{one_line, values};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use mailrun_journey::RunId;
+use mailrun_party::outputs::write_ledger;
 use mailrun_relay::config::{Config, DeliveryScope};
 use mailrun_relay::control::client::{ControlClient, ControlOutcome};
 use mailrun_relay::control::protocol::{
@@ -14,8 +16,8 @@ use mailrun_relay::offline::leftover;
 use mailrun_report::numbers::counted;
 use mailrun_report::printable::is_hidden;
 use std::fmt::Write as _;
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -161,18 +163,16 @@ impl QueueArgs {
             return self.write_units(*run_id, ledger);
         }
         let mut operator = ControlClient::connect(&self.control()?)?;
-        let out = BufWriter::new(io::stdout().lock());
-        let mut teller = ReplyPrinter { out, json: self.json, entries: 0, changed: None };
+        let mut teller = ReplyPrinter::new(BufWriter::new(io::stdout().lock()), self.json);
         let mut code = ExitCode::SUCCESS;
         for request in self.requests() {
-            let answered = match operator.send(&request, |reply| teller.print(&reply)) {
-                // The reader has closed the pipe because it has seen enough.
-                Err(error) if is_broken_pipe(&error) => return Ok(ExitCode::SUCCESS),
-                answered => answered?,
-            };
-            if let ControlOutcome::Refused(reason) = answered {
-                mailrun_party::tell!("mailrun: {reason}");
-                code = ExitCode::from(1);
+            match operator.send(&request, |reply| teller.print(&reply))? {
+                ControlOutcome::Done => {}
+                ControlOutcome::Refused(reason) => {
+                    mailrun_party::tell!("mailrun: {reason}");
+                    code = ExitCode::from(1);
+                }
+                ControlOutcome::Stopped => return teller.finish(None).map(|()| code),
             }
         }
         if teller.is_empty() {
@@ -184,13 +184,10 @@ impl QueueArgs {
                 return Ok(ExitCode::from(if self.queue_order().is_some() { 1 } else { 0 }));
             }
             if overview.entries == 0 && matches!(self.what, QueueCommand::List(_)) {
-                teller.print_empty()?;
+                teller.print_empty();
             }
         }
-        match teller.finish(self.queue_order()) {
-            Err(error) if !is_broken_pipe(&error) => Err(error),
-            _ => Ok(code),
-        }
+        teller.finish(self.queue_order()).map(|()| code)
     }
 
     /// Explains why a filter matched nothing, and says what the queue has instead. Returns `None`
@@ -238,9 +235,7 @@ impl QueueArgs {
     fn write_units(&self, run: RunId, ledger: &Path) -> Result<ExitCode> {
         let spool = self.spool.as_deref().context("no relay named: give --spool DIR")?;
         let units = leftover::units(spool, run)?;
-        let cannot = || format!("cannot write {}", ledger.display());
-        let file = File::create(ledger).with_context(cannot)?;
-        units.write_to(BufWriter::new(file)).with_context(cannot)?;
+        write_ledger(ledger, &units)?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -280,10 +275,6 @@ impl MessageSelectionArgs {
     }
 }
 
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-}
-
 /// Prints the relay's reply as it arrives: a queue of a million messages is too long for a table.
 struct ReplyPrinter<W: Write> {
     out: W,
@@ -291,29 +282,44 @@ struct ReplyPrinter<W: Write> {
     entries: u64,
     /// Messages that commands have changed, or `None` if no command changed messages.
     changed: Option<u64>,
+    /// The first error of writing. Nothing is printed after it.
+    failure: Option<io::Error>,
 }
 
 impl<W: Write> ReplyPrinter<W> {
-    fn print(&mut self, reply: &ControlReply) -> Result<()> {
+    fn new(out: W, json: bool) -> Self {
+        Self { out, json, entries: 0, changed: None, failure: None }
+    }
+
+    /// Prints a reply. Breaks if nobody reads a list any more. A command that changes messages goes
+    /// on without a reader.
+    fn print(&mut self, reply: &ControlReply) -> ControlFlow<()> {
         let is_first = self.entries == 0;
         match reply {
             ControlReply::End | ControlReply::Error { .. } => {}
             ControlReply::Changed { messages } => *self.changed.get_or_insert(0) += messages,
             _ => self.entries += 1,
         }
-        if self.json {
-            let line = serde_json::to_string(reply).context("a reply is always JSON")?;
-            return Ok(writeln!(self.out, "{line}")?);
-        }
         let text = match reply {
-            ControlReply::Entry(entry) if entry.to.is_empty() => list_line(entry, is_first),
-            ControlReply::Entry(entry) => entry_text(entry),
-            ControlReply::Message(message) => message_head(message),
-            ControlReply::Totals(totals) => totals_text(totals),
-            ControlReply::Hop(hop) => hop_line(hop),
+            _ if self.json => serde_json::to_string(reply).expect("a reply is always JSON") + "\n",
+            ControlReply::Entry(entry) if entry.to.is_empty() => printable(&list_line(entry, is_first)),
+            ControlReply::Entry(entry) => printable(&entry_text(entry)),
+            ControlReply::Message(message) => printable(&message_head(message)),
+            ControlReply::Totals(totals) => printable(&totals_text(totals)),
+            ControlReply::Hop(hop) => printable(&hop_line(hop)),
             ControlReply::Changed { .. } | ControlReply::End | ControlReply::Error { .. } => String::new(),
         };
-        Ok(self.out.write_all(printable(&text).as_bytes())?)
+        self.write(&text);
+        match self.failure {
+            Some(_) if self.changed.is_none() => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    }
+
+    fn write(&mut self, text: &str) {
+        if self.failure.is_none() {
+            self.failure = self.out.write_all(text.as_bytes()).err();
+        }
     }
 
     /// True if no entry was listed and no message was changed.
@@ -322,10 +328,18 @@ impl<W: Write> ReplyPrinter<W> {
     }
 
     /// Prints that the queue is empty, in Postfix's words.
-    fn print_empty(&mut self) -> Result<()> {
-        if self.json { Ok(()) } else { Ok(writeln!(self.out, "Mail queue is empty")?) }
+    fn print_empty(&mut self) {
+        if !self.json {
+            self.write("Mail queue is empty\n");
+        }
     }
 
+    /// Prints what a command has changed.
+    ///
+    /// # Errors
+    ///
+    /// If standard output could not be written. A reader that closes the pipe causes no error,
+    /// because it has read enough.
     fn finish(mut self, command: Option<OperatorCommand>) -> Result<()> {
         if let (Some(changed), Some(command), false) = (self.changed, command, self.json) {
             let what = match command {
@@ -334,9 +348,9 @@ impl<W: Write> ReplyPrinter<W> {
                 OperatorCommand::Remove => "removed",
                 OperatorCommand::Retry => "scheduled for an immediate retry",
             };
-            writeln!(self.out, "{} {what}", counted(changed, "message"))?;
+            self.write(&format!("{} {what}\n", counted(changed, "message")));
         }
-        Ok(self.out.flush()?)
+        stdout_written(self.failure.map_or_else(|| self.out.flush(), Err))
     }
 }
 
@@ -353,7 +367,7 @@ impl QueueOverview {
         let mut overview = Self::default();
         operator.send(&ControlRequest::Stats, |reply| {
             overview.add(reply);
-            Ok(())
+            ControlFlow::Continue(())
         })?;
         Ok(overview)
     }
@@ -591,9 +605,9 @@ mod tests {
             hop_is_shut: false,
             to: Vec::new(),
         };
-        let mut teller = ReplyPrinter { out: Vec::new(), json: false, entries: 0, changed: None };
-        teller.print(&ControlReply::Entry(entry.clone())).unwrap();
-        teller.print(&ControlReply::Entry(entry)).unwrap();
+        let mut teller = ReplyPrinter::new(Vec::new(), false);
+        assert!(teller.print(&ControlReply::Entry(entry.clone())).is_continue());
+        assert!(teller.print(&ControlReply::Entry(entry)).is_continue());
         let text = String::from_utf8(teller.out).unwrap();
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines.len(), 3, "{text}");
@@ -601,6 +615,34 @@ mod tests {
         assert_eq!(lines[1][..7], ["000000000000001f", "smtp:127.0.0.1:25", "deferred", "3", "2", "2h", "5m"]);
         assert_eq!(lines[1][7..].join(" "), "450 4.2.0 no?[2J foo");
         assert_eq!(lines[1], lines[2]);
+    }
+
+    /// Standard output that fails with this error.
+    struct Failing(io::ErrorKind);
+
+    impl Write for Failing {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(self.0.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_ends_a_list_but_no_change() {
+        let hop = ControlReply::Hop(HopRow::default());
+        let changed = ControlReply::Changed { messages: 1 };
+        for (kind, succeeds) in [(io::ErrorKind::BrokenPipe, true), (io::ErrorKind::StorageFull, false)] {
+            let mut list = ReplyPrinter::new(Failing(kind), true);
+            assert!(list.print(&hop).is_break());
+            assert_eq!(list.finish(None).is_ok(), succeeds);
+            let mut removal = ReplyPrinter::new(Failing(kind), true);
+            assert!(removal.print(&changed).is_continue() && removal.print(&changed).is_continue());
+            assert!(!removal.is_empty());
+            assert_eq!(removal.finish(Some(OperatorCommand::Remove)).is_ok(), succeeds);
+        }
     }
 
     #[test]

@@ -4,7 +4,8 @@ use crate::control::protocol::{ControlReply, ControlRequest};
 use crate::control::socket;
 use anyhow::{Context, Result, anyhow, bail};
 use mailrun_party::reason::reason;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
+use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -19,6 +20,8 @@ pub struct ControlClient(BufReader<UnixStream>);
 pub enum ControlOutcome {
     Done,
     Refused(String),
+    /// The caller has seen enough, and the rest of the reply was not read.
+    Stopped,
 }
 
 impl ControlClient {
@@ -33,29 +36,88 @@ impl ControlClient {
         Ok(Self(BufReader::new(stream)))
     }
 
-    /// Sends a request and calls `each` with every reply except the last.
+    /// Sends a request and calls `each` with every reply except the last. After `Break`, the rest of
+    /// the reply is not read, so the connection cannot be used for another request.
     ///
     /// # Errors
-    /// Fails if the relay ends meanwhile, or if `each` fails.
+    /// Fails unless the relay has answered to the end. Whether it has executed the request is then
+    /// unknown. An error of `each` has its own channel, `Break`: it must not look like an error of
+    /// the connection, because both may be a broken pipe.
     pub fn send(
         &mut self,
         request: &ControlRequest,
-        mut each: impl FnMut(ControlReply) -> Result<()>,
+        mut each: impl FnMut(ControlReply) -> ControlFlow<()>,
     ) -> Result<ControlOutcome> {
         let mut line = serde_json::to_vec(request).context("a request is always JSON")?;
         line.push(b'\n');
-        self.0.get_mut().write_all(&line).context("the relay no longer listens")?;
+        // A relay that is out of connections refuses before it reads the request, so look for its
+        // reply even if the request could not be sent.
+        let sent = self.0.get_mut().write_all(&line);
         loop {
             line.clear();
-            self.0.read_until(b'\n', &mut line).context("the relay does not answer")?;
-            if line.is_empty() {
-                bail!("the relay has closed the connection");
+            let received = self.0.read_until(b'\n', &mut line);
+            if !line.ends_with(b"\n") {
+                bail!(no_answer(sent.and(received.map(drop)).err()));
             }
             match serde_json::from_slice(&line).context("the relay is of another version than this program")? {
                 ControlReply::End => return Ok(ControlOutcome::Done),
                 ControlReply::Error { text } => return Ok(ControlOutcome::Refused(text)),
-                reply => each(reply)?,
+                reply => {
+                    if each(reply).is_break() {
+                        return Ok(ControlOutcome::Stopped);
+                    }
+                }
             }
+        }
+    }
+}
+
+/// Explains a connection that ended before the reply did.
+fn no_answer(error: Option<io::Error>) -> String {
+    let reason = match error {
+        Some(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            format!("no answer for {} seconds", REPLY_TIMEOUT.as_secs())
+        }
+        Some(error) => reason(&error),
+        None => "it has closed the connection".to_owned(),
+    };
+    format!("the relay has not answered the command ({reason}); `mailrun queue list` shows whether it was executed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const END: &[u8] = b"{\"is\":\"end\"}\n";
+
+    /// Sends a request to a relay that writes `reply` and closes the connection, either before the
+    /// request was sent or after it has read the request.
+    fn outcome(reply: &[u8], reads: bool) -> Result<ControlOutcome> {
+        let (ours, mut theirs) = UnixStream::pair()?;
+        let reply = reply.to_owned();
+        let relay = std::thread::spawn(move || {
+            if reads {
+                let _ = BufReader::new(&theirs).read_until(b'\n', &mut Vec::new());
+            }
+            theirs.write_all(&reply).unwrap();
+        });
+        if !reads {
+            relay.join().unwrap();
+        }
+        let mut client = ControlClient(BufReader::new(ours));
+        client.send(&ControlRequest::Stats, |_| ControlFlow::Continue(()))
+    }
+
+    #[test]
+    fn a_command_succeeds_only_if_the_relay_has_answered_it() {
+        let refusal = b"{\"is\":\"error\",\"text\":\"too many\"}\n";
+        for reads in [false, true] {
+            for reply in [&b""[..], b"{\"is\":\"changed\",\"messages\":1}\n", &END[..END.len() - 1]] {
+                let error = format!("{:#}", outcome(reply, reads).unwrap_err());
+                assert!(error.starts_with("the relay has not answered the command ("), "{reads} {reply:?}: {error}");
+            }
+            assert_eq!(outcome(END, reads).unwrap(), ControlOutcome::Done);
+            assert_eq!(outcome(refusal, reads).unwrap(), ControlOutcome::Refused("too many".to_owned()));
         }
     }
 }
