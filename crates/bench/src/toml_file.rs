@@ -1,8 +1,7 @@
 use anyhow::{Context, Result};
+use mailrun_party::text_file;
 use mailrun_party::toml_file::{self, ConfigError};
 use serde::de::DeserializeOwned;
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 /// Maximum size of a scenario or a recipe in bytes.
@@ -13,14 +12,9 @@ pub fn is_toml_file(word: &str) -> bool {
     Path::new(word).extension().is_some_and(|extension| extension == "toml")
 }
 
-/// Reads a file, but at most one byte more than `MAX_BYTES`. That is enough to refuse a file that
-/// is too large.
+/// Reads a file, but not a longer one than a scenario or a recipe can be.
 pub(crate) fn read(path: &Path) -> Result<String> {
-    let mut text = String::new();
-    let file = File::open(path);
-    let read = file.and_then(|file| file.take(MAX_BYTES as u64 + 1).read_to_string(&mut text));
-    read.with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(text)
+    text_file::read(path, MAX_BYTES as u64).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// Parses the text of a file.

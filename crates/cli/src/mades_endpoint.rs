@@ -20,9 +20,9 @@ use mailrun_party::local_address::is_local_address;
 use mailrun_party::output_file::{self, LogFile, is_standard_output};
 use mailrun_party::outputs::ProgressOutput;
 use mailrun_party::reason::reason;
+use mailrun_party::text_file;
 use mailrun_party::users::PASSWORD_VARIABLE;
 use std::cell::RefCell;
-use std::fs;
 use std::future::Future;
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -445,7 +445,7 @@ impl MadesEndpointArgs {
 pub(super) fn resolve_files(plan: &mut SimulatorPlan) -> Result<()> {
     for delay in plan.delays_mut() {
         if let Some(path) = delay.file().map(str::to_owned) {
-            let text = fs::read_to_string(&path).map_err(|error| anyhow!("cannot read {path}: {}", reason(&error)))?;
+            let text = read_text(Path::new(&path))?;
             delay.read_times(&text).map_err(|error| anyhow!("{path}: {error}"))?;
         }
     }
@@ -453,9 +453,13 @@ pub(super) fn resolve_files(plan: &mut SimulatorPlan) -> Result<()> {
 }
 
 pub(super) fn read_plan(path: &Path, preset: &SimulatorPlan) -> Result<SimulatorPlan> {
-    let text =
-        fs::read_to_string(path).map_err(|error| anyhow!("cannot read {}: {}", path.display(), reason(&error)))?;
+    let text = read_text(path)?;
     mailrun_mades::simulator::plan_file::read(&text, path, preset).map_err(|error| anyhow!(error))
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    let text = text_file::read(path, text_file::MAX_BYTES);
+    text.map_err(|error| anyhow!("cannot read {}: {}", path.display(), reason(&error)))
 }
 
 fn truth_file(path: &Path) -> Result<Box<dyn Write + Send>> {

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
-use mailrun_party::toml_file;
+use mailrun_party::{text_file, toml_file};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 use std::fs;
@@ -123,11 +123,7 @@ impl MasterArgs {
 
     fn read(&self) -> Result<ClusterTest> {
         let path = self.test.display();
-        let length = fs::metadata(&self.test).with_context(|| format!("cannot read {path}"))?.len();
-        if length > MAX_FILE_BYTES {
-            bail!("{path} has {length} bytes; a test has at most {MAX_FILE_BYTES}");
-        }
-        let text = fs::read_to_string(&self.test).with_context(|| format!("cannot read {path}"))?;
+        let text = text_file::read(&self.test, MAX_FILE_BYTES).with_context(|| format!("cannot read {path}"))?;
         let test: ClusterTest = toml_file::read(&text).map_err(|error| anyhow!(error.in_file(&self.test)))?;
         if test.stages.is_empty() {
             bail!("{path}: stages is empty; write at least one, such as \"60s:100\"");

@@ -8,9 +8,8 @@ use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use mailrun_load::sink::{self, DumpTarget, Rule, Rulebook, SinkOptions};
 use mailrun_party::live::LiveMode;
+use mailrun_party::text_file;
 use mailrun_smtp::Limits;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -138,9 +137,7 @@ const MAX_RULES_BYTES: u64 = 2 << 20;
 
 fn read_rules(path: &Path) -> Result<Rulebook> {
     let name = path.display();
-    let mut text = String::new();
-    let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
-    file.take(MAX_RULES_BYTES).read_to_string(&mut text).with_context(|| format!("cannot read {name}"))?;
+    let text = text_file::read(path, MAX_RULES_BYTES).with_context(|| format!("cannot read {name}"))?;
     Rulebook::read_file(&name.to_string(), &text).map_err(|reason| anyhow!(reason))
 }
 

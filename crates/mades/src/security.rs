@@ -138,11 +138,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let certificates: Vec<_> = CertificateDer::pem_slice_iter(&read(path)?).flatten().collect();
-    if certificates.is_empty() {
-        return Err(Error::Misuse(format!("{} contains no certificate in PEM form", path.display())));
-    }
-    Ok(certificates)
+    mailrun_net::certificates_from(&read(path)?).map_err(|error| Error::Misuse(format!("{}: {error}", path.display())))
 }
 
 #[cfg(test)]

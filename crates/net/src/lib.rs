@@ -90,7 +90,7 @@ pub use tls::Handshake;
 pub use tls_files::{FileStamp, TlsFiles, TlsFilesError, TlsWatch, check_regular, read_roots};
 pub use tls_setup::{
     Certificate, ClientTls, ServerSecurity, ServerTls, SessionResumption, TlsSetupError, TlsVersions, Trust,
-    load_system_roots,
+    certificates_from, load_system_roots,
 };
 pub use worker::WorkerBuffers;
 

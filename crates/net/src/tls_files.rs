@@ -318,6 +318,12 @@ mod tests {
             let files = TlsFiles { client_roots: Some(path.to_owned()), ..place.files.clone() };
             is_named(files.load().map(drop), path, reason);
         }
+        let whole = fs::read_to_string(&certificate).unwrap();
+        fs::write(&empty, format!("\u{feff}{}", whole.replace('\n', "\r\n"))).unwrap();
+        Trust::read(&empty).unwrap();
+        let damaged = whole.replace("-----END", "-----ENT");
+        fs::write(&empty, [damaged, whole].concat()).unwrap();
+        is_named(Trust::read(&empty).map(drop), &empty, "cannot be read");
         fs::write(&empty, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
         is_named(Trust::read(&empty).map(drop), &empty, "empty: ");
         is_named(read_roots(&empty).map(drop), &empty, "empty: ");

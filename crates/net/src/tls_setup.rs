@@ -20,6 +20,9 @@ pub enum TlsSetupError {
     /// The PEM text contains no certificate.
     #[error("no certificate in PEM form")]
     NoCertificate,
+    /// The PEM text is damaged.
+    #[error("a certificate in PEM form cannot be read: {0}")]
+    BadPem(String),
     /// The PEM text contains no private key.
     #[error("no private key in PEM form")]
     NoKey,
@@ -341,8 +344,16 @@ pub(crate) fn roots_from(pem: &[u8]) -> Result<RootCertStore, TlsSetupError> {
     Ok(roots)
 }
 
-fn certificates_from(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsSetupError> {
-    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem).flatten().collect();
+/// Reads all certificates of a PEM text. A certificate that cannot be read is an error, because a
+/// chain or a list of authorities must not lose one in silence.
+///
+/// # Errors
+/// Fails if there is no certificate, or if one cannot be read.
+pub fn certificates_from(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsSetupError> {
+    // After a byte order mark, the first line would not be recognised.
+    let pem = pem.strip_prefix(b"\xef\xbb\xbf").unwrap_or(pem);
+    let certificates = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+    let certificates = certificates.map_err(|error| TlsSetupError::BadPem(error.to_string()))?;
     if certificates.is_empty() { Err(TlsSetupError::NoCertificate) } else { Ok(certificates) }
 }
 

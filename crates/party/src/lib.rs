@@ -44,6 +44,7 @@ pub mod process_usage;
 pub mod reason;
 pub mod server_cores;
 pub mod terminal;
+pub mod text_file;
 pub mod tls_mode;
 pub mod toml_file;
 pub mod usage_sampler;

@@ -1,4 +1,5 @@
 //! Password files. The password is the first line without its line end.
+use crate::text_file;
 use std::io;
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use std::path::Path;
 /// # Errors
 /// Returns an error if the file cannot be read or is not UTF-8.
 pub fn read(path: &Path) -> io::Result<String> {
-    std::fs::read_to_string(path).map(|text| password(&text).to_owned())
+    text_file::read(path, text_file::MAX_BYTES).map(|text| password(&text).to_owned())
 }
 
 /// Returns the first line of the text. Later lines are ignored.

@@ -1,12 +1,13 @@
 //! Users that may log in. Sinks and relays read them from a file with one `name:password` per line.
-use anyhow::{Context, Result, bail};
+use crate::reason::reason;
+use crate::text_file;
+use anyhow::{Result, anyhow, bail};
 use mailrun_net::recent::RecentMap;
 use mailrun_smtp::login::{Auth, Proof};
 use mailrun_smtp::sasl::scram::{Keys, MIN_ITERATIONS};
 use mailrun_smtp::sasl::{DecoySecrets, Mechanism, Nonce, Secret};
 use std::collections::HashMap;
 use std::fmt;
-use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
@@ -86,7 +87,8 @@ impl Users {
     /// Reads a file of users. Returns an error if the file cannot be read, has a malformed line, or
     /// contains no users.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = text_file::read(path, text_file::MAX_BYTES);
+        let text = text.map_err(|error| anyhow!("cannot read {}: {}", path.display(), reason(&error)))?;
         Self::parse(&text, path)
     }
 
@@ -197,9 +199,14 @@ mod tests {
     fn the_file_and_its_line_are_named() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("users");
-        fs::write(&path, "ann:x\nnonsense\n").unwrap();
+        std::fs::write(&path, "ann:x\nnonsense\n").unwrap();
         let error = format!("{:#}", Users::read(&path).unwrap_err());
         assert!(error.ends_with("users:2: must have the form name:password"), "{error}");
         assert!(Users::read(&place.path().join("none")).is_err());
+        std::fs::write(&path, "\u{feff}ann:x\r\nbob:y\r\n").unwrap();
+        let known = Users::read(&path).unwrap();
+        for (name, secret) in [("ann", "x"), ("bob", "y")] {
+            assert!(known.verify(&Auth { mechanism: Mechanism::Plain, name, proof: Proof::Shown(secret.as_bytes()) }));
+        }
     }
 }

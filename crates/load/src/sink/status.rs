@@ -14,6 +14,7 @@ use super::active_rules::{self, RuleCount};
 use super::report::{SinkReport, lock};
 use super::rulebook::{MAX_FILE_BYTES, Rulebook};
 use anyhow::{Context, Result};
+use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -23,6 +24,7 @@ use mailrun_journey::{RunId, RunTally};
 use mailrun_party::clock_exchange::{ChronyAnswer, ClockAnswer};
 use mailrun_party::http_server::{self, HostNames};
 use mailrun_party::live_metrics;
+use mailrun_party::text_file;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -164,8 +166,9 @@ async fn rules(State(view): ReportState) -> Json<Value> {
 }
 
 /// Replaces the rules. If the new rules have a mistake, reports it and keeps the old rules.
-async fn put_rules(State(view): ReportState, text: String) -> Response {
-    let rulebook = match Rulebook::read(&text) {
+async fn put_rules(State(view): ReportState, body: Bytes) -> Response {
+    let text = text_file::decode(body.into()).map_err(|reason| format!("the text {reason}"));
+    let rulebook = match text.and_then(|text| Rulebook::read(&text)) {
         Ok(rulebook) => rulebook,
         Err(error) => return (StatusCode::BAD_REQUEST, Json(json!({ "error": error }))).into_response(),
     };

@@ -21,6 +21,7 @@ use crate::routing::{LocalDomains, Mx, RouteTarget};
 use ipnet::IpNet;
 use mailrun_net::{BusyPoll, ClientLimits, Endpoint, ServerTls, TlsFiles};
 use mailrun_party::reason::reason;
+use mailrun_party::text_file;
 pub use mailrun_party::toml_file::{ConfigError, ConfigErrors};
 use mailrun_party::users::Users;
 use std::fs::File;
@@ -419,7 +420,7 @@ impl Config {
             errors: vec![ConfigError { line: 1, column: 1, message }],
         };
         let bytes = (outside.read)(file).map_err(|error| complain(format!("it cannot be read: {}", reason(&error))))?;
-        let text = String::from_utf8(bytes).map_err(|_| complain("it is not UTF-8, which TOML is".to_owned()))?;
+        let text = text_file::decode(bytes).map_err(|reason| complain(format!("it {reason}")))?;
         Self::parse(&text, file, outside)
     }
 
@@ -552,6 +553,8 @@ mod tests {
     use super::*;
     use crate::routing::{NextHop, ResolvedRoute, RouteError, SmtpTarget, TlsPolicy};
     use mailrun_smtp::Path as Address;
+    use mailrun_smtp::login::{Auth, Proof};
+    use mailrun_smtp::sasl::Mechanism;
     use proptest::prelude::*;
 
     fn file(path: &Path) -> io::Result<Vec<u8>> {
@@ -1003,6 +1006,33 @@ mod tests {
         assert!(Config::read(&path).unwrap_err().to_string().contains("it is not UTF-8"));
         std::fs::write(&path, " ".repeat(MAX_CONFIG_BYTES + 1)).unwrap();
         assert!(Config::read(&path).unwrap_err().to_string().contains("it is longer than"));
+    }
+
+    #[test]
+    fn files_may_begin_with_a_byte_order_mark_and_end_their_lines_in_crlf() {
+        let read = |path: &Path| {
+            let text = match path.file_name().and_then(|name| name.to_str()) {
+                Some("users") => "ann:secret\r\nbob:other\r\n",
+                Some("mailboxes") => "ann\r\npostmaster\r\n",
+                Some("aliases") => "sales: ann\r\n",
+                _ => return Err(io::ErrorKind::NotFound.into()),
+            };
+            Ok(["\u{feff}", text].concat().into_bytes())
+        };
+        let text = "spool.directory = 's'\nauth.users = 'users'\n[local]\ndomains = ['own.example']\n\
+                    users = 'mailboxes'\naliases = 'aliases'\nmaildir = 'mail/{user}'\n";
+        let outside = ConfigEnvironment { read: &read, ..outside() };
+        let config = Config::parse(text, Path::new("/etc/relay/relay.toml"), &outside).unwrap();
+        let proof = |name, password: &'static str| Auth {
+            mechanism: Mechanism::Plain,
+            name,
+            proof: Proof::Shown(password.as_bytes()),
+        };
+        let users = config.users.clone().unwrap();
+        assert!(users.verify(&proof("ann", "secret")) && users.verify(&proof("bob", "other")));
+        for recipient in ["ann@own.example", "sales@own.example", "postmaster@own.example"] {
+            assert!(routed(&config, "", recipient).is_ok(), "{recipient}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 use super::ConfigEnvironment;
 use mailrun_party::reason::reason;
+use mailrun_party::text_file;
 use mailrun_party::toml_file::{ErrorCollector, Section};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -30,8 +31,8 @@ impl<'a> SectionReader<'a> {
     }
 
     pub(super) fn text(self, span: &Range<usize>, path: &Path) -> Option<String> {
-        let text = String::from_utf8(self.file(span, path)?).map_err(|_| format!("{} is not UTF-8", path.display()));
-        self.errors.ok_or_add(span, text)
+        let bytes = self.file(span, path)?;
+        self.decoded(span, path, bytes)
     }
 
     /// Reads a file with a secret. Warns if users other than its owner and its group may read it.
@@ -46,7 +47,12 @@ impl<'a> SectionReader<'a> {
     }
 
     pub(super) fn secret_text(self, span: &Range<usize>, path: &Path) -> Option<String> {
-        let text = String::from_utf8(self.secret(span, path)?).map_err(|_| format!("{} is not UTF-8", path.display()));
+        let bytes = self.secret(span, path)?;
+        self.decoded(span, path, bytes)
+    }
+
+    fn decoded(self, span: &Range<usize>, path: &Path, bytes: Vec<u8>) -> Option<String> {
+        let text = text_file::decode(bytes).map_err(|reason| format!("{} {reason}", path.display()));
         self.errors.ok_or_add(span, text)
     }
 }
