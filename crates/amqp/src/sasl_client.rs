@@ -7,7 +7,7 @@
 use crate::codec::{DecodeError, Elements, Reader, Value};
 use crate::frame::{self, Layer};
 use crate::password::Password;
-use crate::scram::{ScramFirst, ScramHash, ScramProof};
+use crate::scram::{ScramFirst, ScramHash, ScramProof, prepared};
 use thiserror::Error;
 
 /// Login of a client: its identity, and how it proves it.
@@ -125,8 +125,9 @@ impl SaslClient {
             // Without a response, the server would send a challenge first.
             ClientLogin::Anonymous | ClientLogin::External => Vec::new(),
             ClientLogin::Plain { user, password } => plain_response(user, password.reveal())?,
-            ClientLogin::Scram { hash, user, nonce, .. } => {
-                let first = ScramFirst::new(*hash, user, nonce).ok_or(LoginError::Forbidden)?;
+            ClientLogin::Scram { hash, user, password, nonce } => {
+                let first = ScramFirst::new(*hash, user, nonce).filter(|_| prepared(password.reveal()).is_some());
+                let first = first.ok_or(LoginError::Forbidden)?;
                 let message = first.message().into_bytes();
                 state = LoginState::ExpectServerFirst(first);
                 message
@@ -225,6 +226,15 @@ mod tests {
             nonce: "rOprNGfwEbeRWgbNEkqO".to_owned(),
         };
         SaslClient::new(login, "host")
+    }
+
+    #[test]
+    fn a_password_that_scram_forbids_is_named_before_it_is_used() {
+        let ClientLogin::Scram { hash, user, nonce, .. } = scram().login else { panic!("SCRAM") };
+        let login = ClientLogin::Scram { hash, user, nonce, password: Password::new("pen\tcil") };
+        let mut out = Vec::new();
+        let read = SaslClient::new(login, "host").read(&offer(&["SCRAM-SHA-256"]), &mut out);
+        assert_eq!((read, out), (Err(LoginError::Forbidden), Vec::new()));
     }
 
     fn offer(names: &[&str]) -> Vec<u8> {

@@ -81,8 +81,9 @@ fn mac_of<M: Mac + KeyInit>(key: &[u8], text: &[u8]) -> Vec<u8> {
     mac.finalize().into_bytes().to_vec()
 }
 
-/// Prepares a name or a password with SASLprep (RFC 4013).
-fn prepared(text: &str) -> Option<Cow<'_, str>> {
+/// Prepares a name or a password with SASLprep (RFC 4013). Returns `None` if it contains forbidden
+/// characters, such as a tab.
+pub(crate) fn prepared(text: &str) -> Option<Cow<'_, str>> {
     stringprep::saslprep(text).ok().filter(|text| !text.contains('\0'))
 }
 

@@ -99,8 +99,7 @@ pub enum GaveUp {
     /// TLS is required, but the server refused STARTTLS.
     #[error("the server rejected STARTTLS")]
     TlsRefused,
-    /// The server offers none of the AUTH mechanisms that are allowed and usable with these
-    /// credentials.
+    /// The server offers none of the AUTH mechanisms that are allowed.
     #[error("the server offers no usable AUTH mechanism")]
     NoMechanism,
     /// The server rejected the credentials.

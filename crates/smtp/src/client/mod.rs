@@ -817,6 +817,18 @@ mod tests {
     }
 
     #[test]
+    fn a_password_that_scram_forbids_goes_with_another_mechanism_or_is_named() {
+        let credentials = Credentials::new("tim", "tan\tstaaf");
+        let client =
+            || Client::with_options("me".into(), Arc::new(logging_in(credentials.clone())), Some([7; 18]), NOW);
+        let plain = sasl::encode(b"\0tim\0tan\tstaaf");
+        let both = [AUTH, "SCRAM-SHA-256 PLAIN\n> AUTH PLAIN ", &plain, "\n< 535 no\n> QUIT\n"].concat();
+        assert_eq!(play(client(), &["c@d"], 1, &both).gave_up(), Some(GaveUp::NotAuthenticated));
+        let scram = play(client(), &["c@d"], 1, &[AUTH, "SCRAM-SHA-256\n> QUIT\n"].concat());
+        assert_eq!(scram.gave_up(), Some(GaveUp::Exchange(ExchangeError::Credentials)));
+    }
+
+    #[test]
     fn who_asks_for_notifications_sends_nothing_where_there_are_none() {
         let options = Options { notifications: Notifications::Asked, ..with_tls(StartTls::IfOffered) };
         let offered =

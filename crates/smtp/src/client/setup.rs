@@ -173,9 +173,16 @@ fn authenticate(
     out: &mut Vec<u8>,
 ) -> ClientState {
     let mut remaining = credentials.mechanisms.and(core.extensions.auth);
+    let mut unsuitable = None;
     while let Some(mechanism) = remaining.strongest() {
         remaining = remaining.without(mechanism);
-        let Ok(exchange) = ClientExchange::new(mechanism, credentials, nonce) else { continue };
+        let exchange = match ClientExchange::new(mechanism, credentials, nonce) {
+            Ok(exchange) => exchange,
+            Err(error) => {
+                unsuitable = Some(error);
+                continue;
+            }
+        };
         let mut line = format!("AUTH {}", mechanism.name());
         let initial = exchange.initial().map(|response| format!(" {}\r\n", sasl::encode(response)));
         let exchange = match initial.filter(|initial| line.len() + initial.len() <= MAX_COMMAND_LINE_BYTES) {
@@ -192,7 +199,7 @@ fn authenticate(
         out.extend_from_slice(line.as_bytes());
         return ClientState::SetUp(SetUpState::ExpectAuth(Box::new(exchange)));
     }
-    give_up(GaveUp::NoMechanism, core, out)
+    give_up(unsuitable.map_or(GaveUp::NoMechanism, GaveUp::Exchange), core, out)
 }
 
 /// Handles the reply to AUTH, or to a response of the exchange.

@@ -1,12 +1,12 @@
 //! The client's side of an AUTH exchange, which answers each challenge with a response.
-use super::{Credentials, Mechanism, Nonce, cram_md5, encode, scram};
+use super::{Credentials, Mechanism, Nonce, cram_md5, encode, prepared, scram};
 
 /// Reason why an exchange cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExchangeError {
-    /// The name or the secret contains characters that this mechanism cannot carry, or the nonce is
-    /// missing.
-    #[error("the mechanism cannot carry these credentials")]
+    /// The name or the secret contains characters that this mechanism cannot carry, such as a tab
+    /// with SCRAM (RFC 4013 §2.3), or is too long for it, or the nonce is missing.
+    #[error("the user or the password has characters that this mechanism forbids, or is too long for it")]
     Credentials,
     /// The server sent a challenge that does not belong to this mechanism.
     #[error("the server's challenge does not belong to this mechanism")]
@@ -141,6 +141,9 @@ fn begin(mechanism: Mechanism, credentials: &Credentials, nonce: Option<String>)
             Some(State::First(format!("user={name}\u{1}auth=Bearer {secret}\u{1}\u{1}").into_bytes(), None))
         }
         Mechanism::ScramSha256 => {
+            // The password is needed only after the challenge, but then a server would have to be
+            // told that the exchange is off, and another mechanism could no longer be tried.
+            prepared(secret)?;
             let first = scram::ClientFirst::new(name, &nonce?)?;
             Some(State::First(first.message().into_bytes(), Some(first)))
         }
