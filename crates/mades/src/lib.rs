@@ -66,6 +66,7 @@ mod sender;
 pub mod simulator;
 mod stream;
 mod url;
+mod xml;
 
 pub use crate::url::{BrokerUrl, UrlError, password_from_file};
 pub use broker::Broker;

@@ -9,8 +9,9 @@
 //! </StatusDocument>
 //! ```
 //!
-//! The reader limits the size, the depth and the length of the history. It refuses document types,
-//! because they can define entities that expand to any size.
+//! The reader limits the size, the depth and the length of the history. It refuses document types
+//! with definitions, because entities can expand to any size.
+use crate::xml;
 use quick_xml::XmlVersion;
 use quick_xml::escape::escape;
 use quick_xml::events::{BytesStart, Event};
@@ -56,8 +57,8 @@ pub enum StatusDocumentError {
     /// The document is not well-formed XML.
     #[error("the status document is not well-formed XML: {0}")]
     Malformed(String),
-    /// The document has a document type, which could define anything.
-    #[error("the status document has a document type")]
+    /// The document has a document type that defines something, such as entities.
+    #[error("the document type of the status document defines entities or elements")]
     DocumentType,
     /// The document is nested more deeply, or has a longer history, than any real status document.
     #[error("the status document is nested too deeply or its history is too long")]
@@ -75,8 +76,8 @@ impl StatusDocument {
         if octets.len() > MAX_BYTES {
             return Err(StatusDocumentError::TooLarge(octets.len()));
         }
-        let text = std::str::from_utf8(octets).map_err(|error| StatusDocumentError::Malformed(error.to_string()))?;
-        let mut reader = Reader::from_str(text);
+        let text = xml::decode(octets).map_err(StatusDocumentError::Malformed)?;
+        let mut reader = Reader::from_str(&text);
         let mut parser = StatusParser::default();
         loop {
             match reader.read_event().map_err(malformed)? {
@@ -90,7 +91,9 @@ impl StatusDocument {
                 Event::End(_) => {
                     parser.path.pop();
                 }
-                Event::DocType(_) => return Err(StatusDocumentError::DocumentType),
+                Event::DocType(document_type) if xml::defines_something(&document_type) => {
+                    return Err(StatusDocumentError::DocumentType);
+                }
                 Event::Eof => break,
                 _ => {}
             }
@@ -283,6 +286,16 @@ mod tests {
     }
 
     #[test]
+    fn a_document_may_be_any_xml() {
+        let plain = "<!DOCTYPE StatusDocument SYSTEM 'a.dtd'><StatusDocument><finalMessageStatus>\
+                     <status v='&#82;ECEIVED'/></finalMessageStatus></StatusDocument>";
+        let utf16: Vec<u8> = format!("\u{feff}{plain}").encode_utf16().flat_map(u16::to_le_bytes).collect();
+        for octets in [plain.as_bytes(), format!("\u{feff}{plain}").as_bytes(), &utf16] {
+            assert_eq!(StatusDocument::read(octets).unwrap().last, MessageStatus::of("RECEIVED"));
+        }
+    }
+
+    #[test]
     fn what_is_no_status_document_is_refused() {
         let cases: [(Vec<u8>, &str); 10] = [
             (b"".to_vec(), "no final status"),
@@ -292,7 +305,10 @@ mod tests {
             (b"<StatusDocument><status v=\"&e;\"/></StatusDocument>".to_vec(), "well-formed"),
             (b"<StatusDocument><status v=\"a\0\"/></StatusDocument>".to_vec(), "well-formed"),
             (b"<StatusDocument><status v=\"&#x1f;\"/></StatusDocument>".to_vec(), "well-formed"),
-            (b"<!DOCTYPE a [<!ENTITY e 'x'>]><StatusDocument/>".to_vec(), "document type"),
+            (
+                b"<!DOCTYPE a [<!ENTITY e 'x'>]><StatusDocument/>".to_vec(),
+                "document type of the status document defines",
+            ),
             (b"<a>".repeat(9), "nested too deeply"),
             (vec![b' '; MAX_BYTES + 1], "are accepted"),
         ];

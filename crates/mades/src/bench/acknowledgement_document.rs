@@ -12,6 +12,7 @@
 use super::run_payloads::RunPayloads;
 use crate::Uuid;
 use crate::api::RunMessageId;
+use crate::xml;
 use memchr::memmem;
 use quick_xml::events::Event;
 use quick_xml::reader::Reader;
@@ -82,7 +83,8 @@ impl ReceivedAcknowledgement {
     /// Explains why an acknowledgement document cannot be read.
     pub(super) fn read<'o>(octets: impl Iterator<Item = &'o [u8]>) -> Option<Result<Self, String>> {
         let sections: Vec<&[u8]> = octets.collect();
-        let Some(front) = sections.first().filter(|first| first.len() >= PROLOGUE_BYTES || sections.len() == 1) else {
+        let Some(front) = sections.first().filter(|first| first.len() >= 2 * PROLOGUE_BYTES || sections.len() == 1)
+        else {
             return find_root(&sections.concat()).and_then(|whole| read_xml(whole).transpose());
         };
         find_root(front)?;
@@ -97,9 +99,16 @@ impl ReceivedAcknowledgement {
     }
 }
 
-/// Returns the bytes if the root element is near their beginning.
+/// Returns the bytes if the root element is near their beginning. The payloads of other documents
+/// are not parsed, because they may have megabytes.
 fn find_root(octets: &[u8]) -> Option<&[u8]> {
-    memmem::find(&octets[..octets.len().min(PROLOGUE_BYTES)], ROOT.as_bytes()).map(|_| octets)
+    let front = &octets[..octets.len().min(PROLOGUE_BYTES)];
+    if xml::is_utf16(front) {
+        // Without their zeros, the ASCII characters of UTF-16 stand one after another.
+        let ascii: Vec<u8> = octets.iter().take(2 * PROLOGUE_BYTES).copied().filter(|octet| *octet != 0).collect();
+        return memmem::find(&ascii, ROOT.as_bytes()).map(|_| octets);
+    }
+    memmem::find(front, ROOT.as_bytes()).map(|_| octets)
 }
 
 fn read_xml(octets: &[u8]) -> Result<Option<ReceivedAcknowledgement>, String> {
@@ -107,8 +116,8 @@ fn read_xml(octets: &[u8]) -> Result<Option<ReceivedAcknowledgement>, String> {
         return Err(format!("an acknowledgement document of {} bytes", octets.len()));
     }
     let malformed = |reason: &dyn ToString| format!("not well-formed XML: {}", reason.to_string());
-    let text = std::str::from_utf8(octets).map_err(|error| malformed(&error))?;
-    let mut reader = Reader::from_str(text);
+    let text = xml::decode(octets).map_err(|error| malformed(&error))?;
+    let mut reader = Reader::from_str(&text);
     let mut document = ReceivedAcknowledgement::default();
     let mut path: Vec<String> = Vec::new();
     let mut reason = ReceivedAcknowledgement::default();
@@ -122,6 +131,10 @@ fn read_xml(octets: &[u8]) -> Result<Option<ReceivedAcknowledgement>, String> {
                 path.push(name);
             }
             Event::End(_) => {
+                // The text of an element may come in several pieces, so its end is trimmed here.
+                if let Some(value) = field(&path, &mut document, &mut reason) {
+                    value.truncate(value.trim_end().len());
+                }
                 if path.len() == 2 && path[1] == "Reason" {
                     let reason = std::mem::take(&mut reason);
                     if document.code.is_empty() || document.is_accepted() {
@@ -130,17 +143,15 @@ fn read_xml(octets: &[u8]) -> Result<Option<ReceivedAcknowledgement>, String> {
                 }
                 path.pop();
             }
-            Event::Text(content) => {
-                let names: Vec<&str> = path.iter().map(String::as_str).collect();
-                let value = match names[..] {
-                    [_, "received_MarketDocument.mRID"] => &mut document.about,
-                    [_, "Reason", "code"] => &mut reason.code,
-                    [_, "Reason", "text"] => &mut reason.text,
-                    _ => continue,
-                };
-                value.extend(content.into_inner().trim().chars().take(MAX_TEXT_CHARS.saturating_sub(value.len())));
+            Event::Text(content) => append(field(&path, &mut document, &mut reason), &content.xml10_content()),
+            Event::CData(content) => append(field(&path, &mut document, &mut reason), &content.xml10_content()),
+            Event::GeneralRef(reference) => {
+                let character = xml::referenced(&reference).map_err(|error| malformed(&error))?;
+                append(field(&path, &mut document, &mut reason), character.encode_utf8(&mut [0; 4]));
             }
-            Event::DocType(_) => return Err("an acknowledgement document with a document type".to_owned()),
+            Event::DocType(document_type) if xml::defines_something(&document_type) => {
+                return Err("an acknowledgement document whose document type defines entities or elements".to_owned());
+            }
             Event::Eof => break,
             _ => {}
         }
@@ -153,6 +164,27 @@ fn read_xml(octets: &[u8]) -> Result<Option<ReceivedAcknowledgement>, String> {
         (false, true) => Err("an acknowledgement document without the code of a Reason".to_owned()),
         (false, false) => Ok(Some(document)),
     }
+}
+
+/// Returns the value of the element at this path, if it is one that is read.
+fn field<'d>(
+    path: &[String],
+    document: &'d mut ReceivedAcknowledgement,
+    reason: &'d mut ReceivedAcknowledgement,
+) -> Option<&'d mut String> {
+    match path {
+        [_, name] if name == "received_MarketDocument.mRID" => Some(&mut document.about),
+        [_, parent, name] if parent == "Reason" && name == "code" => Some(&mut reason.code),
+        [_, parent, name] if parent == "Reason" && name == "text" => Some(&mut reason.text),
+        _ => None,
+    }
+}
+
+/// Appends a piece of an element's text, up to the limit. Spaces at the start are left out.
+fn append(value: Option<&mut String>, piece: &str) {
+    let Some(value) = value else { return };
+    let piece = if value.is_empty() { piece.trim_start() } else { piece };
+    value.extend(piece.chars().take(MAX_TEXT_CHARS.saturating_sub(value.chars().count())));
 }
 
 #[cfg(test)]
@@ -202,6 +234,34 @@ mod tests {
     }
 
     #[test]
+    fn it_may_be_any_xml() {
+        let plain = document(&format!("{}<Reason><code>A01</code><text>a &amp; b</text></Reason>", about("17")));
+        let expected = read(&plain).unwrap().unwrap();
+        assert_eq!((&*expected.about, &*expected.code, &*expected.text), ("17", "A01", "a & b"));
+        let utf16 = |unit: fn(u16) -> [u8; 2]| -> Vec<u8> {
+            format!("\u{feff}{}", plain.replace("1.0", "1.0\" encoding=\"UTF-16"))
+                .encode_utf16()
+                .flat_map(unit)
+                .collect()
+        };
+        for octets in [
+            plain.replace("A01", "&#65;01").replace("17", "&#x31;7").into_bytes(),
+            plain.replace(">A01<", "> <![CDATA[A01]]> <").replace("a &amp; b", "<![CDATA[a & b]]>").into_bytes(),
+            plain.replace(">17<", ">1<!-- x --><![CDATA[7]]><").into_bytes(),
+            plain.replace("<!-- Fingrid -->", &format!("<!DOCTYPE {ROOT} SYSTEM \"a.dtd\">")).into_bytes(),
+            format!("\u{feff}{plain}").into_bytes(),
+            utf16(u16::to_be_bytes),
+            utf16(u16::to_le_bytes),
+        ] {
+            let whole = ReceivedAcknowledgement::read(std::iter::once(&octets[..]));
+            assert_eq!(whole.unwrap().unwrap(), expected, "{:?}", String::from_utf8_lossy(&octets));
+            let (front, back) = octets.split_at(octets.len() / 2);
+            let halves = ReceivedAcknowledgement::read([front, back].into_iter());
+            assert_eq!(halves.unwrap().unwrap(), expected, "in two sections");
+        }
+    }
+
+    #[test]
     fn another_document_is_none_and_a_broken_one_is_named() {
         for other in ["", "octets", "<x/>", &format!("<x><!-- {ROOT} --></x>"), &" ".repeat(2_000)] {
             assert_eq!(read(other), None, "{other}");
@@ -216,7 +276,8 @@ mod tests {
                 document("").replace("</Acknowledgement_MarketDocument>", ""),
                 "ends within Acknowledgement_MarketDocument",
             ),
-            (format!("<!DOCTYPE x><{ROOT}/>"), "with a document type"),
+            (format!("<!DOCTYPE x [<!ENTITY e 'A01'>]><{ROOT}/>"), "whose document type defines"),
+            (document("<Reason><code>&e;</code></Reason>"), "the entity \"e\" is not defined"),
             (document(&"x".repeat(MAX_BYTES)), "an acknowledgement document of 4194"),
         ] {
             let error = read(&broken).unwrap().unwrap_err();
