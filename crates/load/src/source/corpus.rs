@@ -22,6 +22,7 @@
 use super::file_lines::{FileLine, FileLines, MAX_LINE_BYTES};
 use anyhow::{Context, Result, anyhow, bail};
 use mailrun_journey::trace::Checksum;
+use mailrun_party::reason::reason;
 use mailrun_smtp::data;
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -122,7 +123,9 @@ pub(super) fn read_file(path: &Path) -> Result<CorpusMessage> {
 /// Returns the files of a Maildir or of a directory of messages. They are sorted by name, so that a
 /// seed picks the same files on every host.
 fn message_files(path: &Path, limit_bytes: u64) -> Result<(&'static str, Vec<PathBuf>)> {
-    let maildir: Vec<PathBuf> = ["cur", "new"].map(|name| path.join(name)).into_iter().filter(|p| p.is_dir()).collect();
+    // A broken link is kept, because reading it fails with its name.
+    let is_directory = |path: &PathBuf| path.is_dir() || path.is_symlink() && !path.exists();
+    let maildir: Vec<PathBuf> = ["cur", "new"].map(|name| path.join(name)).into_iter().filter(is_directory).collect();
     let (kind, directories, wanted): (_, _, fn(&Path) -> bool) = match maildir.is_empty() {
         true => ("directory", vec![path.to_owned()], is_eml),
         false => {
@@ -137,7 +140,9 @@ fn message_files(path: &Path, limit_bytes: u64) -> Result<(&'static str, Vec<Pat
         let unreadable = || format!("--corpus: cannot read {}", directory.display());
         for entry in fs::read_dir(&directory).with_context(unreadable)? {
             let file = entry.with_context(unreadable)?.path();
-            if wanted(&file) && file.is_file() {
+            // What is no directory belongs to the corpus even if it cannot be read, such as a broken
+            // link: it is named or counted as an invalid message.
+            if wanted(&file) && !file.is_dir() {
                 files.push(file);
             }
             if files.len() as u64 * MESSAGE_OVERHEAD_BYTES > limit_bytes {
@@ -177,7 +182,11 @@ struct CorpusReader<'a> {
 
 impl CorpusReader<'_> {
     fn read_message(&mut self, path: &Path) -> Result<()> {
-        let length = fs::metadata(path).map_or(0, |about| about.len());
+        let length = match fs::metadata(path) {
+            Ok(about) if about.is_file() => about.len(),
+            Ok(_) => return self.add(Err("it is not a regular file".to_owned()), path),
+            Err(error) => return self.add(Err(format!("it cannot be read: {}", reason(&error))), path),
+        };
         if self.used_bytes.saturating_add(length) > self.options.limit_bytes {
             bail!(too_large(&self.options.path, self.options.limit_bytes));
         }
@@ -226,7 +235,11 @@ impl CorpusReader<'_> {
 
     /// Stores a complete message. If it is invalid, skips it or refuses the corpus.
     fn finish(&mut self, draft: CorpusMessageBuilder, path: &Path) -> Result<()> {
-        match (draft.finish(), self.options.invalid_messages) {
+        self.add(draft.finish(), path)
+    }
+
+    fn add(&mut self, message: Result<CorpusMessage, String>, path: &Path) -> Result<()> {
+        match (message, self.options.invalid_messages) {
             (Ok(message), _) => {
                 self.used_bytes += (message.headers.len() + message.body.len()) as u64 + MESSAGE_OVERHEAD_BYTES;
                 self.messages.push(message);
@@ -498,6 +511,37 @@ mod tests {
         let corpus = read(&options(place.path())).unwrap();
         let expected = ["Subject: 1.host\r\n\r\nx\r\n", "Subject: 2.host:2,S\r\n\r\nx\r\n"];
         assert_eq!((corpus.kind, texts(&corpus)), ("maildir", expected.map(str::to_owned).to_vec()));
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_an_invalid_message() {
+        for maildir in [false, true] {
+            let place = tempfile::tempdir().unwrap();
+            let directory = if maildir { place.path().join("new") } else { place.path().to_owned() };
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("good.eml"), "Subject: x\n\ny\n").unwrap();
+            let bad = directory.join("bad.eml");
+            for (target, reason) in [
+                (Path::new("gone"), "No such file or directory"),
+                (&bad, "Too many levels of symbolic links"),
+                (Path::new("/dev/null"), "is not a regular file"),
+            ] {
+                std::os::unix::fs::symlink(target, &bad).unwrap();
+                let mut options = options(place.path());
+                let error = read(&options).unwrap_err().to_string();
+                assert!(error.contains("bad.eml: it ") && error.contains(reason), "{error}");
+                assert!(error.contains("--corpus-skip-bad"), "{error}");
+                options.invalid_messages = InvalidMessagePolicy::Skip;
+                let corpus = read(&options).unwrap();
+                assert_eq!((corpus.messages.len(), corpus.skipped), (1, 1));
+                fs::remove_file(&bad).unwrap();
+            }
+            if maildir {
+                std::os::unix::fs::symlink("gone", place.path().join("cur")).unwrap();
+                let error = read(&options(place.path())).unwrap_err();
+                assert!(error.to_string().ends_with("cur"), "{error}");
+            }
+        }
     }
 
     #[test]
