@@ -114,6 +114,17 @@ fn a_greeting_may_be_refused_too() {
 }
 
 #[test]
+fn requests_for_notifications_are_checked() {
+    let sink = Sink::start(&[]);
+    let mut wire = Wire::greeted(sink.smtp);
+    assert!(wire.say("EHLO me").starts_with("250"));
+    assert!(wire.say("MAIL FROM:<a@b> ENVID=a+2").starts_with("501 5.5.4"));
+    assert!(wire.say("MAIL FROM:<a@b> ENVID=a+2B").starts_with("250"));
+    assert!(wire.say("RCPT TO:<c@d> ORCPT=root").starts_with("501 5.5.4"));
+    assert!(wire.say("RCPT TO:<c@d> ORCPT=rfc822;root").starts_with("250"));
+}
+
+#[test]
 fn a_connection_is_closed_or_cut_at_every_command() {
     let sink = Sink::start(&[]);
     for (name, before, line, _) in COMMANDS {

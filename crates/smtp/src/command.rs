@@ -117,11 +117,24 @@ pub enum Command<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// Parses a command line without its `<CRLF>`.
+    /// Parses a command line without its `<CRLF>`. Drops invalid values of parameters that a server
+    /// only passes on (ENVID, ORCPT and AUTH=), because they are no reason to refuse mail.
     ///
     /// # Errors
     /// Returns the [`ReplyReason`] with which the server refuses the line.
     pub fn parse(line: &'a [u8]) -> Result<Self, ReplyReason> {
+        Self::parse_with(line, InvalidValue::Drop)
+    }
+
+    /// Parses a command line, and refuses it if any parameter is invalid.
+    ///
+    /// # Errors
+    /// Returns the [`ReplyReason`] with which the server refuses the line.
+    pub fn parse_strictly(line: &'a [u8]) -> Result<Self, ReplyReason> {
+        Self::parse_with(line, InvalidValue::Refuse)
+    }
+
+    fn parse_with(line: &'a [u8], invalid: InvalidValue) -> Result<Self, ReplyReason> {
         if memchr::memchr2(b'\r', 0, line).is_some() {
             return Err(ReplyReason::BareLineFeed);
         }
@@ -133,8 +146,8 @@ impl<'a> Command<'a> {
             b"EHLO" => hello(Hello::Extended, argument),
             b"HELO" => hello(Hello::Plain, argument),
             b"LHLO" => hello(Hello::Lmtp, argument),
-            b"MAIL" => mail(argument),
-            b"RCPT" => recipient(argument),
+            b"MAIL" => mail(argument, invalid),
+            b"RCPT" => recipient(argument, invalid),
             b"DATA" => bare(argument, Self::Data),
             b"BDAT" => chunk(argument),
             b"RSET" => bare(argument, Self::Reset),
@@ -235,7 +248,7 @@ fn path_after<'a>(keyword: &[u8], argument: &'a [u8], bad: ReplyReason) -> Resul
     if rest.is_empty() || rest[0] == b' ' { Ok((path, rest)) } else { Err(bad) }
 }
 
-fn mail(argument: &[u8]) -> Result<Command<'_>, ReplyReason> {
+fn mail(argument: &[u8], invalid: InvalidValue) -> Result<Command<'_>, ReplyReason> {
     let (sender, rest) = path_after(b"FROM:", argument, ReplyReason::BadSender)?;
     let mut mail = Mail {
         sender,
@@ -249,7 +262,7 @@ fn mail(argument: &[u8]) -> Result<Command<'_>, ReplyReason> {
     if !rest.is_empty() {
         let mut body = None;
         for word in words(rest) {
-            mail_parameter(word, &mut mail, &mut body)?;
+            mail_parameter(word, &mut mail, &mut body, invalid)?;
         }
         mail.body = body.unwrap_or_default();
     }
@@ -278,13 +291,30 @@ fn set<T>(target: &mut Option<T>, value: Option<T>) -> Result<(), ReplyReason> {
     Ok(())
 }
 
-/// Sets a parameter that is only passed on to the next server. An invalid value is dropped, because
-/// it is no reason to refuse mail.
-fn pass_on<T>(target: &mut Option<T>, value: Option<T>) {
-    *target = target.take().or(value);
+/// Treatment of an invalid or second value of a parameter that is only passed on.
+#[derive(Clone, Copy)]
+enum InvalidValue {
+    Drop,
+    Refuse,
 }
 
-fn mail_parameter<'a>(word: &'a [u8], mail: &mut Mail<'a>, body: &mut Option<BodyType>) -> Result<(), ReplyReason> {
+/// Sets a parameter that is only passed on to the next server.
+fn pass_on<T>(target: &mut Option<T>, value: Option<T>, invalid: InvalidValue) -> Result<(), ReplyReason> {
+    match invalid {
+        InvalidValue::Refuse => set(target, value),
+        InvalidValue::Drop => {
+            *target = target.take().or(value);
+            Ok(())
+        }
+    }
+}
+
+fn mail_parameter<'a>(
+    word: &'a [u8],
+    mail: &mut Mail<'a>,
+    body: &mut Option<BodyType>,
+    invalid: InvalidValue,
+) -> Result<(), ReplyReason> {
     let (keyword, value) = split_parameter(word);
     let is = |name: &[u8]| keyword.eq_ignore_ascii_case(name);
     if is(b"SIZE") {
@@ -298,11 +328,9 @@ fn mail_parameter<'a>(word: &'a [u8], mail: &mut Mail<'a>, body: &mut Option<Bod
     } else if is(b"RET") {
         set(&mut mail.returns, value.and_then(Return::parse))
     } else if is(b"ENVID") {
-        pass_on(&mut mail.envelope_id, value.and_then(envelope_id));
-        Ok(())
+        pass_on(&mut mail.envelope_id, value.and_then(envelope_id), invalid)
     } else if is(b"AUTH") {
-        pass_on(&mut mail.auth, value.filter(|value| !value.is_empty()).and_then(Xtext::parse));
-        Ok(())
+        pass_on(&mut mail.auth, value.filter(|value| !value.is_empty()).and_then(Xtext::parse), invalid)
     } else {
         Err(ReplyReason::UnknownParameter)
     }
@@ -317,7 +345,7 @@ fn body_type(value: Option<&[u8]>) -> Option<BodyType> {
     }
 }
 
-fn recipient(argument: &[u8]) -> Result<Command<'_>, ReplyReason> {
+fn recipient(argument: &[u8], invalid: InvalidValue) -> Result<Command<'_>, ReplyReason> {
     let (path, rest) = path_after(b"TO:", argument, ReplyReason::BadRecipient)?;
     if path.is_null() {
         return Err(ReplyReason::BadRecipient);
@@ -325,19 +353,22 @@ fn recipient(argument: &[u8]) -> Result<Command<'_>, ReplyReason> {
     let mut recipient = Recipient { path, notify: None, original: None };
     if !rest.is_empty() {
         for word in words(rest) {
-            recipient_parameter(word, &mut recipient)?;
+            recipient_parameter(word, &mut recipient, invalid)?;
         }
     }
     Ok(Command::Recipient(recipient))
 }
 
-fn recipient_parameter<'a>(word: &'a [u8], recipient: &mut Recipient<'a>) -> Result<(), ReplyReason> {
+fn recipient_parameter<'a>(
+    word: &'a [u8],
+    recipient: &mut Recipient<'a>,
+    invalid: InvalidValue,
+) -> Result<(), ReplyReason> {
     let (keyword, value) = split_parameter(word);
     if keyword.eq_ignore_ascii_case(b"NOTIFY") {
         set(&mut recipient.notify, value.and_then(Notify::parse))
     } else if keyword.eq_ignore_ascii_case(b"ORCPT") {
-        pass_on(&mut recipient.original, value.and_then(OriginalRecipient::parse));
-        Ok(())
+        pass_on(&mut recipient.original, value.and_then(OriginalRecipient::parse), invalid)
     } else {
         Err(ReplyReason::UnknownParameter)
     }
@@ -490,6 +521,24 @@ mod tests {
             ("RCPT TO:<a@b> RET=FULL", "555 UnknownParameter"),
             ("RCPT TO:<a@b>NOTIFY=NEVER", "501 BadRecipient"),
         ]);
+    }
+
+    #[test]
+    fn values_that_are_only_passed_on_are_refused_or_dropped() {
+        for (invalid, valid) in [
+            ("MAIL FROM:<a@b> ENVID=a+2", "MAIL FROM:<a@b> ENVID=a+2B"),
+            ("MAIL FROM:<a@b> ENVID=", "MAIL FROM:<a@b> envid=x"),
+            ("MAIL FROM:<a@b> ENVID=1 ENVID=2", "MAIL FROM:<a@b> ENVID=1 RET=FULL"),
+            ("MAIL FROM:<a@b> AUTH=", "MAIL FROM:<a@b> AUTH=<>"),
+            ("RCPT TO:<a@b> ORCPT=root", "RCPT TO:<a@b> ORCPT=rfc822;root"),
+            ("RCPT TO:<a@b> ORCPT=rfc822;", "RCPT TO:<a@b> NOTIFY=NEVER ORCPT=rfc822;a+2Bc"),
+            ("RCPT TO:<a@b> ORCPT", "RCPT TO:<a@b>"),
+        ] {
+            assert_eq!(Command::parse_strictly(invalid.as_bytes()), Err(ReplyReason::BadParameter), "{invalid}");
+            assert!(Command::parse(invalid.as_bytes()).is_ok(), "{invalid}");
+            assert_eq!(Command::parse_strictly(valid.as_bytes()), Command::parse(valid.as_bytes()), "{valid}");
+            assert!(Command::parse(valid.as_bytes()).is_ok(), "{valid}");
+        }
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub struct Requires {
     pub tls_for_auth: bool,
     /// Require AUTH before MAIL and everything after it (RFC 4954 §6).
     pub auth: bool,
+    /// Require valid values of the parameters ENVID, ORCPT and AUTH=, which servers only pass on.
+    /// Otherwise invalid values are dropped, because they are no reason to refuse mail.
+    pub valid_parameters: bool,
 }
 
 /// The extensions that a server offers to clients, and its requirements for them.

@@ -107,6 +107,7 @@ impl CapabilityOptions {
             LoginPolicy::Users(_) => Mechanisms::ALL,
         };
         offer.requires.auth = self.requires_auth;
+        offer.requires.valid_parameters = true;
         offer.extensions.xclient = self.xclient;
     }
 }

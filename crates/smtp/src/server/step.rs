@@ -43,11 +43,11 @@ impl State {
             }
             Self::Command(state) => match read_command(lines, input, core) {
                 None => (Self::Command(state), None),
-                Some(line) => state.step(&line.and_then(parse), now, core, out),
+                Some(line) => state.step(&line.and_then(|line| parse(line, core)), now, core, out),
             },
             Self::ExpectQuit => match read_command(lines, input, core) {
                 None => (Self::ExpectQuit, None),
-                Some(line) => turned_away::step(&line.and_then(parse), now, core, out),
+                Some(line) => turned_away::step(&line.and_then(|line| parse(line, core)), now, core, out),
             },
             Self::Message(message) => message.step(input, now, core, out),
             Self::Chunk(message) => message.step(input, now, core, out),
@@ -108,8 +108,11 @@ fn read_command<'s, 'i: 's>(
 }
 
 /// Parses a command. The error is the reason to refuse the line.
-fn parse(line: &[u8]) -> Result<Command<'_>, ReplyReason> {
-    let mut command = Command::parse(line);
+fn parse<'l>(line: &'l [u8], core: &ServerCore) -> Result<Command<'l>, ReplyReason> {
+    let mut command = match core.settings.requires.valid_parameters {
+        true => Command::parse_strictly(line),
+        false => Command::parse(line),
+    };
     // Changed in place, because moving a command is expensive: the type is large.
     if let Err(reason) = &mut command {
         *reason = fault(line, *reason);

@@ -114,7 +114,12 @@ fn offers() -> impl Strategy<Value = Offer> {
         offer.extensions.xclient = if xclient { Attributes::ALL } else { Attributes::NONE };
         // Requirements that no client can meet are rare, because they prevent most events.
         let rarely = needs_tls && needs_auth;
-        offer.requires = Requires { tls: rarely && auth_tls, auth: rarely, tls_for_auth: auth_tls && starttls };
+        offer.requires = Requires {
+            tls: rarely && auth_tls,
+            auth: rarely,
+            tls_for_auth: auth_tls && starttls,
+            valid_parameters: rarely,
+        };
         offer
     })
 }
