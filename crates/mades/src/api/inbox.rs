@@ -61,3 +61,26 @@ pub fn identity(message: &DecodedMessage) -> Option<RunMessageId> {
     let by_id = ba_message_id.as_deref().and_then(RunMessageId::read);
     by_id.or_else(|| reader.correlation().as_deref().and_then(RunMessageId::read))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::testing::message_of;
+
+    #[test]
+    fn a_payload_in_another_section_is_read_and_named() {
+        for (body, oddity) in [
+            (&b"\0\x53\x75\xa0\x05hello"[..], None),
+            (b"\0\xa3\x10amqp:data:binary\xa0\x05hello", None),
+            (b"\0\x53\x77\xa0\x05hello", Some("amqp-value binary")),
+            (b"\0\x53\x77\xa1\x05hello", Some("amqp-value string")),
+        ] {
+            let message = message_of(&[], body);
+            let read = InboxMessage::read(&message);
+            let octets: Vec<&[u8]> = read.content.octets().collect();
+            assert_eq!(octets, [b"hello"]);
+            let oddity = oddity.map(|found| Oddity::WrongSection { expected: "data", found });
+            assert_eq!(read.oddities, Vec::from_iter(oddity));
+        }
+    }
+}

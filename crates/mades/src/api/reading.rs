@@ -9,6 +9,8 @@ use uuid::Uuid;
 pub enum BodyContent<'m> {
     Data(Vec<&'m [u8]>),
     Text(&'m str),
+    /// An `amqp-value` of binary, which some clients write instead of data.
+    Binary(&'m [u8]),
     /// Any other body, with the name of its section and type.
     Other(&'static str),
     /// No body, or an `amqp-value` of null, which some clients write instead of no body.
@@ -16,19 +18,23 @@ pub enum BodyContent<'m> {
 }
 
 impl<'m> BodyContent<'m> {
-    /// Returns the bytes of each `data` section.
+    /// Returns the bytes of the body: those of each `data` section, or those of an `amqp-value` with
+    /// a string or with binary.
     pub fn octets(&self) -> impl Iterator<Item = &'m [u8]> {
-        let sections: &[&'m [u8]] = match self {
-            Self::Data(sections) => sections,
-            _ => &[],
+        let (sections, value): (&[&'m [u8]], _) = match self {
+            Self::Data(sections) => (sections, None),
+            Self::Text(text) => (&[], Some(text.as_bytes())),
+            Self::Binary(octets) => (&[], Some(*octets)),
+            Self::Other(_) | Self::Empty => (&[], None),
         };
-        sections.iter().copied()
+        sections.iter().copied().chain(value)
     }
 
     pub(super) fn section(&self) -> &'static str {
         match self {
             Self::Data(_) => "data",
             Self::Text(_) => "amqp-value string",
+            Self::Binary(_) => "amqp-value binary",
             Self::Other(what) => what,
             Self::Empty => "empty",
         }
@@ -45,7 +51,7 @@ pub fn content(message: &DecodedMessage) -> BodyContent<'_> {
     match message.value().map(|value| value.as_scalar()) {
         Some(Some(Scalar::String(text))) => BodyContent::Text(text),
         Some(Some(Scalar::Symbol(_))) => BodyContent::Other("amqp-value symbol"),
-        Some(Some(Scalar::Binary(_))) => BodyContent::Other("amqp-value binary"),
+        Some(Some(Scalar::Binary(octets))) => BodyContent::Binary(octets),
         Some(Some(Scalar::Null)) | None => BodyContent::Empty,
         Some(_) => BodyContent::Other("amqp-value of another type"),
     }

@@ -82,6 +82,7 @@ fn status(message: &DecodedMessage, oddities: &mut Vec<Oddity>) -> Option<Status
             oddities.push(Oddity::WrongSection { expected: "data", found: other.section() });
             match other {
                 BodyContent::Text(text) => Cow::Borrowed(text.as_bytes()),
+                BodyContent::Binary(octets) => Cow::Borrowed(octets),
                 _ => return None,
             }
         }

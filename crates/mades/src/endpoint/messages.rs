@@ -71,7 +71,7 @@ impl OutboxMessage {
         let mut reader = Reader::new(octets);
         loop {
             let at = octets.len() - reader.rest().len();
-            if matches!(reader.rest(), [0, 0x53, DATA, ..] | [0, 0x80, 0, 0, 0, 0, 0, 0, 0, DATA, ..]) {
+            if data_constructor(reader.rest()).is_some() {
                 return Ok(Some(at));
             }
             let section = reader.value()?;
@@ -456,13 +456,21 @@ pub fn fuzz_outbox_message(message: EncodedMessage, plan: &SimulatorPlan, draw: 
     written
 }
 
+/// Returns the length of the descriptor of a data section, in any of its forms (AMQP 1.0 §1.2,
+/// §3.2.6). It is recognised without the rest of the section, which may be in another piece.
+fn data_constructor(octets: &[u8]) -> Option<usize> {
+    const FORMS: [&[u8]; 4] = [
+        &[0, 0x53, DATA],
+        &[0, 0x80, 0, 0, 0, 0, 0, 0, 0, DATA],
+        b"\0\xa3\x10amqp:data:binary",
+        b"\0\xb3\0\0\0\x10amqp:data:binary",
+    ];
+    FORMS.iter().find(|form| octets.starts_with(form)).map(|form| form.len())
+}
+
 /// Returns the length of the head of a data section, and the length of the data that it announces.
 fn data_head(octets: &[u8]) -> Option<(usize, usize)> {
-    let at = match octets {
-        [0, 0x53, DATA, ..] => 3,
-        [0, 0x80, ..] => 10,
-        _ => return None,
-    };
+    let at = data_constructor(octets)?;
     match octets.get(at..)? {
         [0xa0, length, ..] => Some((at + 2, usize::from(*length))),
         [0xb0, a, b, c, d, ..] => Some((at + 5, u32::from_be_bytes([*a, *b, *c, *d]) as usize)),
@@ -694,6 +702,36 @@ mod tests {
             assert_eq!(with(receiver, kind, body).consumed(&plan).flaw, flaw);
         }
         assert_eq!(with("b", "t", data).consumed(&SimulatorPlan::default()).flaw, None);
+    }
+
+    #[test]
+    fn sections_may_be_described_by_symbols() {
+        let plain = submitted(b"12345");
+        let symbols = |data: &[u8]| {
+            let mut octets = Vec::new();
+            let mut reader = Reader::new(&plain);
+            while !reader.rest().is_empty() {
+                let section = reader.value().unwrap();
+                let name: &[u8] = match section.descriptor().unwrap() as u8 {
+                    HEADER => b"\0\xa3\x10amqp:header:list",
+                    PROPERTIES => b"\0\xa3\x14amqp:properties:list",
+                    APPLICATION_PROPERTIES => b"\0\xa3\x1famqp:application-properties:map",
+                    DATA => data,
+                    other => panic!("{other:#x}"),
+                };
+                octets.extend_from_slice(&[name, &section.octets()[3..]].concat());
+            }
+            octets
+        };
+        let expected = OutboxMessage::read(EncodedMessage::from(plain.clone()), ID);
+        for data in [&b"\0\xa3\x10amqp:data:binary"[..], b"\0\xb3\0\0\0\x10amqp:data:binary"] {
+            for length in [7, usize::MAX] {
+                let octets = symbols(data);
+                let read = OutboxMessage::read(pieces(&octets, length.min(octets.len())), ID);
+                assert_eq!(read.consumed(&SimulatorPlan::default()).flaw, None);
+                assert_eq!(read.consumed(&SimulatorPlan::default()), expected.consumed(&SimulatorPlan::default()));
+            }
+        }
     }
 
     #[test]
