@@ -937,6 +937,17 @@ fn a_ladder_that_is_interrupted_has_the_sizes_so_far() {
 }
 
 #[test]
+fn an_endpoint_ends_in_order_when_its_terminal_closes() {
+    let place = tempfile::tempdir().unwrap();
+    let [summary, log] = ["summary", "log"].map(|name| place.path().join(name));
+    let words = ["--summary", summary.to_str().unwrap(), "--log-messages", log.to_str().unwrap()];
+    let ended = Endpoint::embedded(&words).hang_up();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let last = fs::read_to_string(log).unwrap().lines().last().map(str::to_owned).unwrap();
+    assert_eq!(fs::read_to_string(summary).unwrap(), last + "\n", "the totals");
+}
+
+#[test]
 fn a_ladder_ends_at_a_size_that_is_refused() {
     let endpoint = Endpoint::embedded(&["--preset", "ideal", "--max-payload-size", "150k"]);
     let words = ["mades", "--broker", &endpoint.url, "--payload-ladder", "100k..1M", "--messages", "2"];

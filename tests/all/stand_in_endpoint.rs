@@ -47,6 +47,11 @@ impl Endpoint {
         self.process.terminate();
         self.process.finish()
     }
+
+    pub(crate) fn hang_up(self) -> Ended {
+        self.process.hang_up();
+        self.process.finish()
+    }
 }
 
 /// The first value with this key, at any depth.

@@ -14,6 +14,7 @@ use mailrun_mades::simulator::{
 };
 use mailrun_mades::{Broker, BrokerSecurity, Password, SaslMechanism, TlsSetup, Verification};
 use mailrun_net::Endpoint;
+use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::live::{LiveEvent, LiveMode, LiveProgress};
 use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
 use mailrun_party::local_address::is_local_address;
@@ -30,7 +31,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:5672";
 
@@ -412,7 +412,8 @@ impl MadesEndpointArgs {
     }
 
     async fn work(self, plan: SimulatorPlan, live: LiveMode) -> Result<SimulationTotals> {
-        let stop = stop_signal()?;
+        let interrupt = Interrupt::watch()?;
+        let stop = interrupt.wait_for(StopRequest::Stop);
         let truth = self.files.log_messages.as_deref().map(truth_file).transpose()?;
         let names = self.queues.names(plan.mode.into());
         let (backend, serving) = self.place.open(self.allow_public).await?;
@@ -464,19 +465,6 @@ fn read_text(path: &Path) -> Result<String> {
 
 fn truth_file(path: &Path) -> Result<Box<dyn Write + Send>> {
     Ok(Box::new(LogFile::new(path)?))
-}
-
-/// Returns a future that completes at the first SIGINT or SIGTERM.
-fn stop_signal() -> Result<impl Future<Output = ()>> {
-    let listen = |kind| signal(kind).context("cannot watch for signals");
-    let mut interrupts = listen(SignalKind::interrupt())?;
-    let mut terminations = listen(SignalKind::terminate())?;
-    Ok(async move {
-        tokio::select! {
-            _ = interrupts.recv() => {}
-            _ = terminations.recv() => {}
-        }
-    })
 }
 
 /// The stand-in's own listener, which `--embedded` starts.
