@@ -247,7 +247,7 @@ fn the_page_of_a_comparison_has_its_verdicts() {
         assert!(page.contains(words), "{words}");
     }
     assert!(!page.contains("<img") && !page.contains("<script"));
-    for (path, words) in [(place.path("no/such/directory.html").as_str(), "cannot write"), ("-", "name a file")] {
+    for (path, words) in [(place.path("compared.html/x.html").as_str(), "cannot write"), ("-", "name a file")] {
         let nowhere = place.compare(&["--html", path]);
         assert_eq!((nowhere.code, nowhere.out.as_str(), nowhere.err.lines().count()), (Some(2), "", 1), "{nowhere:?}");
         assert!(nowhere.err.contains(words), "{nowhere:?}");

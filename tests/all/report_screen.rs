@@ -155,8 +155,8 @@ fn json_on_standard_output_is_alone_there() {
     assert_eq!(ended.err.lines().count(), 1, "the verdict alone: {}", ended.err);
     let refused = mailrun(&["source", &sink.address(), "--live", "json", "--json", "-"]);
     assert!(refused.code == Some(2) && refused.err.contains("standard output"), "{refused:?}");
-    let ended = mailrun(&["bench", "--json", "/nonexistent/run.json"]);
-    assert!(ended.code == Some(2) && ended.err.contains("cannot write /nonexistent/run.json"), "{ended:?}");
+    let ended = mailrun(&["bench", "--json", "/dev/null/run.json"]);
+    assert!(ended.code == Some(2) && ended.err.contains("cannot write /dev/null/run.json"), "{ended:?}");
 }
 
 #[test]
