@@ -10,8 +10,10 @@ use crate::embedded::{DecodeError, EncodedMessage, Reader, Value, Writer};
 use crate::simulator::{
     ConsumedMessage, DocumentKind, EndpointMode, RefusalReason, SendEventKind, SimulatorPlan, TracingValue, number_of,
 };
+use crate::xml;
 use bytes::Bytes;
 use quick_xml::events::Event;
+use std::borrow::Cow;
 use std::ops::Range;
 use uuid::Uuid;
 
@@ -406,11 +408,16 @@ impl DocumentHead {
     /// any place.
     fn read(front: &[u8]) -> Option<Self> {
         // The cut may have split a character.
-        let text = front.utf8_chunks().next()?.valid();
-        let mut reader = quick_xml::Reader::from_str(text);
+        let text = match xml::is_utf16(front) {
+            true => [0, 1, 2, 3].iter().find_map(|cut| xml::decode(&front[..front.len().checked_sub(*cut)?]).ok())?,
+            false => Cow::Borrowed(front.utf8_chunks().next()?.valid().trim_start_matches('\u{feff}')),
+        };
+        let mut reader = quick_xml::Reader::from_str(&text);
         let mut head = None;
         let mut depth = 0_usize;
         let mut is_in_id = false;
+        // The text of an element may come in several pieces.
+        let mut id = String::new();
         loop {
             match reader.read_event() {
                 Ok(Event::Start(element)) => {
@@ -420,13 +427,19 @@ impl DocumentHead {
                     head.get_or_insert(Self { mrid: None, is_acknowledgement });
                     depth += 1;
                 }
-                Ok(Event::End(_)) => (depth, is_in_id) = (depth.saturating_sub(1), false),
-                Ok(Event::Text(content)) if is_in_id => {
+                Ok(Event::End(_)) if is_in_id => {
                     if let Some(head) = &mut head {
-                        head.mrid = Some(content.trim().to_owned()).filter(|id| !id.is_empty());
+                        head.mrid = Some(id.trim().to_owned()).filter(|id| !id.is_empty());
                     }
                     return head;
                 }
+                Ok(Event::End(_)) => depth = depth.saturating_sub(1),
+                Ok(Event::Text(content)) if is_in_id => id.push_str(&content.xml10_content()),
+                Ok(Event::CData(content)) if is_in_id => id.push_str(&content.xml10_content()),
+                Ok(Event::GeneralRef(reference)) if is_in_id => match xml::referenced(&reference) {
+                    Ok(character) => id.push(character),
+                    Err(_) => return head,
+                },
                 Ok(Event::Eof) | Err(_) => return head,
                 Ok(_) => {}
             }
@@ -638,12 +651,23 @@ mod tests {
             ("<a><x><mRID>6</mRID></x><mRID>5</mRID></a>", Some("5")),
             ("<a><x><mRID>6</mRID></x></a>", None),
             ("<a><mRID></mRID></a>", None),
+            ("<a><mRID> &#53;<!-- x --><![CDATA[1]]>\n</mRID></a>", Some("51")),
+            ("<!DOCTYPE a SYSTEM 'a.dtd'><a><mRID>5</mRID></a>", Some("5")),
+            ("<a><mRID>5&e;</mRID></a>", None),
+            ("<a><mRID>5", None),
             ("<a><x", None),
         ] {
             let message = head(text).unwrap();
             assert_eq!((message.mrid.as_deref(), message.is_acknowledgement), (mrid, false), "{text}");
         }
         assert_eq!((head(""), head("octets"), head("<")), (None, None, None));
+        let utf16: Vec<u8> =
+            "\u{feff}<a><mRID>5</mRID>\u{1f600}</a>".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        let least = 2 * "?<a><mRID>5</mRID>".len();
+        for cut in least..=utf16.len() {
+            assert_eq!(DocumentHead::read(&utf16[..cut]).unwrap().mrid.as_deref(), Some("5"), "{cut}");
+        }
+        (0..least).for_each(|cut| drop(DocumentHead::read(&utf16[..cut])));
         assert!(head("<Acknowledgement_MarketDocument>").unwrap().is_acknowledgement);
     }
 
