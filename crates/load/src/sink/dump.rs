@@ -69,6 +69,9 @@ impl MessageDump {
                 (format!("{now}.P{pid}Q"), format!(".{}", host_name()))
             }
             DumpTarget::File(path) => {
+                if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+                    create_directory(directory)?;
+                }
                 let opened = OpenOptions::new().create(true).append(true).mode(FILE_MODE).open(path);
                 file = Some(Mutex::new(opened.with_context(|| format!("cannot write {}", path.display()))?));
                 (format!(".dump-{now}-{pid}-"), ".part".to_owned())
@@ -280,7 +283,7 @@ mod tests {
     #[test]
     fn one_file_is_read_back_by_its_lengths() {
         let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("all");
+        let path = place.path().join("new/all");
         for _ in 0..2 {
             let dump = MessageDump::open(DumpTarget::File(path.clone())).unwrap();
             SIZES.iter().for_each(|size| draft(&dump, &message(*size)).store(&dump).unwrap());
@@ -299,7 +302,7 @@ mod tests {
             rest = &rest[end + 2 + bytes..];
         }
         assert_eq!(kept, [SIZES.map(message), SIZES.map(message)].concat());
-        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "no other file is left");
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no other file is left");
     }
 
     #[test]
