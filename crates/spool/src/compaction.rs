@@ -70,7 +70,7 @@ impl CompactionState {
     fn compact_slice(&mut self, log: &mut Log, oldest: &Arc<Segment>) -> Result<(), LogWriteError> {
         let mut scan = match self.scan.take() {
             Some((order, scan)) if order == oldest.position => scan,
-            _ => Scan::new(Arc::clone(&oldest.file), oldest.seed, oldest.bytes, BodyMode::Skip),
+            _ => Scan::of_segment(oldest, BodyMode::Skip),
         };
         let mut seen = Vec::new();
         let mut moved = 0;

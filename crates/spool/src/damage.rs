@@ -31,7 +31,7 @@ pub struct Damage {
 pub enum DamageKind {
     /// The header of a segment is unreadable, or consists of zeros although a header was written.
     Header,
-    /// A segment that must have existed is missing.
+    /// The segment before this one, and perhaps others before it, must have existed and is missing.
     MissingSegment,
     /// The newest segment is missing. The damage has the name of that segment.
     MissingNewest,
@@ -42,8 +42,15 @@ pub enum DamageKind {
     /// The body of a message is damaged, but its envelope is intact. The message is known, but
     /// cannot be delivered.
     Body,
+    /// The file is shorter than it was made. No crash shortens a segment.
+    Shortened,
+    /// The segment belongs to another spool, so nothing in it is used.
+    Foreign,
     /// A crash tore the unsynced end of the log. If there was a crash, this is not damage.
     TornEnd,
+    /// The end of a log without syncs (`durability = "write"`) is incomplete. A crash may have torn
+    /// it, but its messages may have been answered.
+    UnsyncedEnd,
 }
 
 /// Loss that a damage causes, from the smallest to the largest.
@@ -65,7 +72,7 @@ impl Damage {
     pub const MAX_NAMED: usize = 10_000;
 
     /// Returns true if an administrator must act, because the damage costs something and does not
-    /// merely result from a crash.
+    /// merely result from a crash before anything was answered.
     pub fn is_alarming(&self) -> bool {
         self.cost != Cost::Nothing && self.kind != DamageKind::TornEnd
     }
@@ -80,7 +87,10 @@ impl fmt::Display for DamageKind {
             Self::DoubledSegment => "another segment claims the same place",
             Self::Records => "records are damaged",
             Self::Body => "the content of a message is damaged",
+            Self::Shortened => "the file was shortened",
+            Self::Foreign => "this segment belongs to another spool",
             Self::TornEnd => "the end is incomplete, as after a crash",
+            Self::UnsyncedEnd => "the end is incomplete, as after a crash, and was not synced",
         })
     }
 }
@@ -103,6 +113,7 @@ impl fmt::Display for Damage {
         write!(f, "{segment}, offset {offset}, {bytes} bytes: {kind}; ")?;
         match kind {
             DamageKind::TornEnd => f.write_str("if there was a message, it had not been answered 250")?,
+            DamageKind::UnsyncedEnd => f.write_str("if there was a message, it may have been answered 250")?,
             _ => write!(f, "{cost}")?,
         }
         const SHOWN: usize = 20;

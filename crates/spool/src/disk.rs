@@ -61,6 +61,11 @@ pub(crate) fn read_with_retry(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -
     file.read_at(buffer, at).or_else(|_| file.read_at(buffer, at))
 }
 
+/// Adds the name of the file to an error, because the system's errors do not have it.
+pub(crate) fn with_name(name: &str) -> impl Fn(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{name}: {error}"))
+}
+
 /// A directory of a file system. The handle stays valid if the directory is renamed, and does not
 /// follow if another directory takes its path.
 #[derive(Debug)]
@@ -206,7 +211,8 @@ impl Disk for ReadOnlyDisk {
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(open_at(&self.opened, name, OFlags::empty())?))
+        // Without `NONBLOCK`, a FIFO with the name of a segment would block forever.
+        Ok(Arc::new(open_at(&self.opened, name, OFlags::NONBLOCK)?))
     }
 
     fn remove(&self, _name: &str) -> io::Result<()> {

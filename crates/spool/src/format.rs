@@ -18,9 +18,11 @@ const MAGIC: [u8; 8] = *b"mrspool\0";
 /// next number could overflow.
 const MAX_COUNTER: u64 = u64::MAX >> 1;
 
-pub(crate) const HEADER_BYTES: usize = 64;
+pub(crate) const HEADER_BYTES: usize = 96;
 pub(crate) const BATCH_HEADER_BYTES: usize = 32;
 pub(crate) const RECORD_HEADER_BYTES: usize = 40;
+/// Offset of the checksum in a segment's header.
+const CRC_OFFSET: usize = HEADER_BYTES - 4;
 /// Offset of the body's checksum in a record.
 pub(crate) const BODY_CRC_OFFSET: usize = 36;
 
@@ -48,6 +50,33 @@ pub(crate) struct SegmentHeader {
     pub(crate) next_id: u64,
     /// Offset at which the batches of the previous use ended, or 0 if they were not all synced.
     pub(crate) previous_end: u64,
+    /// Length of the file. It never changes, so a shorter file was shortened by somebody else.
+    pub(crate) file_bytes: u64,
+    /// The oldest use that was not released when this header was written. All uses from this one on
+    /// must exist, unless a later header or the file `newest` proves that they were released.
+    pub(crate) oldest: OldestUse,
+    /// Random number of the spool, which no other spool has.
+    pub(crate) spool: u64,
+    /// Set if messages in this use were answered only after a sync.
+    pub(crate) is_synced: bool,
+}
+
+/// The oldest use of any segment that is still needed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OldestUse {
+    pub(crate) generation: u64,
+    /// Number of the first message that can be in that use, or 0 if it is unknown.
+    pub(crate) first_id: u64,
+}
+
+/// What a new use of a segment begins with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewUse {
+    pub(crate) generation: u64,
+    pub(crate) next_id: u64,
+    pub(crate) previous_end: u64,
+    pub(crate) oldest: OldestUse,
+    pub(crate) is_synced: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,27 +100,47 @@ impl SegmentHeader {
         checksum(&bytes)
     }
 
-    /// Returns the header for the next use of this segment.
-    pub(crate) fn begin(self, use_number: u64, next_id: u64, previous_end: u64) -> Self {
-        let mut next = Self {
-            state: SegmentHeaderState::Used,
-            revision: self.revision + 1,
-            generation: use_number,
+    /// Returns the header of a new file, which was never used.
+    pub(crate) fn unused(spool: u64, file_bytes: u64) -> Self {
+        Self {
+            state: SegmentHeaderState::Free,
+            revision: 0,
+            generation: 0,
             salt: 0,
-            next_id,
-            previous_end,
-        };
+            next_id: 0,
+            previous_end: 0,
+            file_bytes,
+            oldest: OldestUse::default(),
+            spool,
+            is_synced: false,
+        }
+    }
+
+    /// Returns the header for the next use of this segment.
+    pub(crate) fn begin(self, new: &NewUse) -> Self {
+        let NewUse { generation, next_id, previous_end, oldest, is_synced } = *new;
+        let state = SegmentHeaderState::Used;
+        let revision = self.revision + 1;
+        let mut next = Self { state, revision, generation, salt: 0, next_id, previous_end, oldest, is_synced, ..self };
         loop {
-            next.salt = RandomState::new().hash_one((use_number, next.salt));
+            next.salt = RandomState::new().hash_one((generation, next.salt));
             if next.seed() != self.seed() {
                 return next;
             }
         }
     }
 
-    /// Returns the header that ends this use and frees the segment.
-    pub(crate) fn end(self, next_id: u64) -> Self {
-        Self { state: SegmentHeaderState::Free, revision: self.revision + 1, next_id, previous_end: 0, ..self }
+    /// Returns the header that ends this use and frees the segment. `oldest` is the oldest use
+    /// after this one.
+    pub(crate) fn end(self, next_id: u64, oldest: OldestUse) -> Self {
+        let revision = self.revision + 1;
+        Self { state: SegmentHeaderState::Free, revision, next_id, previous_end: 0, oldest, ..self }
+    }
+
+    /// Number of the first message that can be in this use, or 0 if it is unknown.
+    pub(crate) fn first_id(&self) -> u64 {
+        // The message for which the segment was begun got its number before the header was written.
+        self.next_id.saturating_sub(1)
     }
 
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
@@ -100,17 +149,21 @@ impl SegmentHeader {
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[12..16].copy_from_slice(&state.to_le_bytes());
+        let OldestUse { generation: oldest, first_id } = self.oldest;
         let numbers = [self.revision, self.generation, self.salt, self.next_id, self.previous_end];
-        for (at, number) in numbers.into_iter().enumerate() {
+        let numbers = numbers.into_iter().chain([self.file_bytes, oldest, first_id, self.spool]);
+        for (at, number) in numbers.enumerate() {
             bytes[16 + 8 * at..24 + 8 * at].copy_from_slice(&number.to_le_bytes());
         }
+        let durability: u32 = if self.is_synced { 1 } else { 2 };
+        bytes[88..CRC_OFFSET].copy_from_slice(&durability.to_le_bytes());
         Self::seal(&mut bytes);
         bytes
     }
 
     pub(crate) fn seal(bytes: &mut [u8; HEADER_BYTES]) {
-        let crc = checksum(&bytes[..60]);
-        bytes[60..].copy_from_slice(&crc.to_le_bytes());
+        let crc = checksum(&bytes[..CRC_OFFSET]);
+        bytes[CRC_OFFSET..].copy_from_slice(&crc.to_le_bytes());
     }
 }
 
@@ -130,7 +183,12 @@ impl HeaderSlot {
             2 => SegmentHeaderState::Used,
             _ => return Self::Illegible,
         };
-        if version != VERSION || u32_at(bytes, 60) != checksum(&bytes[..60]) || u32_at(bytes, 56) != 0 {
+        let is_synced = match u32_at(bytes, 88) {
+            1 => true,
+            2 => false,
+            _ => return Self::Illegible,
+        };
+        if version != VERSION || u32_at(bytes, CRC_OFFSET) != checksum(&bytes[..CRC_OFFSET]) {
             return Self::Illegible;
         }
         let header = SegmentHeader {
@@ -140,8 +198,14 @@ impl HeaderSlot {
             salt: u64_at(bytes, 32),
             next_id: u64_at(bytes, 40),
             previous_end: u64_at(bytes, 48),
+            file_bytes: u64_at(bytes, 56),
+            oldest: OldestUse { generation: u64_at(bytes, 64), first_id: u64_at(bytes, 72) },
+            spool: u64_at(bytes, 80),
+            is_synced,
         };
-        let is_countable = [header.revision, header.generation, header.next_id].into_iter().all(|n| n <= MAX_COUNTER);
+        let OldestUse { generation: oldest, first_id } = header.oldest;
+        let counters = [header.revision, header.generation, header.next_id, header.file_bytes, oldest, first_id];
+        let is_countable = counters.into_iter().all(|n| n <= MAX_COUNTER);
         if is_countable { Self::Valid(header) } else { Self::Illegible }
     }
 }
@@ -163,14 +227,7 @@ impl SegmentHeader {
     pub(crate) fn generation_hint(bytes: &[u8; HEADER_BYTES]) -> Option<(u64, u32)> {
         let use_number = u64_at(bytes, 24);
         let salt = u64_at(bytes, 32);
-        let header = Self {
-            state: SegmentHeaderState::Used,
-            revision: 0,
-            generation: use_number,
-            salt,
-            next_id: 0,
-            previous_end: 0,
-        };
+        let header = Self { generation: use_number, salt, ..Self::unused(0, 0) };
         (use_number <= MAX_COUNTER).then(|| (use_number, header.seed()))
     }
 }
@@ -355,29 +412,25 @@ mod tests {
     use proptest::prelude::*;
 
     fn header() -> SegmentHeader {
-        SegmentHeader {
-            state: SegmentHeaderState::Free,
-            revision: 4,
-            generation: 3,
-            salt: 77,
-            next_id: 9,
-            previous_end: 0,
-        }
+        SegmentHeader { revision: 4, generation: 3, salt: 77, next_id: 9, ..SegmentHeader::unused(5, 1 << 16) }
     }
 
     #[test]
     fn a_use_has_a_seed_of_its_own() {
-        let begun = header().begin(4, 12, 8192);
+        let oldest = OldestUse { generation: 2, first_id: 7 };
+        let new = NewUse { generation: 4, next_id: 12, previous_end: 8192, oldest, is_synced: true };
+        let begun = header().begin(&new);
         assert_eq!(
-            (begun.state, begun.revision, begun.generation, begun.previous_end),
-            (SegmentHeaderState::Used, 5, 4, 8192)
+            (begun.state, begun.revision, begun.generation, begun.previous_end, begun.oldest),
+            (SegmentHeaderState::Used, 5, 4, 8192, oldest)
         );
+        assert_eq!((begun.file_bytes, begun.spool), (1 << 16, 5), "they are the file's, and not the use's");
         assert_ne!(begun.seed(), header().seed());
         assert_ne!(begun.offset(), header().offset());
-        assert_eq!(
-            begun.end(20),
-            SegmentHeader { state: SegmentHeaderState::Free, revision: 6, next_id: 20, previous_end: 0, ..begun }
-        );
+        let after = OldestUse { generation: 5, first_id: 15 };
+        let ended = SegmentHeader { revision: 6, next_id: 20, previous_end: 0, oldest: after, ..begun };
+        assert_eq!(begun.end(20, after), SegmentHeader { state: SegmentHeaderState::Free, ..ended });
+        assert_eq!(HeaderSlot::decode(&begun.encode()), HeaderSlot::Valid(begun));
     }
 
     #[test]

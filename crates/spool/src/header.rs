@@ -20,7 +20,10 @@ const MAX_SEGMENT_BYTES: u64 = 8 << 30;
 pub(crate) struct ExaminedFile {
     pub(crate) name: String,
     pub(crate) file: Arc<dyn DiskFile>,
+    /// Length of the file as it was made, according to its header, or else as it is.
     pub(crate) bytes: u64,
+    /// Length of the file as it is.
+    pub(crate) file_bytes: u64,
     pub(crate) role: FileRole,
     /// Offsets of damaged header blocks.
     pub(crate) bad_slots: Vec<u64>,
@@ -52,15 +55,29 @@ struct HeaderSlots {
 }
 
 pub(crate) fn examine(name: &str, file: Arc<dyn DiskFile>) -> Result<ExaminedFile, Error> {
-    let bytes = file.bytes()?.min(MAX_SEGMENT_BYTES);
+    let file_bytes = file.bytes()?.min(MAX_SEGMENT_BYTES);
     let places = read_slots(name, &*file)?;
-    let first = first_batch(&file, bytes)?;
+    let first = first_batch(&file, file_bytes)?;
     let role = match role_of(&places, first, is_blank(&*file)?) {
-        FileRole::Free(header) if has_later_batch(&places, header.next_id, &file, bytes)? => FileRole::Illegible,
-        FileRole::Unfinished if has_later_batch(&places, 0, &file, bytes)? => FileRole::Illegible,
+        FileRole::Free(header) if has_later_batch(&places, header.next_id, &file, file_bytes)? => FileRole::Illegible,
+        FileRole::Unfinished if has_later_batch(&places, 0, &file, file_bytes)? => FileRole::Illegible,
         role => role,
     };
-    Ok(ExaminedFile { name: name.to_owned(), file, bytes, role, bad_slots: places.bad })
+    let bytes = match role {
+        FileRole::Used(header) | FileRole::Free(header) => header.file_bytes.min(MAX_SEGMENT_BYTES),
+        _ => file_bytes,
+    };
+    Ok(ExaminedFile { name: name.to_owned(), file, bytes, file_bytes, role, bad_slots: places.bad })
+}
+
+impl ExaminedFile {
+    /// Returns the number of the spool to which the file belongs, if its header says so.
+    pub(crate) fn spool(&self) -> Option<u64> {
+        match self.role {
+            FileRole::Used(header) | FileRole::Free(header) => Some(header.spool),
+            _ => None,
+        }
+    }
 }
 
 fn read_slots(name: &str, file: &dyn DiskFile) -> Result<HeaderSlots, Error> {
@@ -225,8 +242,7 @@ mod tests {
     fn a_first_use_that_lost_its_header_is_found_by_its_moved_messages() {
         let moved = FirstBatch { seed: 7, first_id: None, last_id: None, has_moved: true };
         let role = |revision| {
-            let state = SegmentHeaderState::Free;
-            let header = SegmentHeader { state, revision, generation: 0, salt: 0, next_id: 0, previous_end: 0 };
+            let header = SegmentHeader { revision, ..SegmentHeader::unused(1, 1 << 16) };
             role_of(&HeaderSlots { newest: Some(header), bad: Vec::new(), hints: Vec::new() }, Some(moved), false)
         };
         assert_eq!(role(0), FileRole::Headerless { generation: None, seed: 7, first_id: None });

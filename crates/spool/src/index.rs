@@ -1,5 +1,6 @@
 //! Index of the messages that are not done. It has the locations of each message and its notes, and
 //! the number of live bytes in each segment.
+use crate::format::OldestUse;
 use crate::segment::{RecordLocation, Segment};
 use crate::{Error, Id};
 use std::collections::{HashMap, VecDeque};
@@ -59,6 +60,12 @@ impl MessageIndex {
     pub(crate) fn oldest(&self) -> Option<(&Arc<Segment>, u32)> {
         let is_alone = self.segments.len() < 2;
         self.segments.front().filter(|_| !is_alone).map(|tenant| (&tenant.segment, tenant.messages))
+    }
+
+    /// Returns the oldest use that is still needed.
+    pub(crate) fn oldest_use(&self) -> Option<OldestUse> {
+        let header = &self.segments.front()?.segment.header;
+        Some(OldestUse { generation: header.generation, first_id: header.first_id() })
     }
 
     pub(crate) fn pop_oldest(&mut self) -> Option<Arc<Segment>> {

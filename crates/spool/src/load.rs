@@ -1,16 +1,20 @@
 //! Reads a whole spool without changing it, and returns the segments in order, the live records and
 //! the damage. Both opening and inspecting a spool start here, so they agree.
 use crate::damage::{Cost, Damage, DamageKind};
-use crate::disk::Disk;
-use crate::format::{HEADER_BYTES, SegmentHeader, SegmentHeaderState};
+use crate::disk::{Disk, with_name};
+use crate::format::{HEADER_BYTES, OldestUse, SegmentHeader, SegmentHeaderState};
 use crate::header::{ExaminedFile, FileRole, examine};
 use crate::index::MessageIndex;
 use crate::log::ResumePoint;
-use crate::newest::{self, NewestSegment};
+use crate::newest::{self, NewestSegment, NewestState};
 use crate::replay::Replay;
 use crate::segment::Segment;
 use crate::segment_pool::{FreeSegment, SegmentPool};
 use crate::{Error, Id};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 pub(crate) struct LoadedSpool {
@@ -30,8 +34,12 @@ pub(crate) struct LoadedSpool {
     /// Number of bytes of a torn end.
     pub(crate) cut_bytes: u64,
     pub(crate) next_file: u64,
-    /// The newest segment according to the file `newest`, if that segment's file is missing.
-    pub(crate) lost_newest: Option<NewestSegment>,
+    /// What the file `newest` says, if it can be read and belongs to this spool.
+    pub(crate) newest: Option<NewestSegment>,
+    /// The oldest use that must exist.
+    oldest: OldestUse,
+    /// Random number of the spool.
+    pub(crate) spool: u64,
 }
 
 /// A used segment whose position in the log is not known yet.
@@ -63,26 +71,51 @@ pub(crate) fn load(disk: &dyn Disk) -> Result<LoadedSpool, Error> {
         unproven: Vec::new(),
         cut_bytes: 0,
         next_file: 0,
-        lost_newest: None,
+        newest: newest::read(disk),
+        oldest: OldestUse::default(),
+        spool: 0,
     };
-    let mut candidates = Vec::new();
+    let mut files = Vec::new();
     for name in disk.list()? {
         let Some(number) = SegmentPool::file_number(&name) else { continue };
         reading.next_file = reading.next_file.max(number + 1);
-        let look = examine(&name, disk.open(&name)?)?;
-        candidates.extend(reading.classify(look));
+        let examined = disk.open(&name).map_err(Error::from).and_then(|file| examine(&name, file));
+        files.push(examined.map_err(|error| match error {
+            Error::Disk(error) => with_name(&name)(io::Error::new(error.kind(), error)).into(),
+            error => error,
+        })?);
     }
+    reading.spool = spool_of(&files, reading.newest.as_ref());
+    reading.newest = reading.newest.filter(|newest| newest.spool == reading.spool);
+    reading.oldest = reading.newest.map_or(OldestUse::default(), |newest| newest.oldest);
+    let candidates: Vec<_> = files.into_iter().filter_map(|file| reading.classify(file)).collect();
     let row = reading.order_segments(candidates);
-    reading.replay_segments(row, newest::read(disk))?;
+    reading.replay_segments(row)?;
     Ok(reading)
 }
 
+/// Returns the number of the spool to which most files belong, or a new number for a new spool. The
+/// file `newest` decides if two spools have as many files here.
+fn spool_of(files: &[ExaminedFile], newest: Option<&NewestSegment>) -> u64 {
+    let mut votes: HashMap<u64, usize> = HashMap::new();
+    for spool in files.iter().filter_map(ExaminedFile::spool).chain(newest.map(|newest| newest.spool)) {
+        *votes.entry(spool).or_default() += 1;
+    }
+    let recorded = newest.map(|newest| newest.spool);
+    let most = votes.into_iter().max_by_key(|(spool, votes)| (*votes, recorded == Some(*spool), *spool));
+    most.map_or_else(|| RandomState::new().hash_one(0), |(spool, _)| spool)
+}
+
 fn header_damage(segment: &str, offset: u64, bytes: u64, cost: Cost) -> Damage {
+    file_damage(segment, offset..offset + bytes, DamageKind::Header, cost)
+}
+
+fn file_damage(segment: &str, range: Range<u64>, kind: DamageKind, cost: Cost) -> Damage {
     Damage {
         segment: segment.to_owned(),
-        offset,
-        bytes,
-        kind: DamageKind::Header,
+        offset: range.start,
+        bytes: range.end - range.start,
+        kind,
         cost,
         messages: Vec::new(),
         unnamed: 0,
@@ -91,6 +124,38 @@ fn header_damage(segment: &str, offset: u64, bytes: u64, cost: Cost) -> Damage {
 }
 
 impl LoadedSpool {
+    fn is_foreign(&self, name: &str) -> bool {
+        self.damage.iter().any(|damage| damage.kind == DamageKind::Foreign && damage.segment == name)
+    }
+
+    /// Returns what the file `newest` has to say about this spool from now on, and whether that must
+    /// be written at once.
+    pub(crate) fn newest_record(&self) -> (NewestSegment, bool) {
+        let ResumePoint { next_generation, next_id, .. } = self.resume_point;
+        let oldest =
+            self.used.first().map_or(OldestUse { generation: next_generation, first_id: next_id }, |(first, _)| {
+                OldestUse { generation: first.header.generation, first_id: first.header.first_id() }
+            });
+        let (newest, is_new) = match (self.newest, self.used.last()) {
+            (Some(lost), _) if lost.generation >= next_generation => {
+                // Record the loss, so that it is reported only once. Nothing more can be done about it.
+                (NewestSegment { state: NewestState::Lost, next_id, ..lost }, lost.state != NewestState::Lost)
+            }
+            (Some(newest), _) => (newest, false),
+            (None, Some((last, _))) => {
+                let file_number = SegmentPool::file_number(&last.name).unwrap_or_default();
+                (NewestSegment::open(&last.header, file_number, next_id, oldest), false)
+            }
+            (None, None) => {
+                let header = SegmentHeader::unused(self.spool, 0);
+                (NewestSegment::open(&header, 0, next_id, oldest), false)
+            }
+        };
+        // A removed file no longer proves that its uses were released.
+        let loses_proof = !(self.unfinished.is_empty() && self.illegible.is_empty());
+        (NewestSegment { oldest, ..newest }, is_new || loses_proof)
+    }
+
     /// Drops free segments that have holes, as in a copied directory. A write into a hole can fail
     /// for lack of space.
     pub(crate) fn drop_sparse_segments(&mut self) {
@@ -100,7 +165,14 @@ impl LoadedSpool {
 
     /// Adds a file to the right list. Returns the file instead if it is a used segment.
     fn classify(&mut self, look: ExaminedFile) -> Option<SegmentCandidate> {
-        let ExaminedFile { name, file, bytes, role, bad_slots: bad_places } = look;
+        let is_foreign = look.spool().is_some_and(|spool| spool != self.spool);
+        let ExaminedFile { name, file, bytes, file_bytes, role, bad_slots: bad_places } = look;
+        if is_foreign {
+            let cost = if matches!(role, FileRole::Used(_)) { Cost::Unknown } else { Cost::Nothing };
+            self.damage.push(file_damage(&name, 0..file_bytes, DamageKind::Foreign, cost));
+            self.illegible.push((name, file));
+            return None;
+        }
         for at in &bad_places {
             // Damage to a header costs nothing by itself. The use that the header described is
             // either found in another way, or reported as damage of its own.
@@ -110,10 +182,11 @@ impl LoadedSpool {
             self.resume_point.next_generation =
                 self.resume_point.next_generation.max(header.generation.saturating_add(1));
             self.resume_point.next_id = self.resume_point.next_id.max(header.next_id);
+            self.expect(header.oldest);
         }
         match role {
             FileRole::Used(header) => {
-                let segment = Segment::new(name, file, header, bytes);
+                let segment = Segment { file_bytes, ..Segment::new(name, file, header, bytes) };
                 let may_be_free = !bad_places.is_empty();
                 return Some(SegmentCandidate { segment, headerless: None, may_be_free });
             }
@@ -123,14 +196,8 @@ impl LoadedSpool {
                     // the disk.
                     self.damage.push(header_damage(&name, 0, HEADER_BYTES as u64, Cost::Nothing));
                 }
-                let header = SegmentHeader {
-                    state: SegmentHeaderState::Used,
-                    revision: 0,
-                    generation: 0,
-                    salt: 0,
-                    next_id: 0,
-                    previous_end: 0,
-                };
+                let header =
+                    SegmentHeader { state: SegmentHeaderState::Used, ..SegmentHeader::unused(self.spool, bytes) };
                 let segment = Segment { seed, ..Segment::new(name, file, header, bytes) };
                 segment.mark_damaged();
                 return Some(SegmentCandidate {
@@ -141,6 +208,10 @@ impl LoadedSpool {
             }
             // A file with a damaged header is not used again.
             FileRole::Free(_) if !bad_places.is_empty() => self.unfinished.push(name),
+            FileRole::Free(_) if file_bytes < bytes => {
+                self.damage.push(file_damage(&name, file_bytes..bytes, DamageKind::Shortened, Cost::Nothing));
+                self.unfinished.push(name);
+            }
             FileRole::Free(header) => self.free_segments.push(FreeSegment { name, file, header, bytes }),
             FileRole::Unfinished => self.unfinished.push(name),
             FileRole::Illegible => {
@@ -151,6 +222,13 @@ impl LoadedSpool {
         None
     }
 
+    /// Raises the bound of the uses that must exist. Later headers have higher bounds.
+    fn expect(&mut self, oldest: OldestUse) {
+        if oldest.generation > self.oldest.generation {
+            self.oldest = oldest;
+        }
+    }
+
     /// Sorts the used segments, including those without a header.
     fn order_segments(&mut self, candidates: Vec<SegmentCandidate>) -> Vec<SegmentCandidate> {
         let (headless, mut row): (Vec<_>, Vec<_>) =
@@ -158,7 +236,7 @@ impl LoadedSpool {
         row.sort_by_key(|candidate| candidate.segment.header.generation);
         for mut candidate in headless {
             let Some(known) = candidate.headerless else { continue };
-            let at = insert_position(&row, known);
+            let at = insert_position(&row, known, self.oldest);
             let before = at.checked_sub(1).map(|before| row[before].segment.header.generation);
             let after = row.get(at).map(|after| after.segment.header.generation);
             let guess = match (before, after) {
@@ -167,6 +245,9 @@ impl LoadedSpool {
                 (None, Some(after)) => after.saturating_sub(1),
             };
             candidate.segment.header.generation = known.generation.unwrap_or(guess);
+            // The setting that decides whether messages are synced rarely changes.
+            let neighbor = row.get(at).or(row.get(at.wrapping_sub(1)));
+            candidate.segment.header.is_synced = neighbor.is_none_or(|neighbor| neighbor.segment.header.is_synced);
             self.resume_point.next_generation =
                 self.resume_point.next_generation.max(candidate.segment.header.generation.saturating_add(1));
             row.insert(at, candidate);
@@ -190,11 +271,12 @@ impl LoadedSpool {
     }
 
     /// Replays all records, from the oldest segment on.
-    fn replay_segments(&mut self, row: Vec<SegmentCandidate>, newest: Option<NewestSegment>) -> Result<(), Error> {
+    fn replay_segments(&mut self, row: Vec<SegmentCandidate>) -> Result<(), Error> {
+        let newest = self.newest;
         // An unreadable segment may be the one that seems to be missing.
-        let is_missing = |newest: &NewestSegment| {
-            newest.generation >= self.resume_point.next_generation && self.illegible.is_empty()
-        };
+        let is_illegible = self.illegible.iter().any(|(name, _)| !self.is_foreign(name));
+        let is_missing =
+            |newest: &NewestSegment| newest.generation >= self.resume_point.next_generation && !is_illegible;
         let lost = newest.filter(is_missing);
         self.resume_point.next_generation = self.resume_point.next_generation.max(row.len() as u64 + 1);
         let first_order = self.resume_point.next_generation - row.len() as u64;
@@ -209,8 +291,9 @@ impl LoadedSpool {
             let use_number = segment.header.generation;
             let is_headless = headless.is_some();
             let segment = Arc::new(segment);
-            if let Some((before, was_headless)) = before {
-                replay.check_sequence(&segment, before, was_headless || is_headless);
+            match before {
+                None => replay.check_oldest(&segment, self.oldest),
+                Some((before, was_headless)) => replay.check_sequence(&segment, before, was_headless || is_headless),
             }
             let next = row.peek().map(|(next, _)| &next.segment.header);
             let claimed_end = match next {
@@ -223,9 +306,8 @@ impl LoadedSpool {
             before = Some((use_number, is_headless));
         }
         if let Some(lost) = lost {
-            replay.lose_newest(&lost);
+            replay.lose_newest(&lost, self.oldest);
         }
-        self.lost_newest = lost;
         let done = replay.finish();
         self.resume_point.next_id = done.next_id;
         self.resume_point.previous_end = done.previous_end;
@@ -241,7 +323,7 @@ impl LoadedSpool {
 /// Returns the position of a used segment without a header. The position follows from the segment's
 /// generation if that is known. Otherwise it follows from the first message: earlier segments were
 /// begun before that message's number was given, and later segments after it.
-fn insert_position(row: &[SegmentCandidate], known: HeaderlessUse) -> usize {
+fn insert_position(row: &[SegmentCandidate], known: HeaderlessUse, oldest: OldestUse) -> usize {
     let is_before = |candidate: &SegmentCandidate| {
         let header = &candidate.segment.header;
         match (known.generation, known.first_id) {
@@ -251,8 +333,12 @@ fn insert_position(row: &[SegmentCandidate], known: HeaderlessUse) -> usize {
         }
     };
     if known.generation.is_none() && known.first_id.is_none() {
-        // The segment contains only notes and moved messages, so it belongs into the gap, or at the
-        // end.
+        // The segment contains only notes and moved messages, so it belongs into the gap, which may be
+        // before the first, or at the end.
+        let is_oldest_missing = |first: &SegmentCandidate| first.segment.header.generation > oldest.generation;
+        if oldest.generation > 0 && row.first().is_some_and(is_oldest_missing) {
+            return 0;
+        }
         let numbers: Vec<u64> = row.iter().map(|candidate| candidate.segment.header.generation).collect();
         return numbers.windows(2).position(|two| two[1] == two[0] + 2).map_or(row.len(), |at| at + 1);
     }

@@ -1,10 +1,12 @@
 //! The log as the commit thread uses it: writes and syncs batches, and begins and frees segments.
 use crate::batch_builder::{BatchBuilder, RecordParts};
 use crate::commit_queue::CommitBatch;
-use crate::format::{BATCH_HEADER_BYTES, BATCHES_OFFSET, BLOCK, RecordHeader, RecordKind};
+use crate::format::{
+    BATCH_HEADER_BYTES, BATCHES_OFFSET, BLOCK, NewUse, OldestUse, RecordHeader, RecordKind, SegmentHeader,
+};
 use crate::index::SharedIndex;
 use crate::message::{DeferredRecord, NumberedMessage};
-use crate::newest::{NewestFile, NewestSegment, NewestState};
+use crate::newest::{NewestSegment, NewestState};
 use crate::preallocator::SharedSegmentPool;
 use crate::reserve::Reserve;
 use crate::segment::{RecordLocation, Segment};
@@ -31,7 +33,6 @@ pub(crate) struct Log {
     changes: Vec<IndexChange>,
     /// Set while a moved message is not synced. Until then, its old copy is still needed.
     has_unsynced_moves: bool,
-    newest_file: NewestFile,
     /// Set when a message is rejected because the spool is full. Cleared when a segment is freed.
     pub(crate) is_under_pressure: bool,
 }
@@ -72,7 +73,6 @@ impl Log {
         segment_pool: Arc<SharedSegmentPool>,
         counters: Arc<SpoolCounters>,
         resume_point: &ResumePoint,
-        newest_file: NewestFile,
     ) -> Self {
         Self {
             options,
@@ -87,7 +87,6 @@ impl Log {
             changes: Vec::new(),
             has_unsynced_moves: false,
             is_under_pressure: false,
-            newest_file,
         }
     }
 
@@ -207,7 +206,11 @@ impl Log {
     }
 
     fn begin_in(&mut self, spare: FreeSegment, previous_end: u64) -> io::Result<()> {
-        let header = spare.header.begin(self.next_generation, self.next_id, previous_end);
+        let (generation, next_id) = (self.next_generation, self.next_id);
+        let first = OldestUse { generation, first_id: next_id.saturating_sub(1) };
+        let oldest = self.index.lock().oldest_use().unwrap_or(first);
+        let is_synced = self.options.durability == Durability::Sync;
+        let header = spare.header.begin(&NewUse { generation, next_id, previous_end, oldest, is_synced });
         write_header(&*spare.file, &header)?;
         let segment = Arc::new(Segment::new(spare.name, spare.file, header, spare.bytes));
         self.next_generation += 1;
@@ -252,22 +255,18 @@ impl Log {
         Ok(())
     }
 
-    /// Records in the file `newest` which segment is in use.
+    /// Records in the file `newest` which segment is in use. Errors are ignored, because the file
+    /// only helps to notice a loss.
     fn record_newest(&mut self, state: NewestState) {
         let Some(current) = &self.current else { return };
-        let segment = &current.segment;
-        let Some(file_number) = SegmentPool::file_number(&segment.name) else { return };
-        let header = &segment.header;
-        self.newest_file.record(&NewestSegment {
-            state,
-            generation: header.generation,
-            file_number,
-            // The message for which this segment was begun got its number before the header was
-            // written.
-            first_id: header.next_id.saturating_sub(1),
-            next_id: self.next_id,
-            closed_at: if state == NewestState::Closed { current.end } else { 0 },
-        });
+        let header: &SegmentHeader = &current.segment.header;
+        let Some(file_number) = SegmentPool::file_number(&current.segment.name) else { return };
+        let oldest = self.index.lock().oldest_use().unwrap_or(header.oldest);
+        let closed_at = if state == NewestState::Closed { current.end } else { 0 };
+        let newest = NewestSegment::open(header, file_number, self.next_id, oldest);
+        let mut pool = self.segment_pool.lock();
+        pool.newest = NewestSegment { state, closed_at, ..newest };
+        _ = pool.record_newest();
     }
 
     /// Makes the records that have been written visible to readers.
@@ -293,9 +292,12 @@ impl Log {
             if self.has_unsynced_moves || !is_header_synced {
                 self.sync()?;
             }
-            let Some(segment) = self.index.lock().pop_oldest() else { break };
+            let mut index = self.index.lock();
+            let Some(segment) = index.pop_oldest() else { break };
+            let oldest = index.oldest_use().unwrap_or(segment.header.oldest);
+            drop(index);
             let next_id = self.next_id;
-            self.segment_pool.lock().retire(&segment, next_id)?;
+            self.segment_pool.lock().retire(&segment, next_id, oldest)?;
             self.is_under_pressure = false;
         }
         Ok(())

@@ -2,23 +2,27 @@
 //! closed. Each segment proves that the segments before it must exist, and where they end. Only
 //! this file proves the same for the newest segment.
 //!
-//! The file only helps to notice a loss. If it cannot be read or written, no mail is refused, but
-//! the loss of the newest segment or of its end goes unnoticed. The file is written after the first
+//! It also names the oldest use that is still needed. A released segment whose file stays proves by
+//! its header that it was released, but a removed file proves nothing, so this record is written
+//! before the removal.
+//!
+//! The file only helps to notice a loss. If it cannot be read, or written after the first sync of a
+//! segment, no mail is refused, but the loss of the newest segment or of its end goes unnoticed. The file is written after the first
 //! sync of a segment, so it never names a segment that a power failure can take back. Like a
 //! segment's header, it is written to two places alternately.
 use crate::disk::{Disk, DiskFile, read_with_retry};
-use crate::format::checksum;
+use crate::format::{OldestUse, SegmentHeader, checksum};
 use std::io::{self, ErrorKind, IoSlice};
 use std::sync::Arc;
 
 /// Name of the file in the spool's directory.
 pub(crate) const NAME: &str = "newest";
 const MAGIC: &[u8; 8] = b"mrnewest";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Distance between the two places in bytes.
 const SECTOR_BYTES: u64 = 512;
 /// Length of the content in bytes, including the checksum.
-const RECORD_BYTES: usize = 68;
+const RECORD_BYTES: usize = 92;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NewestSegment {
@@ -32,6 +36,19 @@ pub(crate) struct NewestSegment {
     /// Offset of the batch that closed the log, or 0 if the log is open. Everything before the
     /// offset had been synced.
     pub(crate) closed_at: u64,
+    /// The oldest use that was not released.
+    pub(crate) oldest: OldestUse,
+    /// Random number of the spool.
+    pub(crate) spool: u64,
+}
+
+impl NewestSegment {
+    /// Returns the record of an open log with this newest segment.
+    pub(crate) fn open(header: &SegmentHeader, file_number: u64, next_id: u64, oldest: OldestUse) -> Self {
+        let SegmentHeader { generation, spool, .. } = *header;
+        let first_id = header.first_id();
+        Self { state: NewestState::Open, generation, file_number, first_id, next_id, closed_at: 0, oldest, spool }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,34 +65,43 @@ pub(crate) struct NewestFile {
     disk: Arc<dyn Disk>,
     file: Option<Arc<dyn DiskFile>>,
     revision: u64,
+    /// All uses below this number are released, and the file says so.
+    recorded_oldest: u64,
 }
 
 impl NewestFile {
     pub(crate) fn new(disk: &Arc<dyn Disk>) -> Self {
-        let revision = read_file(&**disk).map_or(0, |(revision, _)| revision);
-        Self { disk: Arc::clone(disk), file: None, revision }
+        let (revision, recorded_oldest) =
+            read_file(&**disk).map_or((0, 0), |(revision, newest)| (revision, newest.oldest.generation));
+        Self { disk: Arc::clone(disk), file: None, revision, recorded_oldest }
     }
 
-    /// Writes and syncs the file. Errors are ignored.
-    pub(crate) fn record(&mut self, newest: &NewestSegment) {
-        self.file = self.write(newest).ok();
+    /// Returns true if the file, as it is on the disk, proves that this use was released.
+    pub(crate) fn proves_release(&self, generation: u64) -> bool {
+        generation < self.recorded_oldest
     }
 
-    fn write(&mut self, newest: &NewestSegment) -> io::Result<Arc<dyn DiskFile>> {
-        let (file, is_new) = match self.file.take() {
-            Some(file) => (file, false),
+    /// Writes and syncs the file.
+    pub(crate) fn record(&mut self, newest: &NewestSegment) -> io::Result<()> {
+        let (file, is_new) = match &self.file {
+            Some(file) => (Arc::clone(file), false),
             None => match self.disk.open(NAME) {
                 Err(error) if error.kind() == ErrorKind::NotFound => (self.disk.create(NAME)?, true),
                 opened => (opened?, false),
             },
         };
-        self.revision += 1;
-        file.write_at(&mut [IoSlice::new(&encode(self.revision, newest))], self.revision % 2 * SECTOR_BYTES)?;
+        // A record that could not be written is tried again at the same place, because the other place
+        // has the last good one.
+        let revision = self.revision + 1;
+        file.write_at(&mut [IoSlice::new(&encode(revision, newest))], revision % 2 * SECTOR_BYTES)?;
         file.sync_data()?;
+        self.revision = revision;
         if is_new {
             self.disk.sync_directory()?;
         }
-        Ok(file)
+        self.file = Some(file);
+        self.recorded_oldest = newest.oldest.generation;
+        Ok(())
     }
 }
 
@@ -95,12 +121,14 @@ fn read_file(disk: &dyn Disk) -> Option<(u64, NewestSegment)> {
 }
 
 fn encode(revision: u64, newest: &NewestSegment) -> [u8; RECORD_BYTES] {
-    let NewestSegment { state, generation, file_number, first_id, next_id, closed_at } = *newest;
+    let NewestSegment { state, generation, file_number, first_id, next_id, closed_at, oldest, spool } = *newest;
     let mut bytes = [0; RECORD_BYTES];
     bytes[..8].copy_from_slice(MAGIC);
     bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
     bytes[12..16].copy_from_slice(&(state as u32).to_le_bytes());
-    for (at, number) in [revision, generation, file_number, first_id, next_id, closed_at].into_iter().enumerate() {
+    let numbers = [revision, generation, file_number, first_id, next_id, closed_at];
+    let numbers = numbers.into_iter().chain([oldest.generation, oldest.first_id, spool]);
+    for (at, number) in numbers.enumerate() {
         bytes[16 + 8 * at..24 + 8 * at].copy_from_slice(&number.to_le_bytes());
     }
     let crc = checksum(&bytes[..RECORD_BYTES - 4]);
@@ -109,7 +137,8 @@ fn encode(revision: u64, newest: &NewestSegment) -> [u8; RECORD_BYTES] {
 }
 
 fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<(u64, NewestSegment)> {
-    let number = |at: usize| bytes[at..].first_chunk().copied().map(u64::from_le_bytes).filter(|n| *n <= u64::MAX >> 1);
+    let any_number = |at: usize| bytes[at..].first_chunk().copied().map(u64::from_le_bytes);
+    let number = |at: usize| any_number(at).filter(|n| *n <= u64::MAX >> 1);
     let is_whole = bytes[RECORD_BYTES - 4..] == checksum(&bytes[..RECORD_BYTES - 4]).to_le_bytes();
     if !is_whole || bytes[..8] != *MAGIC || bytes[8..12] != VERSION.to_le_bytes() {
         return None;
@@ -127,6 +156,8 @@ fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<(u64, NewestSegment)> {
         first_id: number(40)?,
         next_id: number(48)?,
         closed_at: number(56)?,
+        oldest: OldestUse { generation: number(64)?, first_id: number(72)? },
+        spool: any_number(80)?,
     };
     Some((number(16)?, newest))
 }

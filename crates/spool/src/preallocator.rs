@@ -75,10 +75,10 @@ impl SharedSegmentPool {
             pool.is_preallocating = true;
             let disk = Arc::clone(&pool.disk);
             let name = pool.next_name();
-            let bytes = pool.segment_bytes;
+            let header = pool.unused_header(pool.segment_bytes);
             drop(pool);
             let segment: io::Result<FreeSegment> =
-                SegmentPool::make_file(&*disk, &name, bytes, &|busy| self.throttle(busy));
+                SegmentPool::make_file(&*disk, &name, header, &|busy| self.throttle(busy));
             pool = self.lock();
             pool.is_preallocating = false;
             pool.put(segment);

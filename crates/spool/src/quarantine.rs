@@ -24,7 +24,9 @@ fn copy_name(damage: &Damage, reading: &LoadedSpool) -> String {
         DamageKind::DoubledSegment => "doubled",
         DamageKind::Records => "records",
         DamageKind::Body => "body",
-        DamageKind::TornEnd => "torn",
+        DamageKind::Shortened => "shortened",
+        DamageKind::Foreign => "foreign",
+        DamageKind::TornEnd | DamageKind::UnsyncedEnd => "torn",
     };
     format!("quarantine/{}-{seed:08x}-{}-{what}", damage.segment, damage.offset)
 }
@@ -124,7 +126,7 @@ pub(crate) fn copy_damage(disk: &dyn Disk, reading: &LoadedSpool) -> Result<(), 
     for damage in reading.damage.iter().filter(|damage| !damage.is_known).filter(has_bytes) {
         match copy_one(disk, damage, reading) {
             Ok(()) => is_any = true,
-            Err(_) if damage.kind == DamageKind::TornEnd => {}
+            Err(_) if matches!(damage.kind, DamageKind::TornEnd | DamageKind::UnsyncedEnd) => {}
             Err(error) => {
                 let file = copy_name(damage, reading);
                 return Err(Error::QuarantineFailed { file, error: Arc::new(error) });

@@ -9,7 +9,7 @@ use crate::format::{
 use crate::index::{MessageIndex, SharedIndex};
 use crate::load::{LoadedSpool, load};
 use crate::log::ResumePoint;
-use crate::newest::{NewestFile, NewestSegment, NewestState};
+use crate::newest::NewestFile;
 use crate::segment_pool::SegmentPool;
 use crate::{Backlog, Durability, Error, Id, OnDamage, Options, quarantine};
 use std::sync::Arc;
@@ -24,7 +24,6 @@ pub(crate) struct RecoveredState {
     pub(crate) damaged_bodies: Vec<Id>,
     /// Messages that must be written again, because nothing proves that their sync succeeded.
     pub(crate) unproven: Vec<Id>,
-    pub(crate) newest_file: NewestFile,
 }
 
 /// Reads the whole spool. Changes only what the repair requires: copies damaged bytes, and removes
@@ -47,11 +46,7 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
     if !unproven.is_empty() {
         reading.resume_point.previous_end = 0;
     }
-    let mut newest_file = NewestFile::new(disk);
-    if let Some(lost) = reading.lost_newest.filter(|lost| lost.state != NewestState::Lost) {
-        // Record the loss, so that it is reported only once. Nothing more can be done about it.
-        newest_file.record(&NewestSegment { state: NewestState::Lost, next_id: reading.resume_point.next_id, ..lost });
-    }
+    let (newest, must_record) = reading.newest_record();
     let LoadedSpool {
         index: live,
         used,
@@ -63,10 +58,14 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
         damaged_bodies,
         cut_bytes,
         next_file,
+        spool,
         ..
     } = reading;
     let mut segment_pool = SegmentPool {
         disk: Arc::clone(disk),
+        spool,
+        newest,
+        newest_file: NewestFile::new(disk),
         segment_bytes: options.segment_bytes,
         max_bytes: options.max_bytes,
         free_segments: spares,
@@ -77,6 +76,9 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
         foreign_file: None,
         is_closed: false,
     };
+    if must_record {
+        segment_pool.record_newest()?;
+    }
     unfinished.iter().try_for_each(|name| disk.remove(name))?;
     illegible.iter().try_for_each(|(name, _)| disk.remove(name))?;
     segment_pool.remove_odd_sizes()?;
@@ -88,7 +90,6 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
         damage,
         damaged_bodies,
         unproven,
-        newest_file,
     })
 }
 
@@ -178,13 +179,13 @@ mod tests {
         #[test]
         fn any_octets_are_opened_or_refused(
             changes in
-                prop::collection::vec((prop_oneof![0usize..64, 4096usize..4160, 8192usize..30_000], any::<u8>()), 0..8),
+                prop::collection::vec((prop_oneof![0usize..96, 4096usize..4192, 8192usize..30_000], any::<u8>()), 0..8),
             length in 0usize..40_000,
             whole: bool,
         ) {
             let mut octets = octets();
             // Make the header with the right seed the one in use.
-            octets.copy_within(4096..4160, 0);
+            octets.copy_within(4096..4192, 0);
             octets[16] = 2;
             changes.into_iter().for_each(|(at, octet)| octets[at] = octet);
             if !whole {

@@ -1,7 +1,7 @@
 //! Reads the records of all segments in order, and finds out what damage costs. Often only later
 //! records show which messages were lost.
 use crate::damage::{Cost, Damage, DamageKind};
-use crate::format::{BATCHES_OFFSET, BLOCK, RECORD_HEADER_BYTES, RecordKind};
+use crate::format::{BATCHES_OFFSET, BLOCK, OldestUse, RECORD_HEADER_BYTES, RecordKind};
 use crate::index::MessageIndex;
 use crate::newest::{NewestSegment, NewestState};
 use crate::scan::{BodyMode, DamagedRecord, DamagedRegion, Hole, Scan, ScanStep, ScannedRecord};
@@ -86,7 +86,7 @@ impl Replay {
             unnamed: 0,
             is_known: false,
         });
-        if kind != DamageKind::TornEnd {
+        if !matches!(kind, DamageKind::TornEnd | DamageKind::UnsyncedEnd) {
             segment.mark_damaged();
         }
         self.damage.len() - 1
@@ -107,6 +107,17 @@ impl Replay {
         }
     }
 
+    /// Reports the loss of the oldest segment if `segment`, which is the first that was found, is not
+    /// the oldest that must exist.
+    pub(crate) fn check_oldest(&mut self, segment: &Segment, oldest: OldestUse) {
+        // Without a readable header or record, nothing is known of earlier uses.
+        if oldest.generation > 0 && segment.header.generation > oldest.generation {
+            let damage = self.add_damage(segment, 0..0, DamageKind::MissingSegment);
+            let after = oldest.first_id.checked_sub(1);
+            self.pending.push(PendingHole { damage, after, records: None, max_records: 0, record: None, before: None });
+        }
+    }
+
     /// Replays a segment up to `claimed_end`, where it ends according to the next segment. If
     /// `claimed_end` is 0, replays it up to its own end. Returns the offset of the end.
     pub(crate) fn replay_segment(&mut self, segment: &Arc<Segment>, claimed_end: u64) -> Result<u64, Error> {
@@ -118,7 +129,7 @@ impl Replay {
         }
         let bound = Some(segment.header.next_id).filter(|next_id| *next_id > 0);
         self.pending.iter_mut().for_each(|pending| pending.before = pending.before.or(bound));
-        let mut scan = Scan::new(Arc::clone(&segment.file), segment.seed, segment.bytes, BodyMode::Check);
+        let mut scan = Scan::of_segment(segment, BodyMode::Check);
         let mut seen = Vec::new();
         // Offset at which the segment is cut off if nothing intact follows. 0 means that it must
         // not be cut.
@@ -135,13 +146,17 @@ impl Replay {
                 }
                 ScanStep::Region(region) => {
                     let begin = region.range.start;
-                    if !region.was_synced {
+                    if !region.was_promised {
                         cut = Some(if cut.is_none() && seen.is_empty() { begin } else { 0 });
                     }
                     self.region(segment, &region, &seen);
                 }
                 ScanStep::End => break,
             }
+        }
+        let is_shortened = |damage: &Damage| damage.kind == DamageKind::Shortened && damage.segment == segment.name;
+        if segment.file_bytes < segment.bytes && !self.damage.iter().any(is_shortened) {
+            self.add_damage(segment, segment.file_bytes..segment.bytes, DamageKind::Shortened);
         }
         self.previous_end = cut.unwrap_or(scan.offset());
         self.unproven.extend(scan.unproven_from(claimed_end).map(|from| (segment.position, from)));
@@ -151,13 +166,18 @@ impl Replay {
     fn region(&mut self, segment: &Segment, region: &DamagedRegion, seen: &[ScannedRecord]) {
         let begin = region.range.start;
         let is_nothing = seen.is_empty() && region.holes.is_empty();
-        if !region.was_synced && is_nothing {
+        if !region.was_promised && is_nothing {
             return;
         }
-        let kind = if region.was_synced { DamageKind::Records } else { DamageKind::TornEnd };
+        let kind = match region.was_promised {
+            true if region.range.end > segment.file_bytes => DamageKind::Shortened,
+            true => DamageKind::Records,
+            false if segment.header.is_synced => DamageKind::TornEnd,
+            false => DamageKind::UnsyncedEnd,
+        };
         let damage = self.add_damage(segment, region.damage_offset.max(begin)..region.range.end, kind);
         let lost: u64 = region.holes.iter().map(|hole| hole.range.end - hole.range.start).sum();
-        if !region.was_synced {
+        if !region.was_promised {
             self.cut_bytes += region.batch.filter(|_| seen.is_empty()).map_or(lost, |batch| batch.bytes);
         }
         // The header of a batch says nothing about later batches.
@@ -292,9 +312,9 @@ impl Replay {
         }
     }
 
-    /// Reports the loss of the newest segment.
-    pub(crate) fn lose_newest(&mut self, lost: &NewestSegment) {
-        let NewestSegment { state, file_number, first_id, next_id, .. } = *lost;
+    /// Reports the loss of the newest segment, and of those before it that are lost too.
+    pub(crate) fn lose_newest(&mut self, lost: &NewestSegment, oldest: OldestUse) {
+        let NewestSegment { state, file_number, next_id, .. } = *lost;
         if state != NewestState::Lost {
             let segment = SegmentPool::file_name(file_number);
             let kind = DamageKind::MissingNewest;
@@ -309,7 +329,13 @@ impl Replay {
                 unnamed: 0,
                 is_known: false,
             });
-            self.mark_missing(self.damage.len() - 1, first_id..next_id);
+            // Without any segment, the lost messages begin with the oldest that must exist.
+            let first_missing = match (self.last_stored, oldest.first_id) {
+                (Some(last), _) => last + 1,
+                (None, 0) => lost.first_id,
+                (None, first_id) => first_id,
+            };
+            self.mark_missing(self.damage.len() - 1, first_missing.min(lost.first_id)..next_id);
         }
         self.next_id = self.next_id.max(next_id);
         if state == NewestState::Open {

@@ -5,6 +5,7 @@ use crate::disk::{DiskFile, read_with_retry};
 use crate::format::{
     BATCH_HEADER_BYTES, BATCHES_OFFSET, BLOCK, BatchHeader, RECORD_HEADER_BYTES, RecordHeader, RecordKind, checksum,
 };
+use crate::segment::Segment;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -50,8 +51,9 @@ pub(crate) struct DamagedRegion {
     pub(crate) range: Range<u64>,
     /// Offset of the first wrong byte.
     pub(crate) damage_offset: u64,
-    /// Set if it is proven that the whole region had been synced.
-    pub(crate) was_synced: bool,
+    /// Set if it is proven that the whole region had been synced, or with `durability = "write"` that
+    /// it had been written. Then no crash explains the damage.
+    pub(crate) was_promised: bool,
     /// Header of the batch, if the header is readable.
     pub(crate) batch: Option<BatchHeader>,
     /// Gaps between intact records, which may have held other records.
@@ -97,6 +99,11 @@ pub(crate) struct Scan {
     window: ReadWindow,
     seed: u32,
     segment_bytes: u64,
+    /// Offset at which the file ends. It is less than `segment_bytes` only if somebody shortened the
+    /// file, because no crash does that. The missing part reads as zeros.
+    file_bytes: u64,
+    /// Set if a message of this use was answered only after a sync.
+    is_synced: bool,
     bodies: BodyMode,
     at: u64,
     /// Set if the last batch marks a clean close of the log.
@@ -113,12 +120,14 @@ pub(crate) struct Scan {
 
 impl Scan {
     pub(crate) fn new(file: Arc<dyn DiskFile>, seed: u32, segment_bytes: u64, bodies: BodyMode) -> Self {
-        let window =
-            ReadWindow { file, from: 0, buffer: Vec::new(), filled: 0, ahead: segment_bytes.min(READ_AHEAD_BYTES) };
+        let ahead = segment_bytes.min(READ_AHEAD_BYTES);
+        let window = ReadWindow { file, segment_bytes, from: 0, buffer: Vec::new(), filled: 0, ahead };
         Self {
             window,
             seed,
             segment_bytes,
+            file_bytes: segment_bytes,
+            is_synced: true,
             bodies,
             at: BATCHES_OFFSET,
             is_closed: false,
@@ -127,6 +136,12 @@ impl Scan {
             searched_to: 0,
             salvage_budget: SALVAGE_LIMIT,
         }
+    }
+
+    /// Creates a scan of a segment in use.
+    pub(crate) fn of_segment(segment: &Segment, bodies: BodyMode) -> Self {
+        let scan = Self::new(Arc::clone(&segment.file), segment.seed, segment.bytes, bodies);
+        Self { file_bytes: segment.file_bytes, is_synced: segment.header.is_synced, ..scan }
     }
 
     /// Creates a scan for the batch at this offset. It skips bodies, and does not read ahead.
@@ -187,10 +202,10 @@ impl Scan {
     }
 
     /// Handles a batch that has damaged bodies. The batch extends from `begin` to the scan's
-    /// offset. If nothing proves that the batch was synced, the damaged bodies count as torn by a
-    /// crash.
+    /// offset. If a crash may have torn the batch, the messages with damaged bodies are left out.
     fn pass_bodies(&mut self, begin: u64, seen: &mut Vec<ScannedRecord>, claimed_end: u64) -> io::Result<ScanStep> {
-        if claimed_end > begin || self.is_stated_synced(begin)? {
+        let is_cut_off = seen.iter().any(|one| one.is_body_damaged && one.at + one.bytes > self.file_bytes);
+        if claimed_end > begin || is_cut_off || self.is_stated_promised(begin)? {
             return Ok(ScanStep::Batch);
         }
         seen.retain(|one| !one.is_body_damaged);
@@ -198,7 +213,7 @@ impl Scan {
         let end = self.at;
         let holes = self.holes(begin, batch.map_or(end, |batch| begin + batch.bytes), seen)?;
         let damage_offset = holes.first().map_or(begin, |hole| hole.range.start);
-        Ok(ScanStep::Region(DamagedRegion { range: begin..end, damage_offset, was_synced: false, batch, holes }))
+        Ok(ScanStep::Region(DamagedRegion { range: begin..end, damage_offset, was_promised: false, batch, holes }))
     }
 
     fn pass_region(
@@ -220,27 +235,31 @@ impl Scan {
         let stated_end = batch.map_or(begin, |batch| begin + batch.bytes);
         let seen_end = seen.last().map_or(begin, |one| one.at + one.bytes);
         // Without other evidence, the log ends where the readable part ends.
-        let is_last = next.is_none() && !is_claimed;
+        let is_end = next.is_none() && !is_claimed;
+        // What was after the end of a shortened file is unknown, unless the log had ended before.
+        let seen_to = if batch.is_none() && !is_blank { self.segment_bytes } else { stated_end.max(seen_end) };
+        let is_cut_off = is_end && begin < last && seen_to.max(begin + 1) > self.file_bytes;
+        let is_last = is_end && !is_cut_off;
         let end = if is_last { stated_end.max(seen_end).next_multiple_of(BLOCK).min(to) } else { to };
         if end == begin {
             return Ok(ScanStep::End);
         }
         self.at = end;
         let is_stated = batch.is_some() && stated_end.next_multiple_of(BLOCK) == end;
-        let was_synced = is_claimed || self.is_stated_synced(begin)?;
-        if !was_synced {
+        let was_promised = is_claimed || is_cut_off || self.is_stated_promised(begin)?;
+        if !was_promised {
             // The crash tore this body, so the message was never answered with 250.
             seen.retain(|one| !one.is_body_damaged);
         }
         let holes = self.holes(begin, if is_stated { stated_end } else { end }, seen)?;
-        Ok(ScanStep::Region(DamagedRegion { range: begin..end, damage_offset, was_synced, batch, holes }))
+        Ok(ScanStep::Region(DamagedRegion { range: begin..end, damage_offset, was_promised, batch, holes }))
     }
 
     /// Finds the first batch after `begin` and before `last`. Returns, too, whether there are only
     /// zeros before it.
     fn next_header(&mut self, begin: u64, last: u64) -> io::Result<(Option<u64>, bool)> {
         let mut is_blank = self.is_blank(begin)?;
-        for at in (begin + BLOCK..last).step_by(BLOCK as usize) {
+        for at in (begin + BLOCK..last.min(self.file_end())).step_by(BLOCK as usize) {
             if self.batch(at)?.is_some() {
                 return Ok((Some(at), is_blank));
             }
@@ -250,19 +269,26 @@ impl Scan {
         Ok((None, is_blank))
     }
 
-    /// Returns true if the block at `at` consists of zeros, or lies after the end of the file.
+    /// Returns true if the block at `at` consists of zeros, or lies after the end of the segment.
     fn is_blank(&mut self, at: u64) -> io::Result<bool> {
         let length = BLOCK.min(self.segment_bytes.saturating_sub(at));
         Ok(self.window.bytes(at, length)?.is_none_or(|bytes| *bytes == ZEROS[..bytes.len()]))
     }
 
-    /// Returns true if a later batch states that what is at `begin` had been synced. Each part of
-    /// the segment is searched once per scan: a batch states offsets before its own only.
-    fn is_stated_synced(&mut self, begin: u64) -> io::Result<bool> {
+    /// Offset of the first block that is not in the file.
+    fn file_end(&self) -> u64 {
+        self.file_bytes.next_multiple_of(BLOCK).min(self.segment_bytes)
+    }
+
+    /// Returns true if a later batch proves that what is at `begin` had been synced or, in a use
+    /// without syncs, written: there each batch was answered before the next one was written. Each
+    /// part of the segment is searched once per scan, because a batch proves only what is before it.
+    fn is_stated_promised(&mut self, begin: u64) -> io::Result<bool> {
         self.searched_to = self.searched_to.max(begin + BLOCK);
-        while self.later_synced <= begin && self.searched_to < self.segment_bytes {
-            let batch = self.batch(self.searched_to)?;
-            self.later_synced = self.later_synced.max(batch.map_or(0, |batch| batch.synced));
+        while self.later_synced <= begin && self.searched_to < self.file_end() {
+            let at = self.searched_to;
+            let promised = self.batch(at)?.map_or(0, |batch| if self.is_synced { batch.synced } else { at });
+            self.later_synced = self.later_synced.max(promised);
             self.searched_to += BLOCK;
         }
         Ok(self.later_synced > begin)
@@ -271,7 +297,7 @@ impl Scan {
     /// Searches for single intact records at each possible offset.
     fn salvage(&mut self, from: u64, to: u64, seen: &mut Vec<ScannedRecord>) -> io::Result<()> {
         let mut at = from;
-        while at + RECORD_HEADER_BYTES as u64 <= to {
+        while at + RECORD_HEADER_BYTES as u64 <= to && at < self.file_bytes {
             let part = (to - at).min(BLOCK - at % BLOCK);
             let Some(bytes) = self.window.bytes(at, part)? else { return Ok(()) };
             let plausible = if *bytes == ZEROS[..bytes.len()] { None } else { first_plausible(bytes) };
@@ -322,10 +348,15 @@ impl Scan {
         Ok(holes)
     }
 
-    /// Splits a range into the records that it held, as far as their length fields are right.
+    /// Splits a range into the records that it held, as far as their length fields are right. What is
+    /// missing at the end of a shortened file is one hole.
     fn divide(&mut self, range: Range<u64>, after: usize, holes: &mut Vec<Hole>) -> io::Result<()> {
         let mut at = range.start;
         while at < range.end {
+            if at >= self.file_bytes {
+                holes.push(Hole { range: at..range.end, after, record: None });
+                break;
+            }
             let record = self.window.bytes(at, RECORD_HEADER_BYTES as u64)?.and_then(DamagedRecord::read);
             let record = record.filter(|(_, bytes)| at + bytes <= range.end);
             let end = record.map_or(range.end, |(_, bytes)| at + bytes);
@@ -388,9 +419,10 @@ fn first_plausible(bytes: &[u8]) -> Option<u64> {
 /// Number of bytes that are read from the file at a time.
 const READ_AHEAD_BYTES: u64 = 1 << 20;
 
-/// A part of a file that has been read ahead.
+/// A part of a file that has been read ahead. The missing part of a shortened file reads as zeros.
 struct ReadWindow {
     file: Arc<dyn DiskFile>,
+    segment_bytes: u64,
     from: u64,
     buffer: Vec<u8>,
     filled: usize,
@@ -398,7 +430,7 @@ struct ReadWindow {
 }
 
 impl ReadWindow {
-    /// Returns `length` bytes at `at`, or `None` if the file ends earlier.
+    /// Returns `length` bytes at `at`, or `None` if the segment ends earlier.
     fn bytes(&mut self, at: u64, length: u64) -> io::Result<Option<&[u8]>> {
         if at < self.from || at + length > self.from + self.filled as u64 {
             self.fill(at, length.max(self.ahead) as usize)?;
@@ -412,7 +444,12 @@ impl ReadWindow {
             self.buffer = vec![0; length];
         }
         (self.from, self.filled) = (at, 0);
-        self.filled = read_lossy(&*self.file, &mut self.buffer[..length], at)?;
+        let read_bytes = read_lossy(&*self.file, &mut self.buffer[..length], at)?;
+        let length = length.min(self.segment_bytes.saturating_sub(at) as usize);
+        if read_bytes < length {
+            self.buffer[read_bytes..length].fill(0);
+        }
+        self.filled = length;
         Ok(())
     }
 

@@ -11,7 +11,10 @@ pub(crate) struct Segment {
     pub(crate) name: String,
     pub(crate) file: Arc<dyn DiskFile>,
     pub(crate) header: SegmentHeader,
+    /// Length of the file as it was made.
     pub(crate) bytes: u64,
+    /// Length of the file as it is. A smaller one than `bytes` is damage.
+    pub(crate) file_bytes: u64,
     /// Seed of this use's checksums. It comes from the header, or from the first batch if the
     /// header was lost.
     pub(crate) seed: u32,
@@ -71,7 +74,8 @@ impl Segment {
     pub(crate) fn new(name: String, file: Arc<dyn DiskFile>, header: SegmentHeader, bytes: u64) -> Self {
         let seed = header.seed();
         let order = header.generation;
-        Self { name, file, header, bytes, seed, position: order, is_damaged: AtomicBool::new(false) }
+        let is_damaged = AtomicBool::new(false);
+        Self { name, file, header, bytes, file_bytes: bytes, seed, position: order, is_damaged }
     }
 
     pub(crate) fn mark_damaged(&self) {

@@ -1,8 +1,9 @@
 //! The pool of free segments. It makes and reuses segments, and keeps the spool within its size
 //! limit.
 use crate::Options;
-use crate::disk::{Disk, DiskFile};
-use crate::format::{BLOCK, SegmentHeader, SegmentHeaderState};
+use crate::disk::{Disk, DiskFile, with_name};
+use crate::format::{BLOCK, OldestUse, SegmentHeader};
+use crate::newest::{NewestFile, NewestSegment};
 use crate::reserve::Reserve;
 use crate::segment::Segment;
 use std::io::{self, IoSlice};
@@ -44,6 +45,11 @@ impl LogWriteError {
 
 pub(crate) struct SegmentPool {
     pub(crate) disk: Arc<dyn Disk>,
+    /// Random number of the spool.
+    pub(crate) spool: u64,
+    /// What the file `newest` should say. The file may lag behind in what it says of the oldest use.
+    pub(crate) newest: NewestSegment,
+    pub(crate) newest_file: NewestFile,
     pub(crate) segment_bytes: u64,
     pub(crate) max_bytes: u64,
     pub(crate) free_segments: Vec<FreeSegment>,
@@ -65,8 +71,9 @@ pub(crate) struct SegmentPool {
 /// so that the two reserved segments are not most of the spool.
 pub(crate) fn fit_to_disk(disk: &dyn Disk, options: Options) -> io::Result<Options> {
     let mut bytes = disk.available_bytes().unwrap_or(u64::MAX);
-    for name in disk.list()?.iter().filter(|name| name.starts_with(SegmentPool::PREFIX)) {
-        bytes = bytes.saturating_add(disk.open(name)?.bytes()?);
+    for name in disk.list()?.iter().filter(|name| SegmentPool::file_number(name).is_some()) {
+        let segment_bytes = disk.open(name).and_then(|file| file.bytes()).map_err(with_name(name))?;
+        bytes = bytes.saturating_add(segment_bytes);
     }
     Ok(Options { segment_bytes: options.segment_bytes.min(bytes / 8), ..options }.fitted())
 }
@@ -90,7 +97,7 @@ impl SegmentPool {
     pub(crate) fn prepare(&mut self) {
         if self.needs_segment() {
             let name = self.next_name();
-            self.put(Self::make_file(&*self.disk, &name, self.segment_bytes, &|_| ()));
+            self.put(Self::make_file(&*self.disk, &name, self.unused_header(self.segment_bytes), &|_| ()));
         }
     }
 
@@ -105,6 +112,10 @@ impl SegmentPool {
                 self.foreign_file = Some(error).filter(|error| error.kind() == io::ErrorKind::AlreadyExists);
             }
         }
+    }
+
+    pub(crate) fn unused_header(&self, bytes: u64) -> SegmentHeader {
+        SegmentHeader::unused(self.spool, bytes)
     }
 
     pub(crate) fn next_name(&mut self) -> String {
@@ -172,7 +183,7 @@ impl SegmentPool {
             self.remove_free_segment().map_err(LogWriteError::Disk)?;
         }
         let name = self.next_name();
-        Self::make_file(&*self.disk, &name, bytes, &|_| ()).map_err(LogWriteError::from_create)
+        Self::make_file(&*self.disk, &name, self.unused_header(bytes), &|_| ()).map_err(LogWriteError::from_create)
     }
 
     /// Makes a segment. A crash before it is complete does no harm, because it holds no record yet.
@@ -180,7 +191,7 @@ impl SegmentPool {
     pub(crate) fn make_file(
         disk: &dyn Disk,
         name: &str,
-        bytes: u64,
+        header: SegmentHeader,
         throttle: &dyn Fn(Duration),
     ) -> io::Result<FreeSegment> {
         let file = disk.create(name).map_err(|error| match error.kind() {
@@ -190,7 +201,7 @@ impl SegmentPool {
             ),
             _ => error,
         })?;
-        let segment = Self::fill_file(disk, name, file, bytes, throttle);
+        let segment = Self::fill_file(disk, name, file, header, throttle);
         if segment.is_err() {
             // An incomplete segment is useless and takes space. If it cannot be removed, the next
             // start finds it.
@@ -203,18 +214,11 @@ impl SegmentPool {
         disk: &dyn Disk,
         name: &str,
         file: Arc<dyn DiskFile>,
-        bytes: u64,
+        header: SegmentHeader,
         throttle: &dyn Fn(Duration),
     ) -> io::Result<FreeSegment> {
+        let bytes = header.file_bytes;
         file.preallocate(bytes, throttle)?;
-        let header = SegmentHeader {
-            state: SegmentHeaderState::Free,
-            revision: 0,
-            generation: 0,
-            salt: 0,
-            next_id: 0,
-            previous_end: 0,
-        };
         write_header(&*file, &header)?;
         file.sync_data()?;
         disk.sync_directory()?;
@@ -226,12 +230,29 @@ impl SegmentPool {
     }
 
     fn remove_free_segment(&mut self) -> io::Result<()> {
-        self.free_segments.pop().map_or(Ok(()), |spare| self.disk.remove(&spare.name))
+        let Some(spare) = self.free_segments.pop() else { return Ok(()) };
+        self.remove(&spare.name, spare.header.generation)
+    }
+
+    /// Writes the file `newest`.
+    pub(crate) fn record_newest(&mut self) -> io::Result<()> {
+        self.newest_file.record(&self.newest)
+    }
+
+    /// Removes the file of a released segment. Only its header may prove that its last use was
+    /// released, so the file `newest` must say so before. Otherwise a restart would miss that use.
+    fn remove(&mut self, name: &str, generation: u64) -> io::Result<()> {
+        if generation > 0 && !self.newest_file.proves_release(generation) {
+            self.record_newest()?;
+        }
+        self.disk.remove(name)
     }
 
     /// Frees a segment. The change is durable when this returns. Segments must be freed in the
-    /// order in which they were begun, because a restart would report a gap.
-    pub(crate) fn retire(&mut self, segment: &Segment, next_id: u64) -> io::Result<()> {
+    /// order in which they were begun, because a restart would report a gap. `oldest` is the oldest
+    /// use after this one.
+    pub(crate) fn retire(&mut self, segment: &Segment, next_id: u64, oldest: OldestUse) -> io::Result<()> {
+        self.newest.oldest = oldest;
         self.used_bytes -= segment.bytes;
         self.has_failed = false;
         while self.free_segments.len() as u64 > self.max_free_segments() {
@@ -240,10 +261,10 @@ impl SegmentPool {
         let is_odd = segment.is_damaged.load(Ordering::Relaxed) || segment.bytes != self.segment_bytes;
         let is_too_much = self.bytes() + segment.bytes > self.max_bytes;
         if is_too_much || is_odd || self.free_segments.len() as u64 >= self.max_free_segments() {
-            self.disk.remove(&segment.name)?;
+            self.remove(&segment.name, segment.header.generation)?;
             return self.disk.sync_directory();
         }
-        let header = segment.header.end(next_id);
+        let header = segment.header.end(next_id, oldest);
         write_header(&*segment.file, &header)?;
         segment.file.sync_data()?;
         let name = segment.name.clone();
@@ -255,8 +276,9 @@ impl SegmentPool {
     /// Removes free segments of another size, which may never be needed.
     pub(crate) fn remove_odd_sizes(&mut self) -> io::Result<()> {
         let segment_bytes = self.segment_bytes;
-        for spare in self.free_segments.extract_if(.., |spare| spare.bytes != segment_bytes) {
-            self.disk.remove(&spare.name)?;
+        let odd: Vec<_> = self.free_segments.extract_if(.., |spare| spare.bytes != segment_bytes).collect();
+        for spare in odd {
+            self.remove(&spare.name, spare.header.generation)?;
         }
         while self.free_segments.len() as u64 > self.max_free_segments() {
             self.remove_free_segment()?;

@@ -228,7 +228,6 @@ impl LogBackend {
             Arc::clone(&segment_pool),
             Arc::clone(&counters),
             &recovered.resume_point,
-            recovered.newest_file,
         );
         let preallocator = Builder::new().name("spool-tender".to_owned()).spawn({
             let segment_pool = Arc::clone(&segment_pool);

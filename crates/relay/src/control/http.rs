@@ -4,7 +4,7 @@
 //! | path | answer |
 //! |---|---|
 //! | `/metrics` | numbers, for Prometheus (`metrics`) |
-//! | `/health` | 200, or 503 after the spool has failed, when only a restart helps |
+//! | `/health` | 200, with a line about damage to the spool; or 503 after the spool has failed, when only a restart helps |
 //! | `/ready` | 200 after the relay listens and has queued the mail of a former run, else 503 |
 use crate::control::metrics::{self, RelayMetrics, UntrustedClients};
 use crate::control::queue_stats::collect_queue_stats;
@@ -18,6 +18,7 @@ use axum::routing::get;
 use mailrun_net::{ClientLimit, clock};
 use mailrun_party::http_server::{self, HostNames, HttpCounters};
 use mailrun_party::reason::reason;
+use mailrun_spool::SpoolStats;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -97,11 +98,23 @@ fn untrusted_clients(relay: &RunningRelay) -> UntrustedClients {
     }
 }
 
-async fn health(State(relay): State<Arc<RunningRelay>>) -> (StatusCode, &'static str) {
+async fn health(State(relay): State<Arc<RunningRelay>>) -> (StatusCode, String) {
     if relay.context.has_failed() {
-        return (StatusCode::SERVICE_UNAVAILABLE, "the spool has failed\n");
+        return (StatusCode::SERVICE_UNAVAILABLE, "the spool has failed\n".to_owned());
     }
-    (StatusCode::OK, "ok\n")
+    (StatusCode::OK, health_text(&relay.context.spool.stats()))
+}
+
+/// Says what was lost by damage to the spool. The status is 200 nevertheless, because a restart would
+/// not bring it back.
+fn health_text(spool: &SpoolStats) -> String {
+    match (spool.damaged, spool.lost_messages) {
+        (0, _) => "ok\n".to_owned(),
+        (damaged, 0) => format!("ok, but the spool was damaged at {damaged} places, and what was lost is unknown\n"),
+        (damaged, lost) => {
+            format!("ok, but the spool was damaged at {damaged} places, and {lost} messages were lost\n")
+        }
+    }
 }
 
 async fn ready(State(relay): State<Arc<RunningRelay>>) -> (StatusCode, &'static str) {
@@ -115,4 +128,20 @@ async fn ready(State(relay): State<Arc<RunningRelay>>) -> (StatusCode, &'static 
         return (StatusCode::SERVICE_UNAVAILABLE, "reading the spool\n");
     }
     (StatusCode::OK, "ok\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn health_says_what_was_lost_by_damage() {
+        for (damaged, lost_messages, expected) in [
+            (0, 0, "ok\n"),
+            (1, 0, "ok, but the spool was damaged at 1 places, and what was lost is unknown\n"),
+            (2, 14, "ok, but the spool was damaged at 2 places, and 14 messages were lost\n"),
+        ] {
+            assert_eq!(health_text(&SpoolStats { damaged, lost_messages, ..SpoolStats::default() }), expected);
+        }
+    }
 }

@@ -1,6 +1,6 @@
 use super::OfflineSpool;
 use super::content::LeftOut;
-use mailrun_spool::{Cost, Damage, DamageKind, SegmentInfo, SegmentState};
+use mailrun_spool::{Damage, DamageKind, SegmentInfo, SegmentState};
 use serde::Serialize;
 use std::fmt;
 
@@ -20,8 +20,11 @@ pub struct SpoolReport {
     pub(crate) damaged_messages: u64,
     pub(crate) held: u64,
     pub(crate) recipients: RecipientCounts,
-    /// Bytes of the last writes, which a crash tore. No client got a 250 for these bytes.
+    /// Bytes of the last writes, which a crash tore.
     pub(crate) torn_bytes: u64,
+    /// False: no client got a 250 for the torn bytes. True: a client may have got one, because
+    /// `durability = "write"` does not wait for the disk.
+    pub(crate) torn_was_unsynced: bool,
     pub(crate) damage: Vec<DamageRow>,
     /// Messages whose envelope cannot be read.
     pub(crate) unreadable: Vec<LeftOut>,
@@ -79,11 +82,10 @@ impl From<&Damage> for DamageRow {
 pub fn check(original: &OfflineSpool) -> SpoolReport {
     let inspection = &original.inspection;
     let mut damage: Vec<DamageRow> = inspection.damage.iter().map(DamageRow::from).collect();
-    damage.extend(original.truncated_segments().map(truncated_row));
     damage.sort_by(|one, other| (&one.segment, one.offset).cmp(&(&other.segment, other.offset)));
     let mut report = SpoolReport {
         directory: original.directory.display().to_string(),
-        sound: inspection.damage.iter().all(|damage| damage.kind == DamageKind::TornEnd),
+        sound: inspection.damage.iter().all(|damage| is_crash(damage.kind)),
         complete: original.damage_count() == 0,
         segments: inspection.segments.iter().map(segment_row).collect(),
         messages: 0,
@@ -91,6 +93,7 @@ pub fn check(original: &OfflineSpool) -> SpoolReport {
         held: 0,
         recipients: RecipientCounts::default(),
         torn_bytes: inspection.cut_bytes,
+        torn_was_unsynced: inspection.damage.iter().any(|damage| damage.kind == DamageKind::UnsyncedEnd),
         damage,
         unreadable: Vec::new(),
     };
@@ -119,17 +122,9 @@ pub fn check(original: &OfflineSpool) -> SpoolReport {
     report
 }
 
-fn truncated_row(segment: &SegmentInfo) -> DamageRow {
-    DamageRow {
-        segment: segment.name.clone(),
-        offset: segment.bytes,
-        bytes: 0,
-        what: "the file is truncated".to_owned(),
-        cost: Cost::Unknown.to_string(),
-        alarming: true,
-        messages: Vec::new(),
-        unnamed: 0,
-    }
+/// Returns true if a crash alone explains the damage.
+fn is_crash(kind: DamageKind) -> bool {
+    matches!(kind, DamageKind::TornEnd | DamageKind::UnsyncedEnd)
 }
 
 fn segment_row(segment: &SegmentInfo) -> SegmentRow {
@@ -165,7 +160,8 @@ impl fmt::Display for SpoolReport {
         writeln!(f, "messages     {} in the queue, {} of them held", self.messages, self.held)?;
         writeln!(f, "recipients   {to_deliver} not delivered, {to_tell} with a pending notification, {done} done")?;
         if self.torn_bytes > 0 {
-            writeln!(f, "torn end     {} bytes of a message that was not answered 250", self.torn_bytes)?;
+            let answered = if self.torn_was_unsynced { "may have been" } else { "was not" };
+            writeln!(f, "torn end     {} bytes of a message that {answered} answered 250", self.torn_bytes)?;
         }
         if self.damage.is_empty() && self.unreadable.is_empty() {
             return writeln!(f, "damage       none");

@@ -19,11 +19,8 @@ pub mod salvage;
 use anyhow::{Result, anyhow};
 pub use content::LeftOut;
 use content::{SpooledMessage, UnreadableMessage};
-use mailrun_spool::{Error, Inspection, SegmentInfo, SegmentState};
+use mailrun_spool::{Error, Inspection};
 use std::path::{Path, PathBuf};
-
-/// The length of every segment is a multiple of this number of bytes (docs/spool-format.md).
-const BLOCK_BYTES: u64 = 4096;
 
 pub struct OfflineSpool {
     directory: PathBuf,
@@ -52,15 +49,7 @@ impl OfflineSpool {
 
     /// Counts the damaged places at which something may be lost.
     fn damage_count(&self) -> u64 {
-        let alarming = self.inspection.damage.iter().filter(|damage| damage.is_alarming()).count();
-        (alarming + self.truncated_segments().count()) as u64
-    }
-
-    /// Returns the truncated segments. No crash truncates a segment, because the relay allocates
-    /// each segment in whole blocks before it uses the segment.
-    fn truncated_segments(&self) -> impl Iterator<Item = &SegmentInfo> {
-        let used = self.inspection.segments.iter().filter(|segment| matches!(segment.state, SegmentState::Used { .. }));
-        used.filter(|segment| segment.bytes % BLOCK_BYTES != 0)
+        self.inspection.damage.iter().filter(|damage| damage.is_alarming()).count() as u64
     }
 
     /// Returns all unfinished messages in the order of the log.

@@ -17,6 +17,8 @@ fn run(model: &mut SpoolModel, disk: &FaultyDisk, steps: &[SpoolOperation], powe
     drop(spool);
     let disk = after(disk, power_loss);
     let (spool, backlog) = open(&disk, small()).unwrap();
+    // No crash may look like damage at rest.
+    assert!(spool.damage().iter().all(|damage| !damage.is_alarming()), "{:?}", spool.damage());
     model.compare(&spool, backlog, unwritten);
     drop(spool);
     disk

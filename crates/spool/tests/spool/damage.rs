@@ -1,6 +1,6 @@
 //! Tests damage to a bit, a sector, a header or a file while the spool is closed. No intact record
 //! may be lost, and each loss must be reported.
-use crate::model::{assert_genuine, draft, open, small};
+use crate::model::{assert_genuine, draft, open, small, wait_until};
 use mailrun_spool::faulty::FaultyDisk;
 use mailrun_spool::{Cost, DamageKind, Durability, Id, NewMessage, Options};
 use proptest::prelude::*;
@@ -292,11 +292,11 @@ proptest! {
 fn a_flipped_bit_in_any_header_loses_nothing() {
     let base = base();
     for name in base.files.keys() {
-        for bit in (0..64 * 8).flat_map(|bit| [bit, bit + 4096 * 8]) {
+        for bit in (0..96 * 8).flat_map(|bit| [bit, bit + 4096 * 8]) {
             let disk = base.disk(name, |octets| octets[bit / 8] ^= 1 << (bit % 8));
             let (spool, backlog) = open(&disk, small()).unwrap();
             assert_eq!(backlog.len(), base.waiting.len(), "bit {bit} of {name}");
-            let is_blank = base.files[name][bit / 8 / 4096 * 4096..][..64] == [0; 64];
+            let is_blank = base.files[name][bit / 8 / 4096 * 4096..][..96] == [0; 96];
             let damage = spool.damage();
             assert!(
                 is_blank || damage.iter().any(|one| one.kind == DamageKind::Header),
@@ -408,7 +408,7 @@ fn a_free_segment_with_a_damaged_header_is_not_read_again_for_each_batch() {
     spool.close();
     for name in disk.names().into_iter().filter(|name| name.starts_with("segment-")) {
         let mut octets = disk.octets(&name).unwrap();
-        octets[4096..4160].fill(0xAA);
+        octets[4096..4192].fill(0xAA);
         disk.put(&name, &octets);
     }
     let disk = disk.after_kill();
@@ -451,5 +451,206 @@ fn the_lost_end_of_a_closed_log_is_no_torn_end() {
             let touched = base.touched(name, &(at..usize::MAX));
             base.check(&disk, &touched, has_moves, &format!("{at}.. of {name}"));
         }
+    }
+}
+
+/// A spool of five segments, in which each message was answered, and its files.
+struct FiveSegments {
+    files: BTreeMap<String, Vec<u8>>,
+    /// Segments in use, from the oldest to the newest.
+    used: Vec<String>,
+    answered: Vec<Id>,
+}
+
+impl FiveSegments {
+    fn new(is_closed: bool) -> Self {
+        let disk = FaultyDisk::new();
+        let (spool, _) = open(&disk, small()).unwrap();
+        let mut answered = Vec::new();
+        let mut number = 0;
+        let mut store = || {
+            number += 1;
+            spool.store(draft(number, [60, 700, 5000, 9000, 300][number as usize % 5])).wait().unwrap().id()
+        };
+        // Segments were used before, so that the oldest is not the first that ever was.
+        let mut done = Vec::new();
+        while spool.stats().segments < 4 {
+            done.push(store());
+        }
+        done.into_iter().for_each(|id| spool.done(id));
+        spool.sync_notes(spool.notes_mark()).wait().unwrap();
+        wait_until(|| spool.stats().segments == 1);
+        while spool.stats().segments < 5 || answered.len() % 7 != 0 {
+            answered.push(store());
+        }
+        assert_eq!(spool.stats().segments, 5);
+        let disk = if is_closed {
+            spool.close();
+            disk
+        } else {
+            let killed = disk.after_kill();
+            drop(spool);
+            killed
+        };
+        let names = disk.names().into_iter().chain(["newest".to_owned()]);
+        let files: BTreeMap<_, _> = names.map(|name| (name.clone(), disk.octets(&name).unwrap())).collect();
+        let header = |octets: &[u8]| {
+            let at = [0, 4096].into_iter().max_by_key(|at| octets[at + 16..at + 24].to_vec()).unwrap();
+            (octets[at + 12] == 2, octets[at + 24])
+        };
+        let segments = files.iter().filter(|(name, _)| name.starts_with("segment-"));
+        let mut used: Vec<(u8, String)> =
+            segments.filter(|(_, octets)| header(octets).0).map(|(name, o)| (header(o).1, name.clone())).collect();
+        used.sort();
+        assert_eq!(used.len(), 5, "{used:?}");
+        Self { files, used: used.into_iter().map(|(_, name)| name).collect(), answered }
+    }
+
+    /// Returns the disk on which these files have other contents, or are missing.
+    fn with(&self, changes: &[(&str, Option<&[u8]>)]) -> FaultyDisk {
+        let disk = FaultyDisk::new();
+        for (name, octets) in &self.files {
+            match changes.iter().find(|(changed, _)| changed == name) {
+                None => disk.put(name, octets),
+                Some((_, Some(octets))) => disk.put(name, octets),
+                Some((_, None)) => {}
+            }
+        }
+        disk
+    }
+
+    /// Opens a damaged disk. Returns true if messages are missing, which must have been reported: by
+    /// name, or as damage of unknown content.
+    fn loses_and_says_so(&self, disk: &FaultyDisk, what: &str) -> bool {
+        let refusing = Options { on_damage: mailrun_spool::OnDamage::Refuse, ..small() };
+        let is_refused = matches!(open(&disk.after_kill(), refusing), Err(mailrun_spool::Error::DamageRefused(_)));
+        let (spool, backlog) = open(disk, small()).unwrap();
+        let left: Vec<_> = backlog.map(|left| left.unwrap()).filter(|left| !left.is_body_damaged).collect();
+        left.iter().for_each(|left| assert_genuine(&spool, left));
+        let lost: Vec<Id> =
+            self.answered.iter().copied().filter(|id| !left.iter().any(|left| left.id == *id)).collect();
+        let damage = spool.damage();
+        let is_alarming = damage.iter().any(|damage| damage.is_alarming());
+        assert_eq!((is_refused, spool.stats().damaged > 0), (is_alarming, is_alarming), "{what}: {damage:?}");
+        let is_unknown = damage.iter().any(|damage| damage.cost >= Cost::Unknown);
+        let is_named = |id: &Id| damage.iter().any(|damage| damage.messages.contains(id));
+        assert!(lost.iter().all(|id| is_alarming && (is_unknown || is_named(id))), "{what}: {lost:?} of {damage:?}");
+        let next = spool.store(draft(1, 1)).wait().unwrap().id();
+        assert!(self.answered.iter().all(|id| *id < next), "{what}: {next} was given before");
+        spool.close();
+        let (again, backlog) = open(&disk.after_kill(), small()).unwrap();
+        assert!(again.damage().iter().all(|one| one.is_known || !one.is_alarming()), "{what}: {:?}", again.damage());
+        assert_eq!(backlog.filter(|left| !left.as_ref().unwrap().is_body_damaged).count(), left.len() + 1, "{what}");
+        !lost.is_empty()
+    }
+}
+
+#[test]
+fn a_segment_that_is_missing_empty_shortened_or_foreign_is_damage_whichever_it_is() {
+    let stranger = FiveSegments::new(true);
+    for is_closed in [true, false] {
+        let five = FiveSegments::new(is_closed);
+        assert!(!five.loses_and_says_so(&five.with(&[]), "nothing is damaged"));
+        for (number, name) in five.used.iter().enumerate() {
+            let octets = &five.files[name];
+            let foreign = &stranger.files[&stranger.used[number]];
+            let half = 8192 + (octets.len() - 8192) / 8192 * 4096;
+            for (what, content) in [
+                ("deleted", None),
+                ("empty", Some(&[][..])),
+                ("one header long", Some(&octets[..4096])),
+                ("two headers long", Some(&octets[..8192])),
+                ("half", Some(&octets[..half])),
+                ("of another spool", Some(&foreign[..])),
+            ] {
+                let what = format!("segment {number} is {what}, closed: {is_closed}");
+                // Half of the newest segment may be more than the log.
+                let has_loss = five.loses_and_says_so(&five.with(&[(name, content)]), &what);
+                assert!(has_loss || number == 4 && what.contains("half"), "{what}");
+            }
+        }
+        let [first, second] = [0, 4].map(|at| five.used[at].as_str());
+        let exchanged = [(first, Some(&five.files[second][..])), (second, Some(&five.files[first][..]))];
+        assert!(!five.loses_and_says_so(&five.with(&exchanged), "two segments have each other's names"));
+        let all: Vec<_> = five.used.iter().map(|name| (name.as_str(), None)).collect();
+        assert!(five.loses_and_says_so(&five.with(&all), "all are deleted"));
+        assert!(five.loses_and_says_so(&five.with(&all[2..]), "the three newest are deleted"));
+        assert!(five.loses_and_says_so(&five.with(&all[..3]), "the three oldest are deleted"));
+    }
+}
+
+#[test]
+#[ignore = "slow: make test-slow PART=damage"]
+fn no_answered_message_is_lost_without_a_word() {
+    let stranger = FiveSegments::new(true);
+    let seed = std::env::var("MAILRUN_SEED").map_or(1, |seed| seed.parse().unwrap());
+    let mut random = seed;
+    let mut below = |limit: usize| {
+        // This is Knuth's generator of MMIX.
+        random = u64::wrapping_add(u64::wrapping_mul(random, 6_364_136_223_846_793_005), 1_442_695_040_888_963_407);
+        (random >> 33) as usize % limit
+    };
+    let (mut trials, mut losses, mut harmless) = (0, 0, Vec::new());
+    for is_closed in [true, false] {
+        let five = FiveSegments::new(is_closed);
+        for (number, name) in five.used.iter().enumerate() {
+            let octets = &five.files[name];
+            let end = octets.iter().rposition(|octet| *octet != 0).unwrap() + 1;
+            let mut changes = vec![("deleted".to_owned(), five.with(&[(name, None)]))];
+            // Half of the cuts are in the part that has batches, and some are between two batches.
+            let cuts = [0, below(8192), below(octets.len())].into_iter();
+            let cuts = cuts.chain(
+                (0..17).map(|at| if at % 3 == 0 { below(end) & !4095 } else { below(octets.len().min(end * 2)) }),
+            );
+            for at in cuts {
+                changes.push((format!("cut at {at} of {end}"), five.with(&[(name, Some(&octets[..at]))])));
+            }
+            for (other, of) in five.used.iter().zip(&stranger.used) {
+                let both = [(name.as_str(), Some(&five.files[other][..])), (other.as_str(), Some(&octets[..]))];
+                changes.push((format!("exchanged with {other}"), five.with(&both)));
+                let foreign = Some(&stranger.files[of][..]);
+                changes.push((format!("replaced by {of} of another spool"), five.with(&[(name, foreign)])));
+                changes.push((format!("replaced by {other}"), five.with(&[(name, Some(&five.files[other][..]))])));
+            }
+            for (what, disk) in changes {
+                let what = format!("seed {seed}, closed: {is_closed}, segment {number} is {what}");
+                trials += 1;
+                match five.loses_and_says_so(&disk, &what) {
+                    true => losses += 1,
+                    false => harmless.push(what),
+                }
+            }
+        }
+    }
+    eprintln!("{trials} trials, {losses} with losses that were reported; nothing was lost in these:");
+    harmless.iter().for_each(|what| eprintln!("  {what}"));
+    // A cut that loses nothing is in the unused end of a segment.
+    assert!(losses > trials / 2);
+}
+
+/// Without syncs, a batch proves that the one before it was answered.
+#[test]
+fn without_syncs_nothing_is_said_not_to_have_been_answered() {
+    let options = || Options { durability: Durability::Write, ..small() };
+    let disk = FaultyDisk::new();
+    let (spool, _) = open(&disk, options()).unwrap();
+    let ids: Vec<Id> = (0..6).map(|number| spool.store(draft(number, 3000)).wait().unwrap().id()).collect();
+    let disk = disk.after_kill();
+    let name = disk.names().into_iter().find(|name| name.starts_with("segment-")).unwrap();
+    let octets = disk.octets(&name).unwrap();
+    for (number, at) in memchr_all(&octets, b"draft ").into_iter().enumerate() {
+        let mut octets = octets.clone();
+        // The first sector of a batch has its header. Without it, the last batch is not found at all.
+        let sector = at / 512 * 512 + if number == 5 { 512 } else { 0 };
+        octets[sector..sector + 512].fill(0);
+        disk.put(&name, &octets);
+        let (spool, backlog) = open(&disk.after_kill(), options()).unwrap();
+        let damage = spool.damage();
+        assert_eq!(backlog.filter(|left| !left.as_ref().unwrap().is_body_damaged).count(), 5, "{damage:?}");
+        let alarming: Vec<_> = damage.iter().filter(|damage| damage.is_alarming()).collect();
+        assert!(alarming.len() == 1 && alarming[0].messages == [ids[number]], "{number} {damage:?}");
+        assert!(!damage.iter().any(|damage| damage.to_string().contains("not been answered")), "{damage:?}");
+        let kind = if number == 5 { DamageKind::UnsyncedEnd } else { DamageKind::Records };
+        assert_eq!(alarming[0].kind, kind);
     }
 }

@@ -4,7 +4,7 @@
 use crate::crash::long_sequence;
 use crate::model::{SpoolModel, SpoolOperation, draft, open, small};
 use mailrun_spool::faulty::{FailedOperation, FaultyDisk};
-use mailrun_spool::{Durability, Error, Id, Options, Spool};
+use mailrun_spool::{Damage, DamageKind, Durability, Error, Id, Options, Spool};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,10 @@ fn run(steps: &[SpoolOperation], operation: u64, errno: Errno, durability: Durab
         let after = [disk.after_kill(), disk.after_power_loss(operation), disk.after_power_loss(operation + 1000)];
         for disk in &after[..if durability == Durability::Sync { 3 } else { 1 }] {
             let (spool, backlog) = open(disk, options.clone()).unwrap();
-            assert!(spool.damage().iter().all(|damage| !damage.is_alarming()), "{:?}", spool.damage());
+            // Without syncs, a batch that was torn by the failure may have been answered, for all that a
+            // restart can know.
+            let is_false_alarm = |damage: &Damage| damage.is_alarming() && damage.kind != DamageKind::UnsyncedEnd;
+            assert!(!spool.damage().iter().any(is_false_alarm), "{:?}", spool.damage());
             model.clone().compare(&spool, backlog, unwritten);
         }
     }
