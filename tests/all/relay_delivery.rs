@@ -619,6 +619,23 @@ fn a_next_hop_that_takes_its_leave_amid_several_messages_has_each_once() {
     assert_eq!((record.ledger.delivered, record.ledger.duplicates), (Some(300), Some(0)));
 }
 
+/// Replies of LMTP come one by one, and the connection breaks at the MAIL that was sent together with the message.
+#[test]
+fn lmtp_replies_that_came_before_the_connection_broke_count() {
+    for fault in ["mail: hang up 10%", "mail: reset 10%"] {
+        let sink = Sink::start(&["--lmtp", "--fault", fault]);
+        let den = Den::to(&format!("lmtp:{}", sink.address()), QUICK);
+        let relay = den.open();
+        let words = ["--messages", "300", "--sessions", "20", "--reuse", "--recipients", "3", "--pipelining", "stream"];
+        let ours = source(&relay.address(), &words);
+        assert_eq!(ours.ended.code, Some(0), "{:?}", ours.ended);
+        await_recipients(&sink, 900);
+        relay.stop();
+        let record = sink.stop();
+        assert_eq!((record.ledger.delivered, record.ledger.duplicates), (Some(900), Some(0)), "{fault}");
+    }
+}
+
 /// The first connection refuses the first recipient and then answers 503 to some or all later commands. The messages
 /// behind it and the bounce must go over another connection.
 #[test]

@@ -117,6 +117,9 @@ pub struct ClientSession<'a, C: MessageSource> {
     /// Set while a message waits to be written together with the output of other sessions. The time
     /// of its write is known only in the next turn.
     is_write_batched: bool,
+    /// Number of messages in the output that were not handed to the kernel completely. A reply that
+    /// accepts one of them is too early.
+    unwritten_messages: usize,
     /// Output that the connection has not accepted yet.
     unsent: Option<Box<Outbox>>,
     security: Option<ClientSecurity>,
@@ -145,6 +148,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
             is_woken: false,
             has_message: false,
             is_write_batched: false,
+            unwritten_messages: 0,
             unsent: None,
             security: None,
         }
@@ -218,6 +222,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         // been written yet.
         if self.is_write_batched && !self.stream.is_write_batched() {
             self.is_write_batched = false;
+            self.unwritten_messages = 0;
             self.source.written(self.stream.written_at());
         }
         if self.client.wants() == Want::Transaction {
@@ -230,7 +235,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
             }
             match self.flush(&mut buffers.outbox) {
                 Ok(true) => {}
-                Ok(false) => return self.poll_timeout(),
+                Ok(false) => return self.poll_timeout().map(|pause| self.read_rest(buffers.input.bytes(), pause)),
                 Err(error) => {
                     // The next turn of the worker probably belongs to another session, which must
                     // not send the rest of this output.
@@ -274,12 +279,14 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         if self.client.wants() == Want::Message {
             self.source.render(outbox);
             self.has_message = true;
+            self.unwritten_messages += 1;
             self.client.message_sent(self.now);
             early = self.client.may_begin_early();
         } else if self.client.wants() == Want::Chunk {
             self.client.chunk(self.source.message_bytes(), ChunkPosition::Last, self.now, outbox.bytes());
             self.source.render_chunk(outbox);
             self.has_message = true;
+            self.unwritten_messages += 1;
             early = self.client.may_hold_back(outbox.length()) && self.client.may_begin_early();
         }
         if !early && self.client.wants() != Want::Transaction {
@@ -329,6 +336,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         } else if self.stream.is_write_batched() {
             self.is_write_batched = true;
         } else {
+            self.unwritten_messages = 0;
             self.source.written(clock::now());
         }
     }
@@ -339,7 +347,12 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         self.is_woken = false;
         loop {
             let waited_for = self.client.waits_for();
+            // Replies to messages come in their order, so those to the unwritten ones come last.
+            let is_early = self.unwritten_messages > 0 && self.client.awaited_messages() <= self.unwritten_messages;
             match self.client.next_event(&mut input, now, out) {
+                Ok(Some(event)) if is_early && is_acceptance(&event) => {
+                    return Err(SessionEnd::Violated(waited_for, Violation::Early(event.reply.code())));
+                }
                 Ok(Some(event)) => self.source.replied(&event, now),
                 Ok(None) => return Ok(()),
                 Err(violation) => return Err(SessionEnd::Violated(waited_for, violation)),
@@ -349,6 +362,16 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
 
     fn lost(&self, error: io::Error) -> SessionEnd {
         SessionEnd::Lost(self.client.waits_for(), error)
+    }
+
+    /// Reads the replies that came while the output was stuck, before the session ends.
+    fn read_rest(&mut self, input: &mut [u8], pause: PauseReason) -> PauseReason {
+        match self.stream.try_read(input) {
+            Ok(count) if count > 0 => {
+                self.process_replies(&input[..count], &mut Vec::new()).map_or_else(PauseReason::Ended, |()| pause)
+            }
+            Ok(_) | Err(_) => pause,
+        }
     }
 
     /// Handles a failed write. The server may have sent a reason before it closed, such as `552`,
@@ -371,6 +394,11 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         ready!(self.timer.poll_due(self.client.deadline(self.reply_timeout), self.now));
         Poll::Ready(PauseReason::Ended(SessionEnd::Timeout(self.client.waits_for())))
     }
+}
+
+/// Returns true if the reply accepts a message, for all recipients or in LMTP for one of them.
+fn is_acceptance(event: &Event<'_>) -> bool {
+    matches!(event.to, Verb::Message | Verb::Delivery(_)) && event.reply.is_positive()
 }
 
 #[cfg(test)]
@@ -466,5 +494,101 @@ mod tests {
         assert_eq!((notary.accepted, notary.written.len()), (MESSAGES, MESSAGES));
         let pairs = notary.rendered.iter().zip(&notary.written);
         assert!(pairs.clone().all(|(rendered, written)| written >= rendered), "{:?}", pairs.collect::<Vec<_>>());
+    }
+
+    /// A message that is larger than the buffers of a connection.
+    struct LargeMessage {
+        accepted: usize,
+        rendered: usize,
+    }
+
+    const LARGE_BYTES: usize = 32 << 20;
+
+    impl MessageSource for LargeMessage {
+        fn poll_next(&mut self, _: &mut Context<'_>, _: &Client, _: bool, _: Duration) -> Poll<NextAction> {
+            let envelope = Envelope::new("a@example.org", "", ["b@example.org"]).expect("an envelope");
+            Poll::Ready(if self.rendered == 0 { NextAction::Transaction(Arc::new(envelope)) } else { NextAction::Quit })
+        }
+
+        fn render(&mut self, outbox: &mut Outbox) {
+            self.render_chunk(outbox);
+            outbox.bytes().extend_from_slice(data::END_OF_DATA);
+        }
+
+        fn message_bytes(&self) -> u64 {
+            LARGE_BYTES as u64
+        }
+
+        fn render_chunk(&mut self, outbox: &mut Outbox) {
+            self.rendered += 1;
+            outbox.bytes().extend_from_slice(&b"A line of the message.........\r\n".repeat(LARGE_BYTES / 32));
+        }
+
+        fn written(&mut self, _: Duration) {}
+
+        fn replied(&mut self, event: &Event<'_>, _: Duration) {
+            let is_end = matches!(event.to, Verb::Message | Verb::Delivery(_));
+            self.accepted += usize::from(is_end && event.reply.is_positive());
+        }
+    }
+
+    /// Serves one connection: answers each command, and `reply` after the first line of the message.
+    /// Then closes without reading the rest.
+    fn answer_too_early(listener: &std::net::TcpListener, offer: &str, reply: &str) {
+        use std::io::{BufRead, BufReader, Write};
+        let (mut wire, _) = listener.accept().expect("a client");
+        let mut lines = BufReader::new(wire.try_clone().expect("a descriptor")).lines();
+        let mut is_message = false;
+        wire.write_all(b"220 hello\r\n").expect("written");
+        while let Some(Ok(line)) = lines.next() {
+            let answer = match line.get(..4) {
+                _ if is_message => reply.to_owned(),
+                Some("EHLO") => offer.to_owned(),
+                Some("LHLO") => offer.to_owned(),
+                Some("DATA") => "354 go on\r\n".to_owned(),
+                Some("BDAT") => String::new(),
+                _ => "250 2.1.0 ok\r\n".to_owned(),
+            };
+            wire.write_all(answer.as_bytes()).expect("written");
+            if is_message {
+                return;
+            }
+            is_message = matches!(line.get(..4), Some("DATA" | "BDAT"));
+        }
+    }
+
+    #[test]
+    fn a_reply_before_the_whole_message_was_sent_accepts_nothing() {
+        use mailrun_smtp::client::{Chunking, Options, Protocol};
+        let pipelining = "250-me\r\n250 PIPELINING\r\n";
+        let chunking = "250-me\r\n250-PIPELINING\r\n250 CHUNKING\r\n";
+        for (offer, protocol, reply, is_refused) in [
+            (pipelining, Protocol::Smtp, "250 2.0.0 taken\r\n", false),
+            (chunking, Protocol::Smtp, "250 2.0.0 taken\r\n", false),
+            (pipelining, Protocol::Lmtp, "250 2.0.0 taken\r\n", false),
+            (pipelining, Protocol::Smtp, "552 5.3.4 too big\r\n", true),
+        ] {
+            let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+            let address = listener.local_addr().expect("an address");
+            let peer = std::thread::spawn(move || answer_too_early(&listener, offer, reply));
+            let work = move |worker_buffers: crate::WorkerBuffers| async move {
+                let mut source = LargeMessage { accepted: 0, rendered: 0 };
+                let mut timer = Timer::default();
+                let socket = Socket::connect(address).await.expect("connects");
+                let options = Options { protocol, chunking: Chunking::IfOffered, ..Options::default() };
+                let client = Client::with_options("test".into(), Arc::new(options), None, clock::now());
+                let timeout = Duration::from_secs(60);
+                let ended = ClientSession::new(socket, client, &mut source, &mut timer, timeout, worker_buffers);
+                let ended = ended.run().await;
+                (source.accepted, ended)
+            };
+            let thread = crate::worker::spawn("early", crate::WorkerOptions::default(), work).expect("a thread");
+            let (accepted, ended) = thread.join().expect("no panic").expect("a loop");
+            peer.join().expect("no panic");
+            assert_eq!(accepted, 0, "{reply} {ended:?}");
+            let is_early = matches!(ended, SessionEnd::Violated(_, mailrun_smtp::client::Violation::Early(250)));
+            // The reset may overtake the reply.
+            assert!(is_early || is_refused || matches!(ended, SessionEnd::Lost(..)), "{ended:?}");
+        }
     }
 }

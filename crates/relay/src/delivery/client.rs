@@ -202,6 +202,10 @@ impl SmtpDelivery {
         greeting_timeout: Duration,
     ) -> ConnectionResult {
         let is_violated = matches!(ended, SessionEnd::Violated(..));
+        // A server that omits a reply to one of several chunked messages is noticed only because the
+        // last reply is missing, which may look like a broken connection. The time limit may have
+        // the same cause.
+        let may_miss_reply = is_violated || self.may_batch || matches!(ended, SessionEnd::Timeout(_));
         if self.in_flight.len() > 1 || (is_violated && !self.in_flight.is_empty()) {
             let destination = self.destination();
             let until = if is_violated { Duration::MAX } else { clock::now() + STREAM_RETRY_DELAY };
@@ -212,11 +216,17 @@ impl SmtpDelivery {
         if let Some(Conversion { request, .. }) = self.conversion.take() {
             self.worker.finish_delivery(request, DeliveryResult::Unsent);
         }
+        if !may_miss_reply {
+            // The connection broke, but the replies that had arrived before count.
+            while self.answered > 0 {
+                self.finish_transaction();
+            }
+        }
         // Finish them one by one, so that the remaining messages go back even if one of them
         // panics.
         while let Some(mut pipelined) = self.in_flight.pop_front() {
             let is_over = self.answered > 0;
-            let is_ambiguous = is_over || is_violated || !self.in_flight.is_empty();
+            let is_ambiguous = may_miss_reply && (is_over || is_violated || !self.in_flight.is_empty());
             self.answered = self.answered.saturating_sub(1);
             let fault = if is_over { pipelined.session_fault() } else { None };
             let result = fault.unwrap_or_else(|| {

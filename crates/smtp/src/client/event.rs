@@ -136,6 +136,9 @@ pub enum Violation {
     /// missing, or the peer sent too many.
     #[error("the peer's reply {0} does not belong to the command that awaits one: a reply is missing, or was added")]
     Misplaced(u16),
+    /// The peer accepted a message before it had received all of it.
+    #[error("the peer's reply {0} to the message came before the whole message had been sent")]
+    Early(u16),
     /// Unencrypted bytes followed the 220 to STARTTLS. A third party may have injected them
     /// (CVE-2011-0411).
     #[error("{0} bytes of plain text followed the reply to STARTTLS")]

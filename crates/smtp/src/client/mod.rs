@@ -16,7 +16,7 @@ mod step;
 mod transaction;
 
 use self::core::ClientCore;
-use self::state::{ClientState, SendState, SessionSetup, SetUpState};
+use self::state::{ClientState, DueReply, SendState, SessionSetup, SetUpState};
 use crate::envelope::Envelope;
 use crate::extensions::Extensions;
 use crate::reply::ReplyReader;
@@ -229,6 +229,11 @@ impl Client {
     /// Returns the command whose reply is awaited, if there is one.
     pub fn waits_for(&self) -> Option<Verb> {
         self.state.awaited(&self.core)
+    }
+
+    /// Returns the number of messages whose final reply is awaited.
+    pub fn awaited_messages(&self) -> usize {
+        self.core.due.iter().filter(|due| **due == DueReply::Message).count()
     }
 
     /// Returns when the session times out, if a reply is awaited. `timeout` is the longest wait for
