@@ -1,7 +1,7 @@
 //! Clients that would use up the relay's memory or sessions, or guess passwords. Strangers are loopback addresses that
 //! `networks` does not list.
 use crate::party::wait_until;
-use crate::relay::{Den, Relay, expect, introduced, metric};
+use crate::relay::{Den, Relay, all_to, expect, introduced, metric};
 use crate::secured::{Files, PASSWORD, USER};
 use crate::wire::Wire;
 use base64::Engine;
@@ -478,4 +478,28 @@ fn behind_a_proxy_the_header_says_who_the_client_is() {
     let mut bare = Wire::connect_from(TRUSTED, relay.smtp[0]);
     bare.send("EHLO client.example\r\n");
     assert_eq!(bare.reply(), None, "a connection without a header is closed");
+}
+
+#[test]
+fn a_recipient_above_what_an_envelope_holds_is_refused_at_rcpt() {
+    let text = "limits.max_recipients = 100000\nlimits.max_incoming_size = \"1G\"\n";
+    let den = Den::new(&format!("{text}{}", all_to("127.0.0.1:9")));
+    let relay = den.open();
+    let mut wire = introduced(&relay);
+    expect(&mut wire, "MAIL FROM:<a@b.example>", "250");
+    for first in (0..65_535).step_by(257) {
+        let commands: String =
+            (first..first + 257).map(|number| format!("RCPT TO:<r{number}@d.example>\r\n")).collect();
+        wire.send(commands);
+        for _ in 0..257 {
+            let reply = wire.reply().unwrap();
+            assert!(reply.starts_with("250"), "{first}: {reply}");
+        }
+    }
+    expect(&mut wire, "RCPT TO:<one-more@d.example>", "452 4.5.3 Too many recipients");
+    expect(&mut wire, "DATA", "354");
+    wire.send("Subject: x\r\n\r\nx\r\n.\r\n");
+    let reply = wire.reply().unwrap();
+    assert!(reply.starts_with("250 2.0.0"), "{reply}");
+    relay.stop();
 }

@@ -27,6 +27,10 @@ const VERSION: u8 = 1;
 pub(crate) const MAX_RECIPIENTS: usize = u16::MAX as usize;
 /// Maximum length of any text in bytes. This is twice what RFC 5321 §4.5.3.1 and RFC 3461 §4 allow.
 pub(crate) const MAX_TEXT_BYTES: usize = 1_024;
+/// Maximum number of bytes that all recipients take in an encoded envelope. The rest of the spool's
+/// limit is for the other fields, which have a few texts.
+pub(crate) const MAX_RECIPIENTS_BYTES: usize =
+    mailrun_spool::Options::MAX_ENVELOPE_BYTES as usize - 64 * MAX_TEXT_BYTES;
 /// Maximum number of bytes that are kept of a peer's reply: one reply line (RFC 5321 §4.5.3.1.5).
 pub(crate) const MAX_REFUSAL_BYTES: usize = 512;
 

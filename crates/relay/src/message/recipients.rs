@@ -31,6 +31,8 @@ pub(crate) struct RecipientList {
     /// Recipients by group and normalised address. Empty if there are fewer than two recipients.
     numbers: HashMap<(usize, Box<str>), u16, foldhash::fast::RandomState>,
     bytes: usize,
+    /// Upper bound of the bytes that the recipients take in an encoded envelope.
+    encoded_bytes: usize,
 }
 
 impl RecipientList {
@@ -58,6 +60,17 @@ impl RecipientList {
     pub(crate) fn memory_bytes_with(&self, members: &[(Box<str>, NextHop)], original: Option<&OriginalAddress>) -> u64 {
         let members = members.iter().map(|(address, next_hop)| recipient_bytes(address.as_bytes(), next_hop));
         (self.bytes + original.map_or(0, OriginalAddress::memory_bytes) + members.sum::<usize>()) as u64
+    }
+
+    /// Upper bound of the bytes that the recipients take in an encoded envelope, with these members
+    /// added.
+    pub(crate) fn encoded_bytes_with(
+        &self,
+        members: &[(Box<str>, NextHop)],
+        original: Option<&OriginalAddress>,
+    ) -> usize {
+        let members = members.iter().map(|(address, _)| encoded_bytes(address.as_bytes(), original));
+        self.encoded_bytes + members.sum::<usize>()
     }
 
     pub(crate) fn contains(&self, router: &Router, address: &[u8], next_hop: &NextHop) -> bool {
@@ -94,6 +107,7 @@ impl RecipientList {
         }
         let last = self.recipients.last().and_then(|last| last.original.as_ref());
         let original = recipient.original.as_ref().filter(|it| !last.is_some_and(|last| Arc::ptr_eq(last, it)));
+        self.encoded_bytes += encoded_bytes(&recipient.address, recipient.original.as_deref());
         self.bytes += bytes + original.map_or(0, |original| original.memory_bytes());
         self.groups[group].recipients.push(number);
         self.recipients.push(recipient);
@@ -121,6 +135,13 @@ impl RecipientList {
     pub(crate) fn into_parts(self) -> (Vec<EnvelopeRecipient>, Vec<RecipientGroup>) {
         (self.recipients, self.groups)
     }
+}
+
+/// Upper bound of the bytes of a recipient in an encoded envelope: its texts, their lengths, and the
+/// notifications that it asks for.
+fn encoded_bytes(address: &[u8], original: Option<&OriginalAddress>) -> usize {
+    let original = original.map_or(0, |original| original.kind.len() + original.address.len());
+    16 + address.len() + original
 }
 
 fn recipient_bytes(address: &[u8], next_hop: &NextHop) -> usize {
@@ -291,6 +312,7 @@ mod tests {
                 prop_assert!(list.memory_bytes() <= limit);
             }
             prop_assert_eq!(list.len(), expected.len());
+            let encoded_limit = list.encoded_bytes_with(&[], None);
             let (recipients, groups) = list.into_parts();
             let numbers: HashSet<u16> = groups.iter().flat_map(|group| group.recipients.iter().copied()).collect();
             prop_assert_eq!(numbers.len(), expected.len());
@@ -310,7 +332,10 @@ mod tests {
                 }
             }
             let envelope = MessageEnvelope::local(b"", recipients);
-            let read_back = MessageEnvelope::decode(&envelope.encode().unwrap()).unwrap();
+            let encoded = envelope.encode().unwrap();
+            let without = MessageEnvelope::local(b"", Vec::new()).encode().unwrap();
+            prop_assert!(encoded.len() <= without.len() + 2 + encoded_limit, "the bound holds");
+            let read_back = MessageEnvelope::decode(&encoded).unwrap();
             prop_assert!(read_back == envelope && read_back.memory_bytes() <= envelope.memory_bytes());
         }
     }

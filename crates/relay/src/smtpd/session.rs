@@ -4,7 +4,9 @@ use crate::config::{Config, DurabilityLevel, LoggedIn};
 use crate::fault_log::CommonFault;
 use crate::log_target::LOG_TARGET;
 use crate::message::Message;
-use crate::message::envelope::{EnvelopeRecipient, MAX_RECIPIENTS, MessageEnvelope, OriginalAddress, WithProtocol};
+use crate::message::envelope::{
+    EnvelopeRecipient, MAX_RECIPIENTS, MAX_RECIPIENTS_BYTES, MessageEnvelope, OriginalAddress, WithProtocol,
+};
 use crate::message::received::{self, HeaderProgress as MessageHeader, ReceivedCount, ReceivedField};
 use crate::message::recipients::{RecipientGroup, RecipientList};
 use crate::routing::{Access, NextHop, ResolvedRoute};
@@ -188,12 +190,14 @@ impl SmtpdSession {
         // An alias with more members than the limit must still be usable, in a transaction of its
         // own.
         let limit = if list.is_empty() || new_count == 0 { MAX_RECIPIENTS } else { self.config.limits.recipients };
-        if list.len() + new_count > limit {
-            return Err(Reply::fixed("452 4.5.3 Too many recipients\r\n"));
-        }
         let original = rcpt.original.map(|original| {
             Arc::new(OriginalAddress { kind: original.kind.to_vec(), address: original.address.to_vec() })
         });
+        // An envelope that the spool cannot hold is refused here, and not after the whole message.
+        let is_too_long = list.encoded_bytes_with(all, original.as_deref()) > MAX_RECIPIENTS_BYTES;
+        if list.len() + new_count > limit.min(MAX_RECIPIENTS) || is_too_long {
+            return Err(Reply::fixed("452 4.5.3 Too many recipients\r\n"));
+        }
         if !self.reservation.grow(list.memory_bytes_with(all, original.as_deref())) {
             return Err(memory_full_reply(&self.worker));
         }
