@@ -12,8 +12,10 @@ use crate::own_addresses::OwnAddresses;
 use crate::routing::{SmtpTarget, TargetHost};
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolverConfig};
-use hickory_resolver::net::NetError;
+use hickory_resolver::lookup::Lookup;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::op::ResponseCode;
 use hickory_resolver::proto::rr::{RData, RecordType};
 use mailrun_net::Endpoint;
 use mailrun_party::local_address::is_local_address;
@@ -201,6 +203,7 @@ impl Resolver {
             own_name: own_name.to_owned(),
             own: Arc::clone(&own),
             resolver: Default::default(),
+            resolver_without_edns: Default::default(),
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         std::thread::Builder::new().name("dns".to_owned()).spawn(move || runtime.block_on(serve(requests, context)))?;
@@ -286,6 +289,15 @@ struct LookupContext {
     own_name: String,
     own: Arc<OwnAddresses>,
     resolver: tokio::sync::OnceCell<TokioResolver>,
+    /// Asks servers that do not understand EDNS.
+    resolver_without_edns: tokio::sync::OnceCell<TokioResolver>,
+}
+
+/// Whether queries have the record OPT of EDNS (RFC 6891).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Edns {
+    AsConfigured,
+    Off,
 }
 
 impl LookupContext {
@@ -376,15 +388,28 @@ impl LookupContext {
 
     /// Looks up a name as fully qualified, so that no search list can redirect mail.
     async fn lookup(&self, name: &str, kind: RecordType) -> Result<DnsAnswer, Unroutable> {
-        let resolver = self.resolver.get_or_try_init(|| async { build(&self.dns) }).await;
-        let resolver = resolver.map_err(|error| Unroutable::lookup_failed(name, &format!("{error}")))?;
-        match resolver.lookup(format!("{name}."), kind).await {
+        let mut outcome = self.query(name, kind, Edns::AsConfigured).await;
+        if outcome.as_ref().is_err_and(is_edns_refused) {
+            // Servers that do not know EDNS answer so (RFC 6891 §7).
+            outcome = self.query(name, kind, Edns::Off).await;
+        }
+        match outcome {
             Ok(answer) => Ok(DnsAnswer::Records(answer.answers().iter().map(|record| record.data.clone()).collect())),
             Err(error) if error.is_nx_domain() => Ok(DnsAnswer::NoSuchName),
             Err(error) if error.is_no_records_found() => Ok(DnsAnswer::NoRecords),
             Err(error) => Err(Unroutable::lookup_failed(name, &error.to_string())),
         }
     }
+
+    async fn query(&self, name: &str, kind: RecordType, edns: Edns) -> Result<Lookup, NetError> {
+        let cell = if edns == Edns::Off { &self.resolver_without_edns } else { &self.resolver };
+        let resolver = cell.get_or_try_init(|| async { build(&self.dns, edns) }).await?;
+        resolver.lookup(format!("{name}."), kind).await
+    }
+}
+
+fn is_edns_refused(error: &NetError) -> bool {
+    matches!(error, NetError::Dns(DnsError::ResponseCode(ResponseCode::FormErr | ResponseCode::NotImp)))
 }
 
 enum DnsAnswer {
@@ -394,7 +419,7 @@ enum DnsAnswer {
     NoSuchName,
 }
 
-fn build(dns: &DnsConfig) -> Result<TokioResolver, NetError> {
+fn build(dns: &DnsConfig, edns: Edns) -> Result<TokioResolver, NetError> {
     let mut builder = if dns.servers.is_empty() {
         TokioResolver::builder_tokio()?
     } else {
@@ -408,6 +433,7 @@ fn build(dns: &DnsConfig) -> Result<TokioResolver, NetError> {
     options.timeout = dns.timeout;
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
     options.cache_size = MAX_CACHE_ENTRIES;
+    options.edns0 &= edns == Edns::AsConfigured;
     builder.build()
 }
 
@@ -423,7 +449,7 @@ fn name_server(address: &SocketAddr) -> NameServerConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hickory_resolver::proto::op::{Message, MessageType, ResponseCode};
+    use hickory_resolver::proto::op::{Message, MessageType};
     use hickory_resolver::proto::rr::rdata::{A, AAAA, MX};
     use hickory_resolver::proto::rr::{Name, Record};
     use std::future::Future;
@@ -536,6 +562,10 @@ mod tests {
 
     impl NameServer {
         fn start() -> Self {
+            Self::answering(answer)
+        }
+
+        fn answering(answer: impl Fn(&[u8]) -> Option<Vec<u8>> + Send + 'static) -> Self {
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             let address = socket.local_addr().unwrap();
             let requests = Arc::new(AtomicUsize::new(0));
@@ -649,6 +679,25 @@ mod tests {
             assert!(found(&resolver, domain).unwrap_err().is_transient(), "{domain}");
         }
         assert!(found(&server.resolver(DeliveryScope::Anywhere), "public.test").is_ok());
+    }
+
+    #[test]
+    fn a_server_that_does_not_know_edns_is_asked_without_it() {
+        for code in [ResponseCode::FormErr, ResponseCode::NotImp] {
+            let server = NameServer::answering(move |question| {
+                let request = Message::from_vec(question).ok()?;
+                if request.edns.is_none() {
+                    return answer(question);
+                }
+                let mut response = request.clone();
+                response.edns = None;
+                response.metadata.message_type = MessageType::Response;
+                response.metadata.response_code = code;
+                response.to_vec().ok()
+            });
+            let all = found(&server.resolver(DeliveryScope::Local), "two.test");
+            assert_eq!(all.map(|all| all.len()), Ok(3), "{code}");
+        }
     }
 
     #[test]
