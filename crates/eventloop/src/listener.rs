@@ -3,9 +3,10 @@ use crate::endpoint::Endpoint;
 use rustix::fd::OwnedFd;
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use std::fs::Permissions;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
 /// Maximum number of connections that wait to be accepted. The kernel uses the smaller of this and
@@ -81,6 +82,11 @@ pub fn adopt(socket: &OwnedFd, endpoint: &Endpoint) -> io::Result<()> {
     Ok(())
 }
 
+/// Mode of a socket in the file system. A client needs write permission to connect, which the umask
+/// usually takes from all users but the owner. Users on this host may connect over TCP as well. To
+/// exclude some of them, the socket can be in a directory that they cannot enter.
+const SOCKET_MODE: u32 = 0o666;
+
 fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
     // A killed server leaves its socket behind, and connecting to it is refused. Connecting to any
     // other file is refused as well, so remove the file only if it is a socket.
@@ -91,6 +97,7 @@ fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    std::fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE))?;
     net::listen(&socket, BACKLOG)?;
     Ok(socket)
 }
@@ -132,6 +139,8 @@ mod tests {
         assert_eq!(std::fs::read(&file).unwrap(), b"content");
         drop(listen_unix(&socket).unwrap());
         let living = listen_unix(&socket).unwrap();
+        let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, SOCKET_MODE, "other users can connect, whatever the umask is");
         assert_eq!(listen_unix(&socket).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         // A server that never accepts, so that its queue fills up.
         net::listen(&living, 1).unwrap();
