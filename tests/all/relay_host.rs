@@ -1,6 +1,6 @@
 //! A relay and its host: too few descriptors, a log that nobody reads, directories that others can change.
 use crate::party::{LIMIT, Process, Sink, is_root, peer, run, skip, source, wait_until};
-use crate::relay::{Den, MAILRUN, QUICK, Relay, await_recipients, http, introduced, metric, submit};
+use crate::relay::{Den, MAILRUN, QUICK, Relay, all_to, await_recipients, http, introduced, metric, submit};
 use crate::wire::Wire;
 use serde_json::Value;
 use std::fs;
@@ -351,4 +351,14 @@ fn a_spool_of_somebody_elses_is_refused() {
     std::os::unix::fs::chown(den.path("spool"), Some(65_534), None).unwrap();
     let said = refusal(&den);
     assert!(said.contains("belongs to another user"), "{said}");
+}
+
+/// A file above the limit of the host would end the process by a signal, without a word.
+#[test]
+fn a_limit_of_file_sizes_that_is_too_low_is_named() {
+    let den = Den::new(&all_to("127.0.0.1:9"));
+    let config = den.path("relay.toml");
+    let ended = run("sh", &["-c", "ulimit -f 100 && exec \"$@\"", "sh", MAILRUN, "relay", "--config", &config]);
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.err.contains("(ulimit -f)") && ended.err.contains(&den.path("spool")), "{}", ended.err);
 }

@@ -264,7 +264,8 @@ pub fn main() -> ExitCode {
         Ok(typed) => typed,
         Err(error) => return report_misuse(&error, &words),
     };
-    run(typed.command).unwrap_or_else(|error| {
+    let ended = mailrun_party::file_size_limit::make_an_error().and_then(|()| run(typed.command));
+    ended.unwrap_or_else(|error| {
         // If standard error cannot be written, there is no other place to report the error.
         let _ = io::stderr().lock().write_all(failure(&error).as_bytes());
         let is_interrupted = error.downcast_ref::<Interrupted>().is_some();

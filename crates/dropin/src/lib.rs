@@ -64,6 +64,10 @@ fn run(name: &str, call: Invocation) -> ExitCode {
         help::print(name);
         return ExitCode::SUCCESS;
     }
+    if let Err(error) = mailrun_party::file_size_limit::make_an_error() {
+        mailrun_party::tell!("{name}: {error:#}");
+        return ExitCode::FAILURE;
+    }
     match name {
         "smtp-source" => smtp_source::run(&call),
         "smtp-sink" => smtp_sink::run(&call),

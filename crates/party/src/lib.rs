@@ -19,6 +19,7 @@ pub mod chrony;
 pub mod clock_exchange;
 pub mod cpus;
 mod dashboard_display;
+pub mod file_size_limit;
 pub mod host;
 pub mod host_processes;
 pub mod host_sampler;

@@ -79,6 +79,14 @@ impl Error {
     }
 
     pub(crate) fn poisoned(cause: &io::Error) -> Self {
-        Self::Poisoned(cause.to_string().into())
+        Self::Poisoned(cause_text(cause).into())
+    }
+}
+
+/// Returns the text of an error. Names the limit that a file has exceeded, which can be raised.
+pub(crate) fn cause_text(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::FileTooLarge => format!("{error}; raise the limit of file sizes (ulimit -f)"),
+        _ => error.to_string(),
     }
 }

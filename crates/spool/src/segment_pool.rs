@@ -2,6 +2,7 @@
 //! limit.
 use crate::Options;
 use crate::disk::{Disk, DiskFile, with_name};
+use crate::error::cause_text;
 use crate::format::{BLOCK, OldestUse, SegmentHeader};
 use crate::newest::{NewestFile, NewestSegment};
 use crate::reserve::Reserve;
@@ -94,11 +95,22 @@ impl SegmentPool {
     }
 
     /// Makes a segment in advance, so that the first messages do not have to wait for it.
-    pub(crate) fn prepare(&mut self) {
+    ///
+    /// # Errors
+    /// Fails if the host does not allow files of that size, because then no segment can be made.
+    pub(crate) fn prepare(&mut self) -> io::Result<()> {
         if self.needs_segment() {
             let name = self.next_name();
-            self.put(Self::make_file(&*self.disk, &name, self.unused_header(self.segment_bytes), &|_| ()));
+            let made = Self::make_file(&*self.disk, &name, self.unused_header(self.segment_bytes), &|_| ());
+            match made {
+                Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                    let text = format!("cannot make {name} of {} bytes: {}", self.segment_bytes, cause_text(&error));
+                    return Err(io::Error::new(error.kind(), text));
+                }
+                made => self.put(made),
+            }
         }
+        Ok(())
     }
 
     /// Accepts a segment that was made in advance. If making it failed, the commit thread tries

@@ -211,7 +211,7 @@ impl LogBackend {
         let lock: Arc<dyn Send + Sync> = disk.lock().map(Arc::from).map_err(Error::of_lock)?;
         let options = fit_to_disk(&**disk, options)?;
         let mut recovered = recover(disk, &options)?;
-        recovered.segment_pool.prepare();
+        recovered.segment_pool.prepare()?;
         let index = Arc::new(SharedIndex::new(recovered.index));
         let segment_pool = Arc::new(SharedSegmentPool::new(recovered.segment_pool));
         let counters = Arc::new(SpoolCounters::default());
