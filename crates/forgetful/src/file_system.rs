@@ -4,11 +4,12 @@
 //!
 //! | what | durable after | before that, a cut leaves |
 //! |---|---|---|
-//! | data of a file | `fsync`, `fdatasync` of the file | each sector of 512 bytes as it was or as any write since made it, in no order; a sector that was all zeros may be torn within |
+//! | data of a file | `fsync`, `fdatasync` of the file, or a write with `O_DSYNC` | each sector of 512 bytes as it was or as any write since made it, in no order; a sector that was all zeros may be torn within |
 //! | length of a file | the same | the old one or any since |
 //! | names: created, removed, renamed | `fsync` of the directory, or with a journal of anything | none, all, the first few or any of the changes; a rename as a whole or not at all |
 //!
-//! A sync that fails marks its pages clean, as Linux does: the next one reports success and writes nothing of them.
+//! `sync` and `syncfs` make everything durable ([`crate::Disk::heed_sync_calls`]). A sync that fails marks its pages clean, as Linux does: the next one
+//! reports success and writes nothing of them.
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
 use rustix::io::Errno;
@@ -30,6 +31,8 @@ pub struct FileSystem {
     nodes: BTreeMap<Inode, Node>,
     next: Inode,
     capacity: u64,
+    /// Number of writes and allocations that failed for lack of room.
+    refused_for_room: u64,
     /// Directory changes that have not been synced, oldest first.
     changes: Vec<NameChange>,
     has_journal: bool,
@@ -44,6 +47,11 @@ struct Node {
     times: Times,
     /// Number of open descriptors.
     opened: u32,
+    /// Number of names as processes see them.
+    names: u32,
+    /// Set if link(2) ever gave the file another name. Without it, a second name on the media is that of a rename whose
+    /// first half did not survive.
+    is_linked: bool,
     content: Content,
 }
 
@@ -136,6 +144,8 @@ pub struct Attributes {
     pub owner: Owner,
     /// When it was changed.
     pub times: Times,
+    /// Number of its names.
+    pub names: u32,
 }
 
 /// How much unsynced data survives a power cut.
@@ -285,12 +295,15 @@ impl FileSystem {
             owner: Owner::default(),
             times: Times { modified: UNIX_EPOCH, changed: UNIX_EPOCH },
             opened: 0,
+            names: 1,
+            is_linked: false,
             content: Content::Directory(Directory::default()),
         };
         Self {
             nodes: BTreeMap::from([(ROOT, root)]),
             next: ROOT + 1,
             capacity,
+            refused_for_room: 0,
             changes: Vec::new(),
             has_journal: false,
             now: UNIX_EPOCH,
@@ -323,13 +336,9 @@ impl FileSystem {
 
     fn files(&self) -> impl Iterator<Item = (Inode, &File)> {
         self.nodes.iter().filter_map(|(inode, node)| match &node.content {
-            Content::File(file) if node.opened > 0 || self.is_named(*inode) => Some((*inode, file)),
+            Content::File(file) if node.opened > 0 || node.names > 0 => Some((*inode, file)),
             _ => None,
         })
-    }
-
-    fn is_named(&self, inode: Inode) -> bool {
-        self.directories().any(|directory| directory.seen.values().any(|named| *named == inode))
     }
 
     /// Reports whether the media certainly has a name for that file.
@@ -388,7 +397,8 @@ impl FileSystem {
             Content::Directory(_) => (FileKind::Directory, 0),
             Content::Special(special) => (FileKind::Special(*special), 0),
         };
-        Ok(Attributes { inode, kind, bytes, permissions: node.permissions, owner: node.owner, times: node.times })
+        let &Node { permissions, owner, times, names, .. } = node;
+        Ok(Attributes { inode, kind, bytes, permissions, owner, times, names })
     }
 
     /// Attributes of the file with that name.
@@ -433,7 +443,9 @@ impl FileSystem {
         names.insert(name.to_owned(), inode);
         self.next += 1;
         let times = Times { modified: self.now, changed: self.now };
-        self.nodes.insert(inode, Node { permissions, owner: Owner::default(), times, opened: 0, content });
+        let owner = Owner::default();
+        let node = Node { permissions, owner, times, opened: 0, names: 1, is_linked: false, content };
+        self.nodes.insert(inode, node);
         self.mark_modified(directory);
         self.changes.push(NameChange::Add { directory, name: name.to_owned(), inode });
         self.attributes(inode)
@@ -446,17 +458,46 @@ impl FileSystem {
             return Err(Errno::NOTEMPTY);
         }
         self.directory(directory)?.seen.remove(name);
+        self.lose_name(inode);
         self.mark_modified(directory);
         self.changes.push(NameChange::Remove { directory, name: name.to_owned(), inode });
         Ok(())
     }
 
-    /// Renames a file or directory. An existing file with the new name is replaced.
+    fn lose_name(&mut self, inode: Inode) {
+        if let Ok(node) = self.node(inode) {
+            node.names = node.names.saturating_sub(1);
+        }
+    }
+
+    /// Gives a file another name, as link(2) does.
+    pub fn link(&mut self, inode: Inode, directory: Inode, name: &str) -> Result<Attributes, Errno> {
+        if self.directory(inode).is_ok() {
+            return Err(Errno::PERM);
+        }
+        if self.directory(directory)?.seen.contains_key(name) {
+            return Err(Errno::EXIST);
+        }
+        let node = self.mark_changed(inode)?;
+        node.names += 1;
+        node.is_linked = true;
+        self.directory(directory)?.seen.insert(name.to_owned(), inode);
+        self.mark_modified(directory);
+        self.changes.push(NameChange::Add { directory, name: name.to_owned(), inode });
+        self.attributes(inode)
+    }
+
+    /// Renames a file or directory. An existing file with the new name is replaced. Nothing changes if both are names
+    /// of one file (rename(2)).
     pub fn rename(&mut self, from: (Inode, &str), to: (Inode, &str)) -> Result<(), Errno> {
         let inode = self.look_up(from.0, from.1)?.inode;
-        self.directory(to.0)?.seen.insert(to.1.to_owned(), inode);
+        let replaced = self.directory(to.0)?.seen.insert(to.1.to_owned(), inode);
+        if from != to && replaced == Some(inode) {
+            return Ok(());
+        }
         if from != to {
             self.directory(from.0)?.seen.remove(from.1);
+            replaced.into_iter().for_each(|other| self.lose_name(other));
         }
         self.mark_modified(from.0);
         self.mark_modified(to.0);
@@ -534,7 +575,16 @@ impl FileSystem {
     fn check_room(&mut self, inode: Inode, end: u64) -> Result<(), Errno> {
         let grows_by = end.saturating_sub(self.file(inode)?.seen.len() as u64);
         let (used, capacity) = self.used_and_capacity();
-        if grows_by > 0 && used + grows_by > capacity { Err(Errno::NOSPC) } else { Ok(()) }
+        if grows_by > 0 && used + grows_by > capacity {
+            self.refused_for_room += 1;
+            return Err(Errno::NOSPC);
+        }
+        Ok(())
+    }
+
+    /// Number of writes and allocations that failed for lack of room.
+    pub fn refused_for_room(&self) -> u64 {
+        self.refused_for_room
     }
 
     /// Keeps changes of names in a journal, like ext4 and XFS: syncing any file or directory makes all earlier changes
@@ -648,31 +698,46 @@ impl FileSystem {
         }
         let mut old = std::mem::take(&mut self.nodes);
         if let Some(root) = old.remove(&ROOT) {
-            let root = self.revive(root, &mut old, rng);
+            let root = self.revive(root, &mut old, &mut BTreeMap::new(), rng);
             self.nodes.insert(ROOT, root);
         }
     }
 
-    /// Restores a node as the media has it. The content of a directory gets new numbers.
-    fn revive(&mut self, node: Node, old: &mut BTreeMap<Inode, Node>, rng: &mut StdRng) -> Node {
+    /// Restores a node as the media has it. The content of a directory gets new numbers. `linked` has the new numbers of
+    /// files with several names.
+    fn revive(
+        &mut self,
+        node: Node,
+        old: &mut BTreeMap<Inode, Node>,
+        linked: &mut BTreeMap<Inode, Inode>,
+        rng: &mut StdRng,
+    ) -> Node {
         let content = match node.content {
             Content::File(file) => Content::File(file.cut(rng)),
             Content::Special(special) => Content::Special(special),
             Content::Directory(directory) => {
                 let mut names = BTreeMap::new();
                 for (name, inode) in directory.durable {
+                    if let Some(new) = linked.get(&inode) {
+                        self.nodes.get_mut(new).into_iter().for_each(|node| node.names += 1);
+                        names.insert(name, *new);
+                        continue;
+                    }
                     // A rename that did not survive would have given this name, so the older file keeps it.
                     let Some(below) = old.remove(&inode) else { continue };
-                    let below = self.revive(below, old, rng);
-                    let inode = self.next;
+                    let below = self.revive(below, old, linked, rng);
+                    let new = self.next;
                     self.next += 1;
-                    self.nodes.insert(inode, below);
-                    names.insert(name, inode);
+                    if below.is_linked {
+                        linked.insert(inode, new);
+                    }
+                    self.nodes.insert(new, below);
+                    names.insert(name, new);
                 }
                 Content::Directory(Directory { seen: names.clone(), durable: names })
             }
         };
-        Node { opened: 0, content, ..node }
+        Node { opened: 0, names: 1, content, ..node }
     }
 
     /// Flips one bit of a file, both for processes and on the media.

@@ -3,6 +3,7 @@
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 mod file_system;
 mod mount;
+mod sync_calls;
 
 pub use file_system::{Attributes, FileKind, FileSystem, Inode, Owner, ROOT, SECTOR, SpecialFile, Times};
-pub use mount::{Disk, FILE_SYSTEM, Fault, Hit, Plan, obstacle};
+pub use mount::{Disk, FILE_SYSTEM, Fault, Hit, Plan, obstacle, sync_calls_obstacle};

@@ -5,10 +5,12 @@
 //! [`Disk::restore_power`] drops what was not synced. This process itself never touches the mount point, so that it
 //! cannot wait for itself. Whatever happens, the file system is unmounted when the disk is dropped.
 use crate::file_system::{Attributes, FileKind, FileSystem, Inode, Owner, ROOT, SpecialFile};
+use crate::sync_calls::{self, SyncCalls};
 use fuser::{
     AccessFlags, BackgroundSession, BsdFileFlags, Config, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
-    Generation, INodeNo, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request,
+    TimeOrNow, WriteFlags,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -19,8 +21,9 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
@@ -34,6 +37,13 @@ const NO_CACHE: Duration = Duration::ZERO;
 /// is for a caller that has failed meanwhile.
 const UNANSWERED_LIMIT: Duration = Duration::from_secs(60);
 
+/// Flag of a write that is durable when it returns. `O_SYNC` includes it, and the kernel adds it for `RWF_DSYNC`. This is
+/// its value on x86, ARM and RISC-V (open(2)); rustix gives it the value of `O_SYNC`.
+const O_DSYNC: i32 = 0o10000;
+
+/// Longest time after which the thread that waits for calls of sync(2) notices that it should end.
+const SYNC_POLL: Duration = Duration::from_millis(50);
+
 /// What goes wrong with an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -45,6 +55,10 @@ pub enum Fault {
     Sync(Errno),
     /// A sync of a directory fails.
     DirectorySync(Errno),
+    /// A write to any file fails once and writes nothing.
+    AnyWrite(Errno),
+    /// A sync of any file fails once, or a write with `O_DSYNC`. Some of the file's pages are never written.
+    AnySync(Errno),
     /// Making a file fails: its creation, its allocation, a write or a sync.
     Making(Errno),
     /// A read fails.
@@ -54,9 +68,9 @@ pub enum Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, errno) = match self {
-            Self::Write(errno) => ("write", errno),
+            Self::Write(errno) | Self::AnyWrite(errno) => ("write", errno),
             Self::ShortWrite => return f.pad("short write"),
-            Self::Sync(errno) => ("sync", errno),
+            Self::Sync(errno) | Self::AnySync(errno) => ("sync", errno),
             Self::DirectorySync(errno) => ("sync of a directory", errno),
             Self::Making(errno) => ("making a file", errno),
             Self::Read(errno) => ("read", errno),
@@ -97,6 +111,8 @@ enum Operation {
     Read,
     Make,
     Write(Inode, u64),
+    /// A write that is durable when it returns: `O_DSYNC`, `O_SYNC` or `RWF_DSYNC`.
+    SyncedWrite,
     Allocate(Inode),
     Sync(Inode),
     SyncDirectory,
@@ -126,10 +142,26 @@ struct State {
 #[derive(Clone)]
 struct Shared(Arc<(Mutex<State>, Condvar)>);
 
+/// The thread that makes everything durable when a process calls sync(2). It ends when this is dropped.
+struct SyncWatch {
+    calls: Arc<Mutex<SyncCalls>>,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for SyncWatch {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
 /// A mounted file system. It is unmounted when this is dropped.
 pub struct Disk {
     shared: Shared,
     session: Option<BackgroundSession>,
+    /// Watches sync(2) and syncfs(2), of which a FUSE file system is not told.
+    sync_calls: Option<SyncWatch>,
     path: PathBuf,
     /// Removes the directory on drop. `None` if the caller gave the directory.
     _place: Option<TempDir>,
@@ -178,7 +210,30 @@ impl Disk {
         ];
         config.acl = fuser::SessionACL::All;
         let session = fuser::spawn_mount(Served(shared.clone()), path, &config)?;
-        Ok(Self { shared, session: Some(session), path: path.to_owned(), _place: None })
+        Ok(Self { shared, session: Some(session), sync_calls: None, path: path.to_owned(), _place: None })
+    }
+
+    /// Makes everything durable whenever a process calls sync(2) or syncfs(2), if the calling thread or its descendants
+    /// start that process from now on. syncfs(2) of another file system counts as well, because the kernel reports only
+    /// that it was called.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel does not report these calls.
+    pub fn heed_sync_calls(&mut self) -> io::Result<()> {
+        let calls = SyncCalls::watch()?;
+        let pipe = calls.pipe()?;
+        let (calls, is_over) = (Arc::new(Mutex::new(calls)), Arc::new(AtomicBool::new(false)));
+        let (shared, of_thread, is_thread_over) = (self.shared.clone(), calls.clone(), is_over.clone());
+        let heed = move || {
+            while !is_thread_over.load(Ordering::Relaxed) {
+                sync_calls::wait(&pipe, SYNC_POLL);
+                shared.heed_sync_calls(&of_thread);
+            }
+        };
+        let thread = thread::Builder::new().name("sync calls".to_owned()).spawn(heed)?;
+        self.sync_calls = Some(SyncWatch { calls, is_over, thread: Some(thread) });
+        Ok(())
     }
 
     /// Where it is mounted. Only other processes may use this path.
@@ -209,10 +264,11 @@ impl Disk {
         result.unwrap_or_else(PoisonError::into_inner).0.is_off
     }
 
-    /// Cuts the power now.
+    /// Cuts the power now. A sync(2) that returned before is heeded, even if the thread has not seen it yet.
     pub fn cut_now(&self) {
         self.shared.lock().is_off = true;
         self.shared.0.1.notify_all();
+        self.sync_calls.iter().for_each(|watch| self.shared.heed_sync_calls(&watch.calls));
     }
 
     /// Answers the unanswered operations. Their processes have been killed and do not notice, but could not end before.
@@ -237,8 +293,8 @@ impl Disk {
         self.shared.lock().clean_at
     }
 
-    /// Operations that were requested but do not exist here, for example `link`. This does not include shared mappings
-    /// (mmap(2)): the kernel refuses them itself.
+    /// Operations that were requested but do not exist here, for example `symlink`. This does not include shared mappings
+    /// (mmap(2)), which Linux before 6.6 refuses itself.
     pub fn unsupported(&self) -> Vec<&'static str> {
         self.shared.lock().unsupported.iter().copied().collect()
     }
@@ -272,6 +328,13 @@ impl Drop for Disk {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes everything durable if sync(2) or syncfs(2) has returned since the last call of this method.
+    fn heed_sync_calls(&self, calls: &Mutex<SyncCalls>) {
+        if calls.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            self.lock().files.sync_all();
+        }
     }
 
     /// Leaves an operation unanswered until the disk is released or the time is over, then fails it with EIO.
@@ -367,7 +430,9 @@ impl State {
             (Fault::Making(_), Operation::Write(inode, _) | Operation::Allocate(inode) | Operation::Sync(inode)) => {
                 !is_used(inode)
             }
-            (Fault::Making(_), Operation::Make)
+            (Fault::AnyWrite(_), Operation::Write(..) | Operation::SyncedWrite)
+            | (Fault::AnySync(_), Operation::Sync(_) | Operation::SyncedWrite)
+            | (Fault::Making(_), Operation::Make)
             | (Fault::DirectorySync(_), Operation::SyncDirectory)
             | (Fault::Read(_), Operation::Read) => true,
             _ => false,
@@ -396,7 +461,7 @@ fn attributes(metadata: Attributes) -> FileAttr {
         crtime: UNIX_EPOCH,
         kind: kind(metadata),
         perm: metadata.permissions,
-        nlink: 1,
+        nlink: metadata.names,
         uid: metadata.owner.user,
         gid: metadata.owner.group,
         rdev: 0,
@@ -446,6 +511,13 @@ fn answer_attributes(reply: ReplyAttr, result: Result<Attributes, Errno>) {
 }
 
 impl Filesystem for Served {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // Shared mappings, such as those of SQLite's WAL. The kernel keeps their pages, and writes them to this file
+        // system at msync(2) and fsync(2) before it syncs. Linux before 6.6 does not know this flag and refuses them.
+        let _ = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
+        Ok(())
+    }
+
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         answer_entry(reply, self.0.look(Operation::Other, |files| files.look_up(parent.0, text(name))));
     }
@@ -610,17 +682,28 @@ impl Filesystem for Served {
         at: u64,
         data: &[u8],
         _: WriteFlags,
-        _: OpenFlags,
+        flags: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let written = self.0.change(Operation::Write(inode.0, at), |files, fault, rng| {
+        let is_synced = flags.0 & O_DSYNC != 0;
+        let operation = if is_synced { Operation::SyncedWrite } else { Operation::Write(inode.0, at) };
+        let written = self.0.change(operation, |files, fault, rng| {
             let length = match fault {
-                Some(Fault::Write(errno) | Fault::Making(errno)) => return Err(errno),
+                Some(Fault::Write(errno) | Fault::AnyWrite(errno) | Fault::Making(errno)) => return Err(errno),
+                Some(Fault::AnySync(errno)) => {
+                    files.write(inode.0, at, data)?;
+                    files.fail_sync(inode.0, rng);
+                    return Err(errno);
+                }
                 Some(_) => rng.random_range(1..=data.len()),
                 None => data.len(),
             };
-            files.write(inode.0, at, &data[..length]).map(|()| length)
+            files.write(inode.0, at, &data[..length])?;
+            if is_synced {
+                files.sync(inode.0)?;
+            }
+            Ok(length)
         });
         match written {
             Ok(length) => reply.written(length as u32),
@@ -641,7 +724,7 @@ impl Filesystem for Served {
 
     fn fsync(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         let synced = self.0.change(Operation::Sync(inode.0), |files, fault, rng| match fault {
-            Some(Fault::Sync(errno) | Fault::Making(errno)) => {
+            Some(Fault::Sync(errno) | Fault::AnySync(errno) | Fault::Making(errno)) => {
                 files.fail_sync(inode.0, rng);
                 Err(errno)
             }
@@ -706,8 +789,9 @@ impl Filesystem for Served {
         }
     }
 
-    fn link(&self, _: &Request, _: INodeNo, _: INodeNo, _: &OsStr, reply: ReplyEntry) {
-        reply.error(self.0.refuse("link", Errno::PERM));
+    fn link(&self, _: &Request, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let linked = self.0.change(Operation::Other, |files, _, _| files.link(inode.0, parent.0, text(name)));
+        answer_entry(reply, linked);
     }
 
     fn symlink(&self, _: &Request, _: INodeNo, _: &OsStr, _: &Path, reply: ReplyEntry) {
@@ -734,4 +818,12 @@ pub fn obstacle() -> Option<String> {
         return Some("there is no /dev/fuse".to_owned());
     }
     Disk::mount(1 << 20, ROOT).err().map(|error| format!("no file system can be mounted: {error}"))
+}
+
+/// Returns the reason why calls of sync(2) cannot be heeded here, if there is one ([`Disk::heed_sync_calls`]).
+pub fn sync_calls_obstacle() -> Option<String> {
+    let error = SyncCalls::watch().err()?;
+    Some(format!(
+        "a server that calls sync(2) would be accused wrongly, because the kernel does not report it: {error}"
+    ))
 }

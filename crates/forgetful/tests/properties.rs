@@ -235,3 +235,26 @@ fn a_bit_that_flips_is_seen_and_stays() {
     assert_eq!(left.iter().map(|byte| byte.count_ones()).sum::<u32>(), 1);
     assert_ne!(left[50], 0);
 }
+
+#[test]
+fn a_file_with_two_names_keeps_its_content_under_each_name_that_is_durable() {
+    let (mut files, inode) = with_file("a");
+    files.write(inode, 0, b"x").unwrap();
+    files.link(inode, ROOT, "b").unwrap();
+    assert_eq!(files.attributes(inode).unwrap().names, 2);
+    files.sync(inode).unwrap();
+    files.sync_directory(ROOT).unwrap();
+    files.cut(&mut chance(1));
+    let [a, b] = ["a", "b"].map(|name| files.look_up(ROOT, name).unwrap());
+    assert_eq!((a.inode, a.names), (b.inode, 2), "still one file");
+    files.remove(ROOT, "a").unwrap();
+    assert_eq!(contents(&mut files, "b").unwrap(), b"x");
+    assert_eq!(files.link(b.inode, ROOT, "b").unwrap_err(), Errno::EXIST);
+    assert!(depends_on_chance(|seed| {
+        let (mut files, inode) = with_file("a");
+        files.link(inode, ROOT, "b").unwrap();
+        files.cut(&mut chance(seed));
+        assert!(contents(&mut files, "a").is_ok(), "the first name stays");
+        contents(&mut files, "b").is_ok()
+    }));
+}

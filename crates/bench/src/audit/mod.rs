@@ -91,7 +91,7 @@ fn possible_faults(options: &AuditOptions) -> (Vec<AuditFault>, Vec<String>) {
     let reason = match options.recipe.uses_state() {
         _ if others.is_empty() => None,
         false => Some("the recipe keeps no mail in {state}".to_owned()),
-        true => mailrun_forgetful::obstacle(),
+        true => mailrun_forgetful::obstacle().or_else(mailrun_forgetful::sync_calls_obstacle),
     };
     let Some(reason) = reason else { return (options.faults.clone(), Vec::new()) };
     let line = |fault: &AuditFault| format!("mailrun: {} is left out: {reason}", fault.name());

@@ -22,6 +22,7 @@ use mailrun_party::party_options::PartyOptions;
 use mailrun_report::numbers::{count, seconds};
 use rustix::io::Errno;
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -330,9 +331,14 @@ impl Round<'_> {
     /// Mounts the in-memory disk on the directory in which the server keeps its mail.
     fn mount(&self) -> Result<Disk> {
         let state = self.directory.spool().join("state");
-        let mounted = fs::create_dir_all(&state)
-            .and_then(|()| Disk::mount_at(&state, DISK_BYTES, self.options.seed.wrapping_add(self.number)));
-        mounted.with_context(|| format!("cannot mount a file system on {}", state.display()))
+        let seed = self.options.seed.wrapping_add(self.number);
+        let mount = || {
+            fs::create_dir_all(&state)?;
+            let mut disk = Disk::mount_at(&state, DISK_BYTES, seed)?;
+            disk.heed_sync_calls()?;
+            Ok::<_, io::Error>(disk)
+        };
+        mount().with_context(|| format!("cannot mount a file system on {}", state.display()))
     }
 
     /// Causes the fault, but does not start the server again.

@@ -1,0 +1,140 @@
+//! Notices calls of sync(2) and syncfs(2), of which the kernel tells a FUSE file system nothing. The kernel's tracing does:
+//! a tracing instance of our own records when such a call returns in a process that descends from the calling thread.
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Where tracefs usually is.
+const USUAL_PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+/// Name of an instance, before the process ID of the program that made it.
+const PREFIX: &str = "mailrun-";
+const BUFFER_KIB: &str = "64";
+
+/// The tracefs file system. If it was not mounted, it is unmounted when this is dropped.
+struct Tracefs {
+    path: PathBuf,
+    own: Option<TempDir>,
+}
+
+impl Tracefs {
+    fn find() -> io::Result<Self> {
+        let usual = USUAL_PLACES.map(PathBuf::from).into_iter().find(|path| path.join("instances").is_dir());
+        if let Some(path) = usual {
+            return Ok(Self { path, own: None });
+        }
+        let own = tempfile::tempdir()?;
+        mount("tracefs", own.path(), "tracefs", MountFlags::empty(), None)?;
+        Ok(Self { path: own.path().to_owned(), own: Some(own) })
+    }
+}
+
+impl Drop for Tracefs {
+    fn drop(&mut self) {
+        self.own.iter().for_each(|own| _ = unmount(own.path(), UnmountFlags::DETACH));
+    }
+}
+
+/// A tracing instance, which is removed when this is dropped.
+struct Instance {
+    path: PathBuf,
+    _tracefs: Tracefs,
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.path);
+    }
+}
+
+/// Calls of sync(2) and syncfs(2).
+pub(crate) struct SyncCalls {
+    // It must be closed before the instance can be removed, and fields are dropped in this order.
+    pipe: File,
+    instance: Instance,
+}
+
+impl SyncCalls {
+    /// Begins to watch the descendants that the calling thread starts from now on.
+    pub(crate) fn watch() -> io::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let tracefs = Tracefs::find()?;
+        let instances = tracefs.path.join("instances");
+        remove_dead(&instances);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = instances.join(format!("{PREFIX}{}-{number}", std::process::id()));
+        fs::create_dir(&path)?;
+        let instance = Instance { path, _tracefs: tracefs };
+        // The calling thread is one of those that are watched. Its own calls show that the watch works.
+        let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
+        for (file, value) in [
+            ("buffer_size_kb", BUFFER_KIB),
+            ("buffer_percent", "0"),
+            ("options/event-fork", "1"),
+            ("set_event_pid", &thread),
+            ("events/syscalls/sys_exit_sync/enable", "1"),
+            ("events/syscalls/sys_exit_syncfs/enable", "1"),
+        ] {
+            fs::write(instance.path.join(file), value)?;
+        }
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let pipe = File::from(rustix::fs::open(instance.path.join("trace_pipe"), flags, Mode::empty())?);
+        let mut calls = Self { pipe, instance };
+        if !calls.sees_own_call()? {
+            // The number of a thread in a PID namespace means another one to the kernel, so watch all processes.
+            fs::write(calls.instance.path.join("set_event_pid"), "\n")?;
+            if !calls.sees_own_call()? {
+                return Err(io::Error::other("its tracing shows no call of syncfs(2)"));
+            }
+        }
+        Ok(calls)
+    }
+
+    /// Another handle to wait on.
+    pub(crate) fn pipe(&self) -> io::Result<File> {
+        self.pipe.try_clone()
+    }
+
+    /// Syncs a file system without a disk, and reports whether that call was seen.
+    fn sees_own_call(&mut self) -> io::Result<bool> {
+        rustix::fs::syncfs(File::open("/proc/self/stat")?)?;
+        Ok(self.take())
+    }
+
+    /// Reports whether a call has returned since the last time. Lost records count as calls.
+    pub(crate) fn take(&mut self) -> bool {
+        let mut text = String::new();
+        let mut buffer = [0; 4096];
+        while let Ok(length @ 1..) = self.pipe.read(&mut buffer) {
+            text.push_str(&String::from_utf8_lossy(&buffer[..length]));
+        }
+        text.lines().any(|line| line.ends_with("-> 0x0") || line.contains("LOST"))
+    }
+}
+
+/// Waits until there may be a call to take, or until `limit`.
+pub(crate) fn wait(pipe: &File, limit: Duration) {
+    let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(limit.subsec_nanos()) };
+    match poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(&limit)) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(_) => std::thread::sleep(Duration::from_millis(1)),
+    }
+}
+
+/// Removes the instances of programs that were killed.
+fn remove_dead(instances: &Path) {
+    let names = fs::read_dir(instances).into_iter().flatten().flatten();
+    for path in names.map(|entry| entry.path()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            let _ = fs::remove_dir(&path);
+        }
+    }
+}
