@@ -26,6 +26,7 @@ power-cut   600  300 power cuts (MAILRUN_CUTS) on a file system that forgets wha
 damage      300  a large spool with damage in random places
 statistics  300  a thousand simulated comparisons (MAILRUN_COMPARISONS) for each promise of mailrun compare
 audit       600  20 rounds of each fault for our relay (MAILRUN_ROUNDS), 5 for Postfix
+planted    3000  servers that keep or break their word in one way each, and what an audit says of them
 recipes    1200  Exim, OpenSMTPD, chasquid and Haraka by their recipes, apart from this host: audits
 browser     600  report.html in Chromium
 dashboard   300  the dashboard in tmux
@@ -74,6 +75,7 @@ statistics() {
     MAILRUN_COMPARISONS=${MAILRUN_COMPARISONS:-1000} cargo nextest run --profile slow --cargo-quiet -p mailrun-compare -E 'binary(simulation)'
 }
 audit() { ignored audit; }
+planted() { ignored planted; }
 recipes() {
     scripts/install-test-peers.sh exim
     scripts/install-test-peers.sh haraka
@@ -110,6 +112,7 @@ changed_parts() {
     local files=$1
     has() { grep -qE "$1" <<<"$files"; }
     has '^crates/(spool|relay)/' && printf '%s\n' power-cut damage audit
+    has '^crates/(forgetful|bench/src/audit)/' && echo planted
     has '^crates/compare/' && echo statistics
     has '^crates/(mades|amqp)/' && echo brokers
     has '^crates/report/|^tests/browser/' && echo browser

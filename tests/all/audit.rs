@@ -9,14 +9,14 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-struct Audited {
+pub(crate) struct Audited {
     ended: Ended,
-    record: Record,
+    pub(crate) record: Record,
     place: TempDir,
 }
 
 impl Audited {
-    fn of(recipe: &str, words: &[&str]) -> Self {
+    pub(crate) fn of(recipe: &str, words: &[&str]) -> Self {
         let place = tempfile::tempdir().unwrap();
         let out = place.path().join("out");
         let ended = mailrun(&[&["audit", recipe, "--out", out.to_str().unwrap()], words].concat());
@@ -89,7 +89,7 @@ fn the_fault_strikes_even_if_the_source_ends_before_its_moment() {
 }
 
 /// Reports whether the file system that simulates power cuts can be mounted here. Notes the skipped test if not.
-fn has_disk() -> bool {
+pub(crate) fn has_disk() -> bool {
     let obstacle = mailrun_forgetful::obstacle();
     obstacle.iter().for_each(|reason| skip("power cuts", reason));
     obstacle.is_none()
@@ -115,8 +115,8 @@ fn a_server_that_does_not_sync_is_found_out_by_power_cuts_alone() {
 #[test]
 fn our_relay_keeps_its_word_on_a_disk_that_fails() {
     if has_disk() {
-        let audited = Audited::of("mailrun", &["--rounds", "1", "--inject", "power-cut,disk-full,read-error"]);
-        audited.expect_kept_word(&["power-cut", "disk-full", "read-error"], 1);
+        let faults = ["power-cut", "disk-full", "read-error", "write-error", "sync-error"];
+        Audited::of("mailrun", &["--rounds", "1", "--inject", &faults.join(",")]).expect_kept_word(&faults, 1);
     }
 }
 
@@ -126,8 +126,9 @@ fn mail_that_comes_with_the_next_start_is_not_lost() {
     let file = place.path().join("second.toml");
     // Its second start does not see the mail of the first.
     let second = "durability = \"sync\"\ncommand = [\"sh\", \"-c\", \"echo >> {dir}/starts; spool=a; [ $(wc -l < \
-                  {dir}/starts) != 2 ] || spool=b; exec {mailrun} relay --listen {listen} --to {to} --spool \
-                  {dir}/$spool\"]\n[queue]\ncommand = [\"echo\", \"0\"]\nempty = \"0\"\n";
+                  {dir}/starts) != 2 ] || spool=b; echo $spool > {dir}/spool; exec {mailrun} relay --listen {listen} --to \
+                  {to} --spool {dir}/$spool\"]\n[queue]\ncommand = [\"sh\", \"-c\", \"{mailrun} queue list --spool \
+                  {dir}/$(cat {dir}/spool)\"]\nempty = \"Mail queue is empty\"\n";
     fs::write(&file, second).unwrap();
     let audited = Audited::of(file.to_str().unwrap(), &["--rounds", "1", "--inject", "stop"]);
     audited.expect_kept_word(&["stop"], 1);
@@ -226,6 +227,35 @@ fn what_the_disk_that_forgets_lacks_is_named_and_no_failure_of_the_server() {
 }
 
 #[test]
+fn a_queue_command_that_hides_mail_makes_no_audit() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("lies.toml");
+    let lies = "durability = \"sync\"\ncommand = [\"{mailrun}\", \"relay\", \"--listen\", \"{listen}\", \"--to\", \
+                \"{to}\", \"--spool\", \"{dir}/spool\"]\n[queue]\ncommand = [\"echo\", \"0\"]\nempty = \"0\"\n";
+    fs::write(&file, lies).unwrap();
+    let audited = Audited::of(file.to_str().unwrap(), &["--rounds", "1", "--inject", "kill"]);
+    assert_eq!(audited.outcome(), (Some(3), Some(Outcome::Inconclusive)), "{:?}", audited.ended);
+    let said = &audited.record.verdict.why;
+    assert!(said.contains("[queue] command says that the queue is empty while mail waits"), "{said}");
+    assert_eq!(audited.audit().faults[0].lost, 0, "nothing is called lost");
+}
+
+#[test]
+fn a_command_that_becomes_a_daemon_is_named() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("daemon.toml");
+    // The daemon has neither the environment nor the process group of the command.
+    let daemon = "durability = \"sync\"\ncommand = [\"sh\", \"-c\", \"setsid env -i {mailrun} relay --listen {listen} \
+                  --to {to} --spool {dir}/spool & sleep 0.1\"]\n";
+    fs::write(&file, daemon).unwrap();
+    let out = place.path().join("out");
+    let ended = mailrun(&["audit", file.to_str().unwrap(), "--rounds", "1", "--out", out.to_str().unwrap()]);
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.err.contains("became a daemon") && ended.err.contains("must stay in the foreground"), "{ended:?}");
+    assert_eq!(processes_of(place.path()), 0, "nothing of it runs on");
+}
+
+#[test]
 fn a_queue_that_nobody_can_ask_proves_no_loss() {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("forgetful.toml");
@@ -269,7 +299,10 @@ fn ctrl_c_during_a_start_is_no_failure_of_the_server() {
 fn what_is_no_audit_is_refused_in_one_line() {
     for (words, said) in [
         (&["mailrum"][..], "unknown recipe \"mailrum\"; did you mean \"mailrun\"?"),
-        (&["mailrun", "--inject", "fire"], "\"fire\" is not one of kill, stop, power-cut, disk-full, read-error"),
+        (
+            &["mailrun", "--inject", "fire"],
+            "\"fire\" is not one of kill, stop, power-cut, disk-full, read-error, write-error, sync-error",
+        ),
         (&["nowhere.toml"], "cannot read nowhere.toml"),
     ] {
         let ended = mailrun(&[&["audit"], words].concat());

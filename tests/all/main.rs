@@ -19,6 +19,7 @@
 mod amqp_peers;
 mod architecture;
 mod audit;
+mod audit_planted;
 mod bench;
 mod bench_modes;
 mod book;

@@ -248,6 +248,9 @@ impl PartyProcess {
             (None, None) => command.spawn(),
         };
         let mut child = result.with_context(|| format!("cannot start the {name} ({program})"))?;
+        if party.recipe_directory.is_none() {
+            leftovers::add_other(child.id());
+        }
         let group = (party.scope == ProcessScope::Tree).then(|| ControlGroup::around(&child)).flatten();
         if let Some((mut stdin, options)) = child.stdin.take().zip(party.options.as_ref()) {
             // Ignore an error: if the party could not read its options, it exits and says so.
@@ -404,8 +407,22 @@ impl PartyProcess {
         if interrupt.has_ended(status) {
             return Interrupted::BEFORE_LOAD.into();
         }
+        if let Some(daemon) = self.daemon(status) {
+            return anyhow!("the {} {daemon}", self.name);
+        }
         let error = || anyhow!("the {} ended before it listened: {}", self.name, self.last_stderr_line("no output"));
         self.check_exit(status).err().unwrap_or_else(error)
+    }
+
+    /// If the command has ended well and left processes behind, says that it became a daemon.
+    fn daemon(&self, status: ExitStatus) -> Option<String> {
+        let is_daemon = status.success() && !self.left_behind.is_empty();
+        is_daemon.then(|| {
+            format!(
+                "became a daemon: its command ended and left {} behind; the command of a recipe must stay in the foreground",
+                self.left_behind.join(", ")
+            )
+        })
     }
 
     /// Kills the party and all processes that belong to it.
@@ -422,7 +439,8 @@ impl PartyProcess {
         let is_killed = status.signal() == Some(Signal::KILL.as_raw());
         let out_of_memory = said.starts_with(ALLOCATION_FAILED)
             || is_killed && host_sampler::out_of_memory_kills() > self.out_of_memory_kills;
-        Death { at_s, how: describe_exit(status), said, out_of_memory }
+        let how = self.daemon(status).map_or_else(|| describe_exit(status), |daemon| format!("it {daemon}"));
+        Death { at_s, how, said, out_of_memory }
     }
 
     /// Returns the last line that the party wrote to standard error, or `otherwise` if there is
@@ -482,6 +500,7 @@ impl PartyProcess {
             leftovers::kill_in(directory);
         }
         let status = self.child.wait()?;
+        leftovers::remove_other(self.child.id());
         if let Some(listener) = self.stdout_reader.take() {
             // Ignore a panic of the reader thread: the exit status is what counts.
             let _ = listener.join();

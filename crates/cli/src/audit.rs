@@ -3,7 +3,7 @@ use super::results::ReportArgs;
 use super::{Strictness, source, values};
 use anyhow::Result;
 use clap::Args;
-use mailrun_bench::audit::{AuditFault, AuditOptions};
+use mailrun_bench::audit::{AuditFault, AuditLength, AuditOptions};
 use mailrun_bench::recipe::Recipe;
 use mailrun_journey::threshold::Threshold;
 use mailrun_party::live::LiveMode;
@@ -14,30 +14,41 @@ use std::time::Duration;
 /// Audits whether a server keeps the mail that it answered 250, when it is killed or stopped
 ///
 /// Starts the server by its recipe in a directory of its own, sends mail through it to a sink for two seconds, and makes a
-/// fault at a random moment. Then starts the server again, waits until its queue is empty, and does both once more, because a
+/// fault at a random moment. In every second round it sends a single message, and makes the fault after the 250, because load
+/// hides what is never synced. Then starts the server again, waits until its queue is empty, and does both once more, because a
 /// server may leave mail that it could not read until its next start. Accounts for every message that was answered 250.
 /// Each round has a new directory; that of a round in which mail is missing is kept.
 ///
 /// The verdict is PASS only if nothing that was answered 250 is missing. Duplicates are counted and allowed, unless a
 /// --threshold limits them: a server that was killed cannot know what it had delivered.
 ///
-/// Faults: kill is SIGKILL to all processes, in one round of four also while the server starts again. It does not show
-/// whether the server syncs, because what it wrote is in the memory of the kernel. stop is SIGTERM. The others put the mail
-/// on a file system of mailrun's own, as root with /dev/fuse: power-cut kills all processes, and takes any part of what was
-/// not synced (a sync of a file keeps the names of files too, as with ext4); with disk-full there is no room for half a
-/// second; read-error is kill, and a read fails while the server starts again.
+/// A round counts only if mail was answered 250 before the fault, and if the fault ended every process of the server. A fault
+/// without a round that counts is no PASS. First, the recipe's [queue] command is tried without a fault: if it does not show
+/// mail that waits, the verdict is INCONCLUSIVE.
+///
+/// Faults: kill is SIGKILL to all processes, in every second pair of rounds up to three times more while the server starts
+/// again. It does not show whether the server syncs, because what it wrote is in the memory of the kernel. stop is SIGTERM.
+/// The others put the mail on a file system of mailrun's own, as root with /dev/fuse and tracefs: power-cut kills all
+/// processes, also while the server starts again, and takes any part of what was not synced (a sync of a file keeps the names
+/// of files too, as with ext4); with disk-full there is no room for half a second; read-error is kill, and a read fails while
+/// the server starts again; with write-error a write fails once, and then the server is killed; with sync-error a
+/// sync fails once, and then the power is cut.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct AuditArgs {
     /// Recipe of the server: a name (mailrun recipe list), or FILE.toml.
     #[arg(value_name = "RECIPE", value_parser = recipe)]
     recipe: Recipe,
-    /// Faults, separated by commas: kill, stop, power-cut, disk-full, read-error.
+    /// Faults, separated by commas: kill, stop, power-cut, disk-full, read-error, write-error, sync-error.
     #[arg(long, value_name = "FAULT,FAULT", value_delimiter = ',', default_value = "kill,stop,power-cut")]
     inject: Vec<AuditFault>,
-    /// Rounds of each fault.
-    #[arg(long, value_name = "N", default_value = "5", value_parser = values::rounds)]
+    /// Rounds of each fault. 15 without a loss show that fewer than 18.2 % of such faults lose mail, at 95 % confidence; 59
+    /// show 5 %, and 200 show 1.5 %.
+    #[arg(long, value_name = "N", default_value = "15", value_parser = values::rounds)]
     rounds: u32,
+    /// Runs rounds for this time instead, for example 2h.
+    #[arg(long = "for", value_name = "TIME", value_parser = values::some_duration, conflicts_with = "rounds")]
+    time: Option<Duration>,
     /// Messages of a round, sent at a constant rate in two seconds.
     #[arg(short, long, visible_short_alias = 'n', value_name = "N", default_value = "400", value_parser = values::scenario_messages)]
     messages: u64,
@@ -63,7 +74,7 @@ Examples:
   mailrun audit mailrun                        mailrun's own relay
   mailrun audit mailrun:memory --inject kill   finds what it loses
   mailrun audit mailrun:write --inject power-cut
-  mailrun audit postfix --rounds 20            as root
+  mailrun audit postfix --for 2h               as root
   mailrun audit mailrun --threshold 'duplicates <= 10%'
   mailrun recipe show postfix > my.toml    then: mailrun audit my.toml
 
@@ -72,7 +83,8 @@ Exit status:
     1  FAIL: mail is lost or changed, the server did not come back, or a
        threshold was missed
     2  the server could not run; one line says why
-    3  INCONCLUSIVE: mail did not arrive, and may be in the server's queue
+    3  INCONCLUSIVE: mail did not arrive, and may be in the server's queue;
+       no round of a fault counts; or the [queue] command is wrong
   130  interrupted; the rounds so far are reported";
 
 fn recipe(typed: &str) -> Result<Recipe, String> {
@@ -86,7 +98,7 @@ impl AuditArgs {
         let outcome = mailrun_bench::audit::run(&AuditOptions {
             recipe: self.recipe,
             faults: self.inject,
-            rounds: self.rounds,
+            length: self.time.map_or(AuditLength::Rounds(self.rounds), AuditLength::Time),
             seed: self.seed,
             messages: self.messages,
             lost_after: self.lost_after,

@@ -31,8 +31,6 @@ pub struct FileSystem {
     nodes: BTreeMap<Inode, Node>,
     next: Inode,
     capacity: u64,
-    /// Number of writes and allocations that failed for lack of room.
-    refused_for_room: u64,
     /// Directory changes that have not been synced, oldest first.
     changes: Vec<NameChange>,
     has_journal: bool,
@@ -303,7 +301,6 @@ impl FileSystem {
             nodes: BTreeMap::from([(ROOT, root)]),
             next: ROOT + 1,
             capacity,
-            refused_for_room: 0,
             changes: Vec::new(),
             has_journal: false,
             now: UNIX_EPOCH,
@@ -575,16 +572,7 @@ impl FileSystem {
     fn check_room(&mut self, inode: Inode, end: u64) -> Result<(), Errno> {
         let grows_by = end.saturating_sub(self.file(inode)?.seen.len() as u64);
         let (used, capacity) = self.used_and_capacity();
-        if grows_by > 0 && used + grows_by > capacity {
-            self.refused_for_room += 1;
-            return Err(Errno::NOSPC);
-        }
-        Ok(())
-    }
-
-    /// Number of writes and allocations that failed for lack of room.
-    pub fn refused_for_room(&self) -> u64 {
-        self.refused_for_room
+        if grows_by > 0 && used + grows_by > capacity { Err(Errno::NOSPC) } else { Ok(()) }
     }
 
     /// Keeps changes of names in a journal, like ext4 and XFS: syncing any file or directory makes all earlier changes

@@ -257,6 +257,11 @@ impl Disk {
         self.shared.lock().hit
     }
 
+    /// Returns the number of changes and syncs since the last plan.
+    pub fn operations(&self) -> u64 {
+        self.shared.lock().operations
+    }
+
     /// Waits for the planned cut. Returns whether it happened within that time.
     pub fn wait_for_cut(&self, time: Duration) -> bool {
         let state = self.shared.lock();

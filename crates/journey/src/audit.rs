@@ -17,6 +17,12 @@ pub struct Audit {
     pub seed: u64,
     /// A row for each kind of fault.
     pub faults: Vec<AuditRow>,
+    /// Kinds of faults that were asked for and could not be caused, each with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
+    /// What is wrong with the recipe's command for the queue, which was tried without a fault; `null` if nothing is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_complaint: Option<String>,
     /// Messages that were answered 250 and did not arrive, at most 100.
     pub losses: Vec<AuditLoss>,
 }
@@ -27,12 +33,28 @@ pub struct Audit {
 pub struct AuditRow {
     /// Its name, for example `kill`.
     pub fault: String,
-    /// Rounds that came to their end.
+    /// Rounds that count: mail was accepted before the fault, the fault struck, and the round came to its end.
     pub rounds: u64,
+    /// Rounds of them in which the fault came after a single message, without any other load.
+    #[serde(default)]
+    pub quiet: u64,
+    /// Rounds of them in which the fault struck again while the server recovered.
+    #[serde(default)]
+    pub in_recovery: u64,
+    /// If no mail was lost: with a confidence of 95 %, fewer than this share of such faults lose mail. `null` if mail was
+    /// lost, or if no round counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<f64>,
+    /// Rounds that do not count, for example because the fault did not reach a process of the server.
+    #[serde(default)]
+    pub void: u64,
+    /// Why they do not count.
+    #[serde(default)]
+    pub void_reasons: Vec<String>,
     /// Rounds in which the server did not take mail again after the fault, or ended by itself.
     pub never_back: u64,
-    /// Rounds that went wrong after the server had asked for operations that the file system of the fault does not have.
-    /// They say nothing of the server.
+    /// Rounds that went wrong after the server had asked for operations that the file system of the fault does not have,
+    /// or in which it did not start on that file system. They say nothing of the server.
     #[serde(default)]
     pub not_supported: u64,
     /// Those operations, for example `link`.
@@ -71,4 +93,31 @@ pub struct AuditLoss {
     pub fault_s: f64,
     /// The server's reply to it, by which its log has it.
     pub reply: Option<String>,
+}
+
+/// Confidence of [`loss_bound`].
+const CONFIDENCE: f64 = 0.95;
+
+/// Returns the share of faults that lose mail, below which the true share is with a confidence of 95 %, if none of so many
+/// rounds has lost mail: the upper limit of Clopper and Pearson for no event. `None` without a round.
+pub fn loss_bound(rounds: u64) -> Option<f64> {
+    (rounds > 0).then(|| 1.0 - (1.0 - CONFIDENCE).powf(1.0 / rounds as f64))
+}
+
+/// Writes a bound in percent, for example `18.2 %`. It is rounded up, so that "fewer than" stays true.
+pub fn bound_text(bound: f64) -> String {
+    format!("{:.1} %", (bound * 1000.0).ceil() / 10.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_without_a_loss_bound_the_share_of_faults_that_lose_mail() {
+        for (rounds, text) in [(1, "95.0 %"), (5, "45.1 %"), (15, "18.2 %"), (59, "5.0 %"), (200, "1.5 %")] {
+            assert_eq!(loss_bound(rounds).map(bound_text).as_deref(), Some(text), "{rounds}");
+        }
+        assert_eq!(loss_bound(0), None);
+    }
 }

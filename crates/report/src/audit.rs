@@ -3,6 +3,7 @@
 use super::numbers::{count, seconds};
 use super::section::{Section, SectionBody};
 use super::table::{Align, Table, plain, right};
+use mailrun_journey::audit::bound_text;
 use mailrun_journey::record::{Audit, AuditLoss, Record};
 
 pub(crate) fn faults(record: &Record) -> Option<Section> {
@@ -20,6 +21,7 @@ pub(crate) fn in_short(record: &Record, width: usize) -> Vec<String> {
 fn table(audit: &Audit) -> Table {
     let figures = [
         "rounds",
+        "void",
         "answered 250",
         "lost",
         "not delivered",
@@ -29,10 +31,12 @@ fn table(audit: &Audit) -> Table {
         "never back",
         "not supported",
         "back within",
+        "bound",
     ];
     let mut table = Table::new([("fault", Align::Left)].into_iter().chain(figures.map(right)));
     for row in &audit.faults {
         let counts = [
+            row.void,
             row.answered,
             row.lost,
             row.not_delivered,
@@ -43,10 +47,12 @@ fn table(audit: &Audit) -> Table {
             row.not_supported,
         ];
         let back = row.back_s.map_or_else(|| "–".to_owned(), seconds);
-        let cells = [plain(&row.fault), count(row.rounds)].into_iter().chain(counts.map(count)).chain([back]);
+        // The bound is what the rounds show. "0 of 363,826 messages" would sound like more.
+        let bound = row.bound.map_or_else(|| "–".to_owned(), |bound| format!("< {}", bound_text(bound)));
+        let cells = [plain(&row.fault), count(row.rounds)].into_iter().chain(counts.map(count)).chain([back, bound]);
         table.row(cells.collect());
     }
-    table.hide_zero(&["not delivered", "after restart", "corrupt", "never back", "not supported"])
+    table.hide_zero(&["void", "not delivered", "after restart", "corrupt", "never back", "not supported"])
 }
 
 /// Returns the messages that the server answered with 250 but that did not arrive.

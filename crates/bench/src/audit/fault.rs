@@ -5,8 +5,7 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuditFault {
-    /// SIGKILL to every process of the server. One time in four, the server is killed again while
-    /// it restarts.
+    /// SIGKILL to every process of the server.
     Kill,
     /// SIGTERM to the server, which may finish its work before it exits.
     Stop,
@@ -18,10 +17,17 @@ pub enum AuditFault {
     /// SIGKILL to every process of the server. While the server restarts, one of its first 20 reads
     /// from the disk fails.
     ReadError,
+    /// One write to the disk that holds the mail fails. The server is killed soon afterwards.
+    WriteError,
+    /// One sync of a file on the disk that holds the mail fails, and what it should have written is
+    /// dropped. The power is cut soon afterwards, because only then the server cannot read the mail
+    /// back from memory.
+    SyncError,
 }
 
 impl AuditFault {
-    const ALL: [Self; 5] = [Self::Kill, Self::Stop, Self::PowerCut, Self::DiskFull, Self::ReadError];
+    const ALL: [Self; 7] =
+        [Self::Kill, Self::Stop, Self::PowerCut, Self::DiskFull, Self::ReadError, Self::WriteError, Self::SyncError];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -30,13 +36,26 @@ impl AuditFault {
             Self::PowerCut => "power-cut",
             Self::DiskFull => "disk-full",
             Self::ReadError => "read-error",
+            Self::WriteError => "write-error",
+            Self::SyncError => "sync-error",
         }
     }
 
     /// Reports whether the fault needs the mail to be on the in-memory disk of `mailrun_forgetful`,
     /// which can lose unsynced data and fail operations.
     pub(super) fn needs_disk(self) -> bool {
-        matches!(self, Self::PowerCut | Self::DiskFull | Self::ReadError)
+        !matches!(self, Self::Kill | Self::Stop)
+    }
+
+    /// Reports whether the fault can lose a message that was answered before, and not only one that
+    /// is sent meanwhile. Such a fault may strike after a single message.
+    pub(super) fn strikes_at_rest(self) -> bool {
+        matches!(self, Self::Kill | Self::Stop | Self::PowerCut | Self::ReadError)
+    }
+
+    /// Reports whether the fault can strike again while the server recovers from it.
+    pub(super) fn strikes_recovery(self) -> bool {
+        matches!(self, Self::Kill | Self::PowerCut)
     }
 
     /// Text of the event that the fault adds to the record.
@@ -47,6 +66,8 @@ impl AuditFault {
             Self::PowerCut => "the power is cut",
             Self::DiskFull => "the disk is full",
             Self::ReadError => "the server is killed, and a read will fail",
+            Self::WriteError => "a write will fail, and then the server is killed",
+            Self::SyncError => "a sync will fail, and then the power is cut",
         }
     }
 }
@@ -78,11 +99,6 @@ impl Moments {
     pub(super) fn number(&mut self, max: u64) -> u64 {
         1 + self.0.below(max)
     }
-
-    /// Returns true with a probability of 1 in `times`.
-    pub(super) fn once_in(&mut self, times: u64) -> bool {
-        self.0.below(times) == 0
-    }
 }
 
 #[cfg(test)]
@@ -96,7 +112,8 @@ mod tests {
         }
         assert_eq!(
             "fire".parse::<AuditFault>(),
-            Err("\"fire\" is not one of kill, stop, power-cut, disk-full, read-error".to_owned())
+            Err("\"fire\" is not one of kill, stop, power-cut, disk-full, read-error, write-error, sync-error"
+                .to_owned())
         );
     }
 }

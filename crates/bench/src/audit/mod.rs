@@ -3,18 +3,22 @@
 //! queue, and every message is accounted for.
 //!
 //! ```text
+//! queue_trial: does the recipe's command for the queue tell the truth?
 //! faults × rounds ─→ round: source → server → sink, a fault, the server back, its queue empty
+//!                      │    └→ reach: has the fault ended all of the server?
 //!                      └→ summary: one record, a row for each kind of fault, the verdict
 //! ```
 mod fault;
+mod queue_trial;
+mod reach;
 mod round;
 mod summary;
 
 use crate::BenchOutcome;
 use crate::directory::RunDirectory;
 use crate::programs::own_program;
-use crate::recipe::Recipe;
-use anyhow::{Result, bail, ensure};
+use crate::recipe::{Recipe, leftovers};
+use anyhow::{Context, Result, bail, ensure};
 pub use fault::AuditFault;
 use mailrun_journey::judge;
 use mailrun_journey::reason::Reason;
@@ -22,18 +26,17 @@ use mailrun_journey::record::Cause;
 use mailrun_journey::threshold::Threshold;
 use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
 use mailrun_party::live::LiveMode;
-use round::{Round, RoundEnd, RoundResult};
+use round::{Round, RoundEnd, RoundLoad, RoundResult};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[derive(Clone, Debug)]
 pub struct AuditOptions {
     pub recipe: Recipe,
     /// Each round runs once for each of these faults, in this order.
     pub faults: Vec<AuditFault>,
-    /// Number of rounds for each kind of fault.
-    pub rounds: u32,
+    pub length: AuditLength,
     /// Seed of the random moments at which the faults occur.
     pub seed: u64,
     /// Messages that the source sends in each round.
@@ -49,6 +52,26 @@ pub struct AuditOptions {
     pub command: Vec<String>,
 }
 
+/// When an audit is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuditLength {
+    /// After so many rounds of each kind of fault.
+    Rounds(u32),
+    /// When a round ends after this time.
+    Time(Duration),
+}
+
+/// What an audit knows at its end.
+struct Findings {
+    rounds: Vec<RoundResult>,
+    left_out: Vec<String>,
+    queue_complaint: Option<String>,
+    is_interrupted: bool,
+}
+
+/// A kind of fault is given up after so many rounds, if none of its rounds counts.
+const MAX_VOID_ROUNDS: usize = 3;
+
 /// Runs an audit until it is complete, until SIGINT or SIGTERM, or until a round cannot run. In all
 /// cases, the report covers the rounds that were completed.
 ///
@@ -59,21 +82,26 @@ pub fn run(options: &AuditOptions) -> Result<BenchOutcome> {
     let program = own_program()?;
     options.recipe.check_host(&program)?;
     let (faults, left_out) = possible_faults(options);
-    left_out.iter().for_each(|line| mailrun_party::tell!("{line}"));
+    left_out.iter().for_each(|line| mailrun_party::tell!("mailrun: {line}"));
     ensure!(!faults.is_empty(), "no fault is left to audit {} with", options.recipe);
     let options = &AuditOptions { faults, ..options.clone() };
     let started_at = jiff::Timestamp::now();
     let name = format!("audit-{}", options.recipe);
     let mut directory = RunDirectory::create(options.out.as_deref(), &name, started_at)?;
     let interrupt = Interrupt::watch()?;
+    leftovers::adopt_orphans().context("cannot adopt the processes of the server")?;
+    let queue_complaint =
+        try_queue(options, &program, &directory).inspect_err(|_| directory.discard())?.map(str::to_owned);
     let mut rounds = Vec::new();
-    let failed = run_rounds(options, &program, &directory, &interrupt, &mut rounds).err();
+    let trusts_queue = options.recipe.knows_its_queue() && queue_complaint.is_none();
+    let failed = run_rounds(options, (&program, trusts_queue), &directory, &interrupt, &mut rounds).err();
     if rounds.is_empty() {
         failed.map_or(Ok(()), Err).inspect_err(|_| directory.discard())?;
         bail!(Interrupted::BEFORE_LOAD);
     }
     let is_interrupted = interrupt.requested() != StopRequest::Nothing;
-    let mut record = summary::record(options, started_at, directory.path(), rounds, is_interrupted);
+    let findings = Findings { rounds, left_out, queue_complaint, is_interrupted };
+    let mut record = summary::record(options, started_at, directory.path(), findings);
     if let Some(error) = &failed {
         let reason =
             Reason::new(Cause::Unfinished, format!("The audit ended early, because a round failed: {error:#}"));
@@ -94,28 +122,63 @@ fn possible_faults(options: &AuditOptions) -> (Vec<AuditFault>, Vec<String>) {
         true => mailrun_forgetful::obstacle().or_else(mailrun_forgetful::sync_calls_obstacle),
     };
     let Some(reason) = reason else { return (options.faults.clone(), Vec::new()) };
-    let line = |fault: &AuditFault| format!("mailrun: {} is left out: {reason}", fault.name());
+    let line = |fault: &AuditFault| format!("{} was left out: {reason}", fault.name());
     (possible, others.iter().map(line).collect())
+}
+
+/// Tries the recipe's command for the queue. Returns what is wrong with it.
+fn try_queue(options: &AuditOptions, program: &Path, directory: &RunDirectory) -> Result<Option<&'static str>> {
+    let own = RunDirectory::create(Some(&directory.path().join("trial")), "audit", jiff::Timestamp::now())?;
+    let fault = AuditFault::Kill;
+    let trial =
+        Round { options, program, directory: &own, fault, number: 0, load: RoundLoad::Trial, trusts_queue: true };
+    let complaint = trial.try_queue();
+    leftovers::reap_orphans();
+    let complaint = complaint?;
+    match complaint {
+        Some(complaint) => mailrun_party::tell!("mailrun: the recipe's [queue] command {complaint}"),
+        None => fs::remove_dir_all(own.path())?,
+    }
+    Ok(complaint)
 }
 
 /// Runs all rounds, or those until the user interrupts the audit. Adds the results to `results`,
 /// which keeps those of the rounds before an error.
 fn run_rounds(
     options: &AuditOptions,
-    program: &Path,
+    (program, trusts_queue): (&Path, bool),
     directory: &RunDirectory,
     interrupt: &Interrupt,
     results: &mut Vec<RoundResult>,
 ) -> Result<()> {
-    for number in 1..=options.rounds {
-        for fault in &options.faults {
-            if interrupt.requested() != StopRequest::Nothing {
+    let began = Instant::now();
+    for number in 1.. {
+        if options.length == AuditLength::Rounds(number - 1) {
+            return Ok(());
+        }
+        let faults: Vec<AuditFault> =
+            options.faults.iter().copied().filter(|fault| !is_given_up(*fault, results)).collect();
+        if faults.is_empty() {
+            return Ok(());
+        }
+        for fault in faults {
+            let is_over = matches!(options.length, AuditLength::Time(time) if began.elapsed() >= time);
+            if is_over && !results.is_empty() || interrupt.requested() != StopRequest::Nothing {
                 return Ok(());
             }
             let place = directory.path().join(format!("round-{number}-{}", fault.name()));
             let own = RunDirectory::create(Some(&place), "audit", jiff::Timestamp::now())?;
-            let round = Round { options, program, directory: &own, fault: *fault, number: u64::from(number) };
+            let round = Round {
+                options,
+                program,
+                directory: &own,
+                fault,
+                number: u64::from(number),
+                load: load_of(number, fault),
+                trusts_queue,
+            };
             let result = round.run();
+            leftovers::reap_orphans();
             // If the user interrupts a round, its failure says nothing about the server.
             let has_account = matches!(&result, Ok(RoundResult { end: RoundEnd::Account(_), .. }));
             if !has_account && interrupt.requested() != StopRequest::Nothing {
@@ -123,12 +186,11 @@ fn run_rounds(
             }
             let result = result?;
             if options.live.is_shown() {
-                mailrun_party::tell!(
-                    "mailrun: round {number} of {}, {}: {}",
-                    options.rounds,
-                    fault.name(),
-                    result.line()
-                );
+                let of = match options.length {
+                    AuditLength::Rounds(rounds) => format!(" of {rounds}"),
+                    AuditLength::Time(_) => String::new(),
+                };
+                mailrun_party::tell!("mailrun: round {number}{of}, {}: {}", fault.name(), result.line());
             }
             let is_good = result.is_good();
             results.push(result);
@@ -140,4 +202,29 @@ fn run_rounds(
         }
     }
     Ok(())
+}
+
+/// Every second round has a single message, if the fault can strike then.
+fn load_of(round: u32, fault: AuditFault) -> RoundLoad {
+    if round.is_multiple_of(2) && fault.strikes_at_rest() { RoundLoad::Quiet } else { RoundLoad::Full }
+}
+
+fn is_given_up(fault: AuditFault, results: &[RoundResult]) -> bool {
+    let mut own = results.iter().filter(|result| result.fault == fault);
+    own.clone().count() >= MAX_VOID_ROUNDS && own.all(RoundResult::is_void)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn at_least_a_third_of_the_rounds_have_a_single_message() {
+        for rounds in 2..50_u32 {
+            let loads = (1..=rounds).map(|round| load_of(round, AuditFault::Kill));
+            let quiet = loads.filter(|load| *load == RoundLoad::Quiet).count();
+            assert!(3 * quiet as u32 >= rounds, "{rounds}");
+        }
+        assert_eq!(load_of(2, AuditFault::DiskFull), RoundLoad::Full, "nothing would be written then");
+    }
 }

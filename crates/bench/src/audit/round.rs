@@ -1,10 +1,17 @@
 //! One round of an audit. The source sends mail, a fault strikes the server at a random moment, the
 //! server starts again and empties its queue, and every message is accounted for.
+//!
+//! ```text
+//! start ─→ load_and_strike ─→ empty_queue ─→ account ─→ RoundEnd::Account
+//!   └────────────┴─ Early::End: the server never came back, the fault did not strike, …
+//! ```
 use super::AuditOptions;
 use super::fault::{AuditFault, Moments};
+use super::queue_trial;
+use super::reach;
 use crate::contestant::Contestant;
 use crate::directory::RunDirectory;
-use crate::gather::{self, BenchFault, SinkResults};
+use crate::gather::{self, BenchFault, PartyResults, SinkResults};
 use crate::launch::{self, RelayLaunch};
 use crate::parties::{PartyCommand, PartyProcess};
 use crate::plan::{BenchOptions, BenchTarget};
@@ -16,6 +23,7 @@ use mailrun_journey::account::{RelayInputs, ServerQueue};
 use mailrun_journey::judge;
 use mailrun_journey::ledger::Ledger;
 use mailrun_journey::record::{Arrival, AuditLoss, LedgerRow, Record, Role, Workload};
+use mailrun_journey::trace::RunId;
 use mailrun_party::interrupt::StopRequest;
 use mailrun_party::outputs;
 use mailrun_party::party_options::PartyOptions;
@@ -34,21 +42,43 @@ const SESSIONS: u32 = 20;
 /// Fault rule of the sink. It makes the server's next hop slow, so that some mail is in the
 /// server's queue whenever the fault strikes.
 const SLOW_SINK: &str = "data: delay 50ms..350ms";
+/// As `SLOW_SINK`, if there is a single message. The source needs some time to end after the 250,
+/// and the message must not arrive before.
+const HOLDING_SINK: &str = "data: delay 1s";
 /// Capacity of the in-memory disk on which the server keeps its mail.
 const DISK_BYTES: u64 = 1 << 30;
 /// Time for which the disk stays full.
 const FULL: Duration = Duration::from_millis(500);
-/// A read error hits one of the first 20 reads of a start.
-const MAX_READ: u64 = 20;
+/// Time in which the server must use the disk for a planned error to strike.
+const ERROR_LIMIT: Duration = Duration::from_secs(2);
+/// A read error hits one of the first 20 reads of a start, and other errors one of the next 20
+/// operations of their kind.
+const MAX_OPERATION: u64 = 20;
 /// Maximum pause between a fault and the next start of the server.
 const MAX_PAUSE: Duration = Duration::from_millis(100);
-/// One in this many kills and power cuts is repeated while the server restarts.
-const START_KILLS: u64 = 4;
+/// Longest time for which the server runs on after a write or a sync has failed.
+const MAX_AFTER_ERROR: Duration = Duration::from_millis(300);
+/// Maximum number of times that the server is struck again in one round while it recovers.
+const MAX_RECOVERY_STRIKES: u64 = 3;
 /// Interval at which the server is asked whether its queue is empty.
-const QUEUE_POLL: Duration = Duration::from_millis(250);
+pub(super) const QUEUE_POLL: Duration = Duration::from_millis(250);
 /// Mail that left the queue last may still be on its way to the sink. The round therefore ends only
 /// after the queue was empty, and no mail arrived, for this long.
-const SETTLE: Duration = Duration::from_millis(500);
+pub(super) const SETTLE: Duration = Duration::from_millis(500);
+/// Why a round is void in which no mail was at stake.
+pub(super) const NOTHING_ACCEPTED: &str = "no message was answered 250 before the fault";
+
+/// What a round sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RoundLoad {
+    /// Many messages in parallel sessions.
+    Full,
+    /// A single message. Nothing else makes the server sync, so that a name that it never syncs
+    /// stays unsynced.
+    Quiet,
+    /// A few messages without a fault, to try the recipe's command for the queue.
+    Trial,
+}
 
 pub(super) struct Round<'a> {
     pub(super) options: &'a AuditOptions,
@@ -57,6 +87,9 @@ pub(super) struct Round<'a> {
     pub(super) fault: AuditFault,
     /// Number of the round, counted from 1.
     pub(super) number: u64,
+    pub(super) load: RoundLoad,
+    /// Set if an empty queue proves that missing mail is lost.
+    pub(super) trusts_queue: bool,
 }
 
 pub(super) struct RoundResult {
@@ -72,7 +105,10 @@ pub(super) enum RoundEnd {
     NeverBack(String),
     /// The round failed or lost mail, and the server had used these operations, which the in-memory
     /// disk does not support. The server may not be to blame.
-    NotSupported(Vec<&'static str>),
+    NotSupported(Vec<String>),
+    /// The round says nothing about the server, because no mail was at stake or because the fault
+    /// did not strike all of the server. The text says why.
+    Void(String),
 }
 
 pub(super) struct RoundAccount {
@@ -83,6 +119,9 @@ pub(super) struct RoundAccount {
     pub(super) back: Duration,
     /// Number of arrivals after the server was started once more, without a fault.
     pub(super) after_restart: u64,
+    pub(super) is_quiet: bool,
+    /// Set if the fault struck again while the server recovered.
+    pub(super) is_in_recovery: bool,
     pub(super) losses: Vec<AuditLoss>,
 }
 
@@ -94,21 +133,44 @@ enum QueueState {
     Unknown,
 }
 
-/// State of a round's fault.
+/// Why a phase ends the round.
+enum Early {
+    End(RoundEnd),
+    Failed(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Early {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// A server that runs, and what is needed to start it again.
+pub(super) struct Ground<'d> {
+    pub(super) run: RunId,
+    pub(super) places: Places,
+    /// Address of the server.
+    pub(super) target: String,
+    server: ServerCommand,
+    disk: Option<&'d Disk>,
+    /// Time that the first start took.
+    start: Duration,
+}
+
+/// What a fault did.
 #[derive(Default)]
-struct Disturbance {
-    has_begun: bool,
-    /// Time from the fault until the server was back. `None` until then.
-    back: Option<Duration>,
-    /// Reason why the server did not accept mail again.
-    never_back: Option<String>,
+struct Strike {
+    events: Vec<BenchFault>,
+    /// Time from the fault until the server was back.
+    back: Duration,
+    is_in_recovery: bool,
 }
 
 impl RoundResult {
     fn ledger(&self) -> Option<&LedgerRow> {
         match &self.end {
             RoundEnd::Account(account) => Some(&account.source.ledger),
-            RoundEnd::NeverBack(_) | RoundEnd::NotSupported(_) => None,
+            RoundEnd::NeverBack(_) | RoundEnd::NotSupported(_) | RoundEnd::Void(_) => None,
         }
     }
 
@@ -116,6 +178,11 @@ impl RoundResult {
     pub(super) fn is_good(&self) -> bool {
         let nothing = |number: Option<u64>| number.unwrap_or_default() == 0;
         self.ledger().is_some_and(|row| nothing(row.lost) && nothing(row.not_delivered) && nothing(row.corrupt))
+    }
+
+    /// Reports whether the round says nothing about the server.
+    pub(super) fn is_void(&self) -> bool {
+        matches!(self.end, RoundEnd::NotSupported(_) | RoundEnd::Void(_))
     }
 
     /// Returns the round's line of progress, such as `1,000 answered 250, 3 lost, 12 duplicates,
@@ -126,6 +193,7 @@ impl RoundResult {
             RoundEnd::NotSupported(operations) => {
                 return format!("not supported by {}: {}", self.fault.name(), operations.join(", "));
             }
+            RoundEnd::Void(reason) => return format!("does not count: {reason}"),
             RoundEnd::Account(account) => (account, &account.source.ledger),
         };
         let missing = match row.lost {
@@ -152,18 +220,42 @@ impl Round<'_> {
     /// If the server does not start even before the fault, or if the source or the sink cannot run.
     pub(super) fn run(&self) -> Result<RoundResult> {
         let disk = self.fault.needs_disk().then(|| self.mount()).transpose()?;
-        let result = self.run_on(disk.as_ref());
+        let mut events = Vec::new();
+        let end = match self.run_on(disk.as_ref(), &mut events) {
+            Ok(end) | Err(Early::End(end)) => Ok(end),
+            Err(Early::Failed(error)) => Err(error),
+        };
+        let result = end.map(|end| RoundResult { fault: self.fault, end, events });
         let unsupported = disk.map(|disk| disk.unsupported()).unwrap_or_default();
-        if unsupported.is_empty() || result.as_ref().is_ok_and(RoundResult::is_good) {
+        let says_nothing = |result: &RoundResult| result.is_good() || matches!(result.end, RoundEnd::Void(_));
+        if unsupported.is_empty() || result.as_ref().is_ok_and(says_nothing) {
             return result;
         }
+        let end = RoundEnd::NotSupported(unsupported.into_iter().map(str::to_owned).collect());
         let events = result.map(|result| result.events).unwrap_or_default();
-        Ok(RoundResult { fault: self.fault, end: RoundEnd::NotSupported(unsupported), events })
+        Ok(RoundResult { fault: self.fault, end, events })
     }
 
     /// Runs the round with the server's mail on `disk`, if there is one. No process is left when
     /// this method returns, so the caller may unmount the disk.
-    fn run_on(&self, disk: Option<&Disk>) -> Result<RoundResult> {
+    fn run_on(&self, disk: Option<&Disk>, events: &mut Vec<BenchFault>) -> Result<RoundEnd, Early> {
+        let (ground, mut supervisor) = self.start(disk).map_err(|error| match disk {
+            // Without the disk, the server has started before.
+            Some(_) => Early::End(RoundEnd::NotSupported(vec![format!("the server does not start there ({error:#})")])),
+            None => Early::Failed(error),
+        })?;
+        let mut moments = Moments::new(self.options.seed, self.fault, self.number);
+        let mut strike = Strike::default();
+        let struck = self.load_and_strike(&ground, &mut supervisor, &mut moments, &mut strike);
+        events.append(&mut strike.events);
+        let source = struck?;
+        let accepted = gather::accepted_messages(&source.record);
+        let (queue, after_restart) = self.empty_queue(&ground, &mut supervisor, accepted)?;
+        self.account(supervisor, source, &strike, events, (queue, after_restart))
+    }
+
+    /// Starts the sink, prepares the server and starts it.
+    pub(super) fn start<'d>(&self, disk: Option<&'d Disk>) -> Result<(Ground<'d>, Supervisor)> {
         let run = outputs::new_run_id()?;
         let bench = self.bench();
         let mut supervisor = Supervisor::new(&bench)?;
@@ -182,52 +274,276 @@ impl Round<'_> {
         let started = supervisor.start_relay(self.launch(&server, &places, 1));
         let target = started.map_err(|error| self.options.recipe.start_error(&error, &places.directory))?;
         let start = began.elapsed();
-        let mut moments = Moments::new(self.options.seed, self.fault, self.number);
-        let planned = moments.within(LOAD / 20, LOAD);
-        let mut disturbance = Disturbance::default();
-        let mut events = Vec::new();
-        let source = PartyCommand::source(self.program, &bench, run, self.directory, &target);
-        let mut strike = |supervisor: &mut Supervisor| {
-            if disturbance.has_begun || supervisor.death_of(Role::Relay).is_some() {
+        Ok((Ground { run, places, target, server, disk, start }, supervisor))
+    }
+
+    /// Sends the load, and lets the fault strike at a random moment. Returns the results of the
+    /// source.
+    fn load_and_strike(
+        &self,
+        ground: &Ground<'_>,
+        supervisor: &mut Supervisor,
+        moments: &mut Moments,
+        strike: &mut Strike,
+    ) -> Result<PartyResults, Early> {
+        // An error of the disk needs load after its moment.
+        let last = if self.fault.strikes_at_rest() { LOAD } else { LOAD / 2 };
+        let planned = moments.within(LOAD / 20, last);
+        let source = PartyCommand::source(self.program, &self.bench(), ground.run, self.directory, &ground.target);
+        let mut outcome: Option<Result<(), Early>> = None;
+        let followed = supervisor.follow_disturbed_source(source, |supervisor, elapsed| {
+            let is_time = elapsed >= planned && supervisor.source_progress().accepted > 0;
+            if outcome.is_some()
+                || self.load != RoundLoad::Full
+                || !is_time
+                || supervisor.death_of(Role::Relay).is_some()
+            {
                 return Ok(());
             }
-            disturbance.has_begun = true;
-            events.push(BenchFault::begins(self.fault.event()));
-            let outcome = self.disturb(supervisor, disk, (&server, &places, start), &mut moments, &mut disturbance);
-            events.push(BenchFault::ends("the server is back"));
-            outcome
-        };
-        let mut result = supervisor.follow_disturbed_source(source, |supervisor, elapsed| match elapsed < planned {
-            true => Ok(()),
-            false => strike(supervisor),
+            let struck = self.strike(ground, supervisor, moments, strike);
+            let has_failed = struck.is_err();
+            outcome = Some(struck);
+            if has_failed { Err(anyhow!("the round is over")) } else { Ok(()) }
         });
-        let is_well = matches!(result, Ok(None)) && supervisor.ensure_relay_alive().is_ok();
+        if let Some(Err(early)) = outcome {
+            return Err(early);
+        }
+        let is_relay_alive = supervisor.ensure_relay_alive().is_ok();
+        if let (Some(death), None, false) = (supervisor.death_of(Role::Relay), &outcome, is_relay_alive) {
+            let reason = format!("it ended before the fault. {}", judge::death_text("server", death));
+            return Err(Early::End(RoundEnd::NeverBack(reason)));
+        }
+        followed?.map_or(Ok(()), Err)?;
+        let source = gather::read_party(self.directory, Role::Source)?;
         // A source with few messages ends before the planned moment. In that case, let the fault
         // strike now, while the last mail may still be in the server's queue.
-        if is_well && supervisor.asked() == StopRequest::Nothing {
-            result = strike(&mut supervisor).map(|()| None);
+        if outcome.is_none() && supervisor.asked() == StopRequest::Nothing {
+            let accepted = gather::accepted_messages(&source.record);
+            if accepted == 0 {
+                return Err(Early::End(RoundEnd::Void(NOTHING_ACCEPTED.to_owned())));
+            }
+            if self.load == RoundLoad::Quiet && supervisor.delivered() >= accepted {
+                return Err(Early::End(RoundEnd::Void("the only message arrived before the fault".to_owned())));
+            }
+            self.strike(ground, supervisor, moments, strike)?;
         }
-        if let Some(reason) = disturbance.never_back {
-            events.truncate(1);
-            return Ok(RoundResult { fault: self.fault, end: RoundEnd::NeverBack(reason), events });
+        Ok(source)
+    }
+
+    /// Causes the fault, and starts the server again if the fault ended it.
+    fn strike(
+        &self,
+        ground: &Ground<'_>,
+        supervisor: &mut Supervisor,
+        moments: &mut Moments,
+        strike: &mut Strike,
+    ) -> Result<(), Early> {
+        let began = Instant::now();
+        let has_ended = match (self.fault, ground.disk) {
+            (AuditFault::DiskFull, Some(disk)) => {
+                self.fill_disk(disk, strike)?;
+                supervisor.relay_has_ended()?
+            }
+            (AuditFault::WriteError | AuditFault::SyncError, Some(disk)) => {
+                let fault = match self.fault {
+                    AuditFault::WriteError => Fault::AnyWrite(Errno::IO),
+                    _ => Fault::AnySync(Errno::IO),
+                };
+                self.fail_operation(disk, fault, moments, strike)?;
+                // The server may end by itself: it cannot know what else its disk has lost.
+                sleep(moments.within(Duration::ZERO, MAX_AFTER_ERROR));
+                self.end_server(ground, supervisor, strike)?;
+                true
+            }
+            _ => {
+                self.end_server(ground, supervisor, strike)?;
+                true
+            }
+        };
+        if has_ended {
+            sleep(moments.within(Duration::ZERO, MAX_PAUSE));
+            // Of four rounds, the last two strike the recovery as well: one of a full load, and one of
+            // a single message.
+            if self.fault.strikes_recovery() && matches!(self.number % 4, 3 | 0) {
+                strike.is_in_recovery = true;
+                for _ in 0..moments.number(MAX_RECOVERY_STRIKES) {
+                    supervisor.spawn_relay(self.launch(&ground.server, &ground.places, 2).command)?;
+                    sleep(moments.within(Duration::ZERO, ground.start * 3 / 2));
+                    self.end_server(ground, supervisor, strike)?;
+                }
+            }
+            let is_back = match (self.fault, ground.disk) {
+                (AuditFault::ReadError, Some(disk)) => self.start_with_read_error(ground, supervisor, disk, moments)?,
+                _ => false,
+            };
+            if !is_back {
+                self.start_again(ground, supervisor, 3)?;
+            }
         }
-        if let (Some(death), false) = (supervisor.death_of(Role::Relay), disturbance.has_begun) {
-            let reason = format!("it ended before the fault. {}", judge::death_text("server", death));
-            return Ok(RoundResult { fault: self.fault, end: RoundEnd::NeverBack(reason), events });
+        strike.back = began.elapsed();
+        strike.events.push(BenchFault::ends("the server is back"));
+        Ok(())
+    }
+
+    fn fill_disk(&self, disk: &Disk, strike: &mut Strike) -> Result<(), Early> {
+        let before = disk.operations();
+        strike.begin(self.fault);
+        disk.with_files(|files, _| files.set_capacity(0));
+        sleep(FULL);
+        disk.with_files(|files, _| files.set_capacity(DISK_BYTES));
+        // A server that has reserved room may write on.
+        if disk.operations() == before {
+            return Err(Early::End(RoundEnd::Void("the server wrote nothing while the disk was full".to_owned())));
         }
-        if let Some(complaint) = result? {
-            return Err(complaint);
+        Ok(())
+    }
+
+    /// Lets one operation of the server fail, and waits until it has.
+    fn fail_operation(
+        &self,
+        disk: &Disk,
+        fault: Fault,
+        moments: &mut Moments,
+        strike: &mut Strike,
+    ) -> Result<(), Early> {
+        strike.begin(self.fault);
+        disk.plan(Plan { cut_at: None, fault: Some((fault, moments.number(MAX_OPERATION))) });
+        let limit = Instant::now() + ERROR_LIMIT;
+        while disk.hit().is_none() && Instant::now() < limit {
+            sleep(Duration::from_millis(1));
         }
-        let mut source = gather::read_party(self.directory, Role::Source)?;
-        let accepted = gather::accepted_messages(&source.record);
-        let emptied = self.empty_queue(&mut supervisor, (&server, &places), accepted, &mut disturbance);
-        if let (Some(death), true) = (supervisor.death_of(Role::Relay), disturbance.back.is_some()) {
-            disturbance.never_back = Some(format!("it came back. {}", judge::death_text("server", death)));
+        let is_hit = disk.hit().is_some();
+        disk.plan(Plan::default());
+        if !is_hit {
+            let text = format!("the server did not use the disk so often that its {} came", self.fault.name());
+            return Err(Early::End(RoundEnd::Void(text)));
         }
-        if let Some(reason) = disturbance.never_back {
-            return Ok(RoundResult { fault: self.fault, end: RoundEnd::NeverBack(reason), events });
+        Ok(())
+    }
+
+    /// Ends all processes of the server by the fault, and proves that none is left.
+    fn end_server(&self, ground: &Ground<'_>, supervisor: &mut Supervisor, strike: &mut Strike) -> Result<(), Early> {
+        let cut = ground.disk.filter(|_| matches!(self.fault, AuditFault::PowerCut | AuditFault::SyncError));
+        if self.fault == AuditFault::Stop {
+            strike.begin(self.fault);
+            supervisor.stop_relay(PartyProcess::terminate)?;
+        } else {
+            // List the processes before the cut: reading the `/proc` entry of a process that waits
+            // for the disk might block, too.
+            let processes = leftovers::processes_in(&ground.places.directory);
+            strike.begin(self.fault);
+            cut.iter().for_each(|disk| disk.cut_now());
+            // Kill the processes before their disk operations return. After a real power cut, no
+            // process lives on to act on the result of an operation.
+            leftovers::send_kill(&processes);
+            cut.iter().for_each(|disk| disk.release());
+            supervisor.kill_relay()?;
         }
-        let (queue, after_restart) = emptied?;
+        let survivor = reach::survivor(&ground.places);
+        cut.iter().for_each(|disk| disk.restore_power());
+        survivor.map_or(Ok(()), |survivor| Err(Early::End(RoundEnd::Void(survivor))))
+    }
+
+    /// Starts the server while one of its reads fails. Returns whether it has started. A server may
+    /// refuse to start if it cannot read its mail.
+    fn start_with_read_error(
+        &self,
+        ground: &Ground<'_>,
+        supervisor: &mut Supervisor,
+        disk: &Disk,
+        moments: &mut Moments,
+    ) -> Result<bool, Early> {
+        // The first reads are the most likely, because some servers read little when they start.
+        let most = moments.number(MAX_OPERATION);
+        disk.plan(Plan { cut_at: None, fault: Some((Fault::Read(Errno::IO), moments.number(most))) });
+        let started = supervisor.start_relay(self.launch(&ground.server, &ground.places, 2));
+        let is_hit = disk.hit().is_some();
+        disk.plan(Plan::default());
+        if !is_hit {
+            return Err(Early::End(RoundEnd::Void("the server read too little at its start for an error".to_owned())));
+        }
+        if started.is_err() {
+            supervisor.kill_relay()?;
+        }
+        Ok(started.is_ok())
+    }
+
+    fn start_again(&self, ground: &Ground<'_>, supervisor: &mut Supervisor, start: u32) -> Result<(), Early> {
+        let Err(error) = supervisor.start_relay(self.launch(&ground.server, &ground.places, start)) else {
+            return Ok(());
+        };
+        let reason = self.options.recipe.start_error(&error, &ground.places.directory);
+        Err(Early::End(RoundEnd::NeverBack(format!("{reason:#}"))))
+    }
+
+    /// Waits for the server's queue, also after a further start: a server may leave mail that it
+    /// could not read until its next start. Returns the state of the queue, and how many messages
+    /// arrived after that start.
+    fn empty_queue(
+        &self,
+        ground: &Ground<'_>,
+        supervisor: &mut Supervisor,
+        accepted: u64,
+    ) -> Result<(QueueState, u64), Early> {
+        self.drain(supervisor, &ground.places, accepted)?;
+        let before = supervisor.delivered();
+        supervisor.stop_relay(PartyProcess::terminate)?;
+        self.start_again(ground, supervisor, 4)?;
+        let queue = self.drain(supervisor, &ground.places, accepted)?;
+        Ok((queue, supervisor.delivered() - before))
+    }
+
+    /// Waits until the server's queue is empty, or until no mail has arrived for `lost_after`. If
+    /// the server cannot be asked about its queue, the wait also ends when all accepted mail has
+    /// arrived.
+    fn drain(&self, supervisor: &mut Supervisor, places: &Places, accepted: u64) -> Result<QueueState, Early> {
+        let limit = self.options.lost_after;
+        let mut arrived = supervisor.delivered();
+        let mut quiet_since = Instant::now();
+        let mut asked_at = Instant::now();
+        let mut empty_since = None;
+        while quiet_since.elapsed() < limit {
+            supervisor.process_events();
+            if arrived < accepted {
+                supervisor.show_wait(arrived, accepted, limit.saturating_sub(quiet_since.elapsed()));
+            }
+            let alive = supervisor.ensure_relay_alive();
+            if let Some(death) = supervisor.death_of(Role::Relay) {
+                let reason = format!("it came back. {}", judge::death_text("server", death));
+                return Err(Early::End(RoundEnd::NeverBack(reason)));
+            }
+            alive?;
+            if supervisor.asked() != StopRequest::Nothing {
+                return Err(Early::Failed(anyhow!("interrupted while the queue was drained")));
+            }
+            if supervisor.delivered() != arrived {
+                (arrived, quiet_since) = (supervisor.delivered(), Instant::now());
+            }
+            if self.trusts_queue && asked_at.elapsed() >= QUEUE_POLL {
+                let is_empty = self.options.recipe.is_queue_empty(places) == Some(true);
+                empty_since = empty_since.filter(|_| is_empty).or_else(|| is_empty.then(Instant::now));
+                asked_at = Instant::now();
+            }
+            if empty_since.is_some_and(|since| since.elapsed() >= SETTLE) && quiet_since.elapsed() >= SETTLE {
+                return Ok(QueueState::Empty);
+            }
+            let is_complete = !self.trusts_queue && arrived >= accepted;
+            if is_complete && quiet_since.elapsed() >= 2 * SETTLE {
+                break;
+            }
+        }
+        Ok(QueueState::Unknown)
+    }
+
+    /// Stops the server and the sink, and accounts for every message.
+    fn account(
+        &self,
+        mut supervisor: Supervisor,
+        mut source: PartyResults,
+        strike: &Strike,
+        events: &[BenchFault],
+        (queue, after_restart): (QueueState, u64),
+    ) -> Result<RoundEnd, Early> {
         // Ignore complaints of the server about its shutdown, because all mail has been accounted
         // for by now.
         supervisor.stop_relay(PartyProcess::terminate)?;
@@ -239,7 +555,7 @@ impl Round<'_> {
             QueueState::Unknown => ServerQueue::Unknown,
         };
         source.record.ledger = gather::close_account(&source.record.ledger, source.units.as_ref(), Some(&sink), queue);
-        let fault_s = events.first().map_or(0.0, |fault: &BenchFault| fault.event(source.record.origin_ns).at_s);
+        let fault_s = events.first().map_or(0.0, |fault| fault.event(source.record.origin_ns).at_s);
         let missing = gather::not_seen(self.directory.path(), &source, Some(&sink));
         let loss = |message: mailrun_journey::record::MissingMessage| AuditLoss {
             round: self.number,
@@ -250,82 +566,15 @@ impl Round<'_> {
             reply: message.reply,
         };
         let losses = missing.into_iter().map(loss).collect();
-        let back = disturbance.back.unwrap_or_default();
-        let account = RoundAccount { source: source.record, sink: sink.record, back, after_restart, losses };
-        Ok(RoundResult { fault: self.fault, end: RoundEnd::Account(Box::new(account)), events })
-    }
-
-    /// Causes the fault, and starts the server again if the fault ended it.
-    fn disturb(
-        &self,
-        supervisor: &mut Supervisor,
-        disk: Option<&Disk>,
-        (server, places, start): (&ServerCommand, &Places, Duration),
-        moments: &mut Moments,
-        disturbance: &mut Disturbance,
-    ) -> Result<()> {
-        let began = Instant::now();
-        self.begin(supervisor, disk, places)?;
-        sleep(moments.within(Duration::ZERO, MAX_PAUSE));
-        let is_abrupt = matches!(self.fault, AuditFault::Kill | AuditFault::PowerCut);
-        if is_abrupt && moments.once_in(START_KILLS) {
-            supervisor.spawn_relay(self.launch(server, places, 2).command)?;
-            sleep(moments.within(Duration::ZERO, start));
-            self.begin(supervisor, disk, places)?;
-        }
-        if self.fault == AuditFault::DiskFull && !supervisor.relay_has_ended()? {
-            disturbance.back = Some(began.elapsed());
-            return Ok(());
-        }
-        if let (AuditFault::ReadError, Some(disk)) = (self.fault, disk) {
-            let read = moments.number(MAX_READ);
-            disk.plan(Plan { cut_at: None, fault: Some((Fault::Read(Errno::IO), read)) });
-            // A server may refuse to start if it cannot read its mail. In that case, start it again
-            // below, without the read error.
-            let started = supervisor.start_relay(self.launch(server, places, 2));
-            disk.plan(Plan::default());
-            if started.is_ok() {
-                disturbance.back = Some(began.elapsed());
-                return Ok(());
-            }
-            supervisor.kill_relay()?;
-        }
-        self.start_again(supervisor, (server, places), 3, disturbance)?;
-        disturbance.back = Some(began.elapsed());
-        Ok(())
-    }
-
-    fn start_again(
-        &self,
-        supervisor: &mut Supervisor,
-        (server, places): (&ServerCommand, &Places),
-        start: u32,
-        disturbance: &mut Disturbance,
-    ) -> Result<()> {
-        let started = supervisor.start_relay(self.launch(server, places, start));
-        if let Err(error) = &started {
-            let reason = self.options.recipe.start_error(error, &places.directory);
-            disturbance.never_back = Some(format!("{reason:#}"));
-        }
-        started.map(drop)
-    }
-
-    /// Waits for the server's queue, also after a further start: a server may leave mail that it
-    /// could not read until its next start. Returns the state of the queue, and how many messages
-    /// arrived after that start.
-    fn empty_queue(
-        &self,
-        supervisor: &mut Supervisor,
-        (server, places): (&ServerCommand, &Places),
-        accepted: u64,
-        disturbance: &mut Disturbance,
-    ) -> Result<(QueueState, u64)> {
-        self.drain(supervisor, places, accepted)?;
-        let before = supervisor.delivered();
-        supervisor.stop_relay(PartyProcess::terminate)?;
-        self.start_again(supervisor, (server, places), 4, disturbance)?;
-        let queue = self.drain(supervisor, places, accepted)?;
-        Ok((queue, supervisor.delivered() - before))
+        Ok(RoundEnd::Account(Box::new(RoundAccount {
+            source: source.record,
+            sink: sink.record,
+            back: strike.back,
+            after_restart,
+            is_quiet: self.load == RoundLoad::Quiet,
+            is_in_recovery: strike.is_in_recovery,
+            losses,
+        })))
     }
 
     /// Mounts the in-memory disk on the directory in which the server keeps its mail.
@@ -341,69 +590,6 @@ impl Round<'_> {
         mount().with_context(|| format!("cannot mount a file system on {}", state.display()))
     }
 
-    /// Causes the fault, but does not start the server again.
-    fn begin(&self, supervisor: &mut Supervisor, disk: Option<&Disk>, places: &Places) -> Result<()> {
-        match (self.fault, disk) {
-            (AuditFault::Stop, _) => drop(supervisor.stop_relay(PartyProcess::terminate)?),
-            (AuditFault::PowerCut, Some(disk)) => {
-                // List the processes before the cut: reading the `/proc` entry of a process that
-                // waits for the disk might block, too.
-                let processes = leftovers::processes_in(&places.directory);
-                disk.cut_now();
-                // Kill the processes before their disk operations return. After a real power cut,
-                // no process lives on to act on the result of an operation.
-                leftovers::send_kill(&processes);
-                disk.release();
-                supervisor.kill_relay()?;
-                disk.restore_power();
-            }
-            (AuditFault::DiskFull, Some(disk)) => {
-                disk.with_files(|files, _| files.set_capacity(0));
-                sleep(FULL);
-                disk.with_files(|files, _| files.set_capacity(DISK_BYTES));
-            }
-            _ => supervisor.kill_relay()?,
-        }
-        Ok(())
-    }
-
-    /// Waits until the server's queue is empty, or until no mail has arrived for `lost_after`. If
-    /// the server cannot be asked about its queue, the wait also ends when all accepted mail has
-    /// arrived.
-    fn drain(&self, supervisor: &mut Supervisor, places: &Places, accepted: u64) -> Result<QueueState> {
-        let limit = self.options.lost_after;
-        let mut arrived = supervisor.delivered();
-        let mut quiet_since = Instant::now();
-        let mut asked_at = Instant::now();
-        let mut empty_since = None;
-        while quiet_since.elapsed() < limit {
-            supervisor.process_events();
-            if arrived < accepted {
-                supervisor.show_wait(arrived, accepted, limit.saturating_sub(quiet_since.elapsed()));
-            }
-            supervisor.ensure_relay_alive()?;
-            if supervisor.asked() != StopRequest::Nothing {
-                return Err(anyhow!("interrupted while the queue was drained"));
-            }
-            if supervisor.delivered() != arrived {
-                (arrived, quiet_since) = (supervisor.delivered(), Instant::now());
-            }
-            if asked_at.elapsed() >= QUEUE_POLL {
-                let is_empty = self.options.recipe.is_queue_empty(places) == Some(true);
-                empty_since = empty_since.filter(|_| is_empty).or_else(|| is_empty.then(Instant::now));
-                asked_at = Instant::now();
-            }
-            if empty_since.is_some_and(|since| since.elapsed() >= SETTLE) && quiet_since.elapsed() >= SETTLE {
-                return Ok(QueueState::Empty);
-            }
-            let is_complete = !self.options.recipe.knows_its_queue() && arrived >= accepted;
-            if is_complete && quiet_since.elapsed() >= 2 * SETTLE {
-                break;
-            }
-        }
-        Ok(QueueState::Unknown)
-    }
-
     fn launch(&self, server: &ServerCommand, places: &Places, start: u32) -> RelayLaunch {
         let mut launch = launch::launch_server(&self.options.recipe, server.clone(), places, self.directory);
         let file = |kind: &str| self.directory.path().join(format!("server-{start}.{kind}"));
@@ -411,21 +597,27 @@ impl Round<'_> {
         launch
     }
 
-    /// Messages that the source sends per second.
-    fn rate(&self) -> f64 {
-        self.options.messages as f64 / LOAD.as_secs_f64()
-    }
-
-    fn bench(&self) -> BenchOptions {
+    pub(super) fn bench(&self) -> BenchOptions {
         let options = self.options;
+        let (messages, sessions, sink) = match self.load {
+            RoundLoad::Full => (options.messages, SESSIONS, SLOW_SINK),
+            RoundLoad::Quiet => (1, 1, HOLDING_SINK),
+            RoundLoad::Trial => (queue_trial::MESSAGES, 1, queue_trial::DEFERRING_SINK),
+        };
+        // One rate for all, so that a few messages are sent at once.
+        let rate = options.messages.max(messages) as f64 / LOAD.as_secs_f64();
+        let title = match self.load {
+            RoundLoad::Trial => "the queue command".to_owned(),
+            _ => format!("round {}, {}", self.number, self.fault.name()),
+        };
         BenchOptions {
             name: "audit".to_owned(),
             target: BenchTarget::Relay(Contestant::Recipe(Box::new(options.recipe.clone()))),
             workload: Workload {
-                messages: Some(options.messages),
-                sessions: SESSIONS,
+                messages: Some(messages),
+                sessions,
                 arrival: Arrival::Constant,
-                rate_per_s: Some(self.rate()),
+                rate_per_s: Some(rate),
                 seed: options.seed,
                 ..Workload::default()
             },
@@ -434,11 +626,21 @@ impl Round<'_> {
                 .flag("reuse", true)
                 .with("timeout", "10s")
                 .with("to", "to{0..9}@example.com"),
-            sink_options: PartyOptions::default().with("fault", SLOW_SINK),
+            sink_options: PartyOptions::default().with("fault", sink),
             lost_after: Some(options.lost_after),
             live: options.live,
-            title: Some(format!("round {} of {}, {}", self.number, options.rounds, self.fault.name())),
+            title: Some(title),
             ..BenchOptions::default()
+        }
+    }
+}
+
+impl Strike {
+    /// Notes the time of the fault. If the fault strikes again during the recovery, the first time
+    /// counts.
+    fn begin(&mut self, fault: AuditFault) {
+        if self.events.is_empty() {
+            self.events.push(BenchFault::begins(fault.event()));
         }
     }
 }

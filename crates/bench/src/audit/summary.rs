@@ -1,10 +1,11 @@
 //! The record of an audit. It sums up all rounds as if they were one run, and adds a row for each
 //! kind of fault, and the verdict.
-use super::AuditOptions;
-use super::round::{RoundEnd, RoundResult};
+use super::round::{NOTHING_ACCEPTED, RoundAccount, RoundEnd};
+use super::{AuditOptions, Findings};
 use crate::gather::BenchFault;
 use jiff::Timestamp;
 use mailrun_journey::account::fates_sum;
+use mailrun_journey::audit::{bound_text, loss_bound};
 use mailrun_journey::judge;
 use mailrun_journey::merge::{join_events, merge_records};
 use mailrun_journey::reason::Reason;
@@ -18,16 +19,11 @@ use mailrun_party::host;
 use mailrun_report::numbers::{count, counted};
 use std::path::Path;
 
-pub(super) fn record(
-    options: &AuditOptions,
-    started_at: Timestamp,
-    directory: &Path,
-    rounds: Vec<RoundResult>,
-    is_interrupted: bool,
-) -> Record {
+pub(super) fn record(options: &AuditOptions, started_at: Timestamp, directory: &Path, findings: Findings) -> Record {
+    let Findings { rounds, left_out, queue_complaint, is_interrupted } = findings;
     let version = options.recipe.version().to_owned();
     let recipe_hash = Some(options.recipe.hash());
-    let mut audit = Audit { version, recipe_hash, seed: options.seed, ..Audit::default() };
+    let mut audit = Audit { version, recipe_hash, seed: options.seed, left_out, queue_complaint, ..Audit::default() };
     let (mut sources, mut sinks) = (RecordUnion::default(), RecordUnion::default());
     let mut faults: Vec<BenchFault> = Vec::new();
     let mut never_back = None;
@@ -41,13 +37,14 @@ pub(super) fn record(
             }
             RoundEnd::NotSupported(operations) => {
                 row.not_supported += 1;
-                row.unsupported.extend(operations.into_iter().map(str::to_owned));
-                row.unsupported.sort();
-                row.unsupported.dedup();
+                add_new(&mut row.unsupported, operations);
+            }
+            RoundEnd::Void(reason) => {
+                row.void += 1;
+                add_new(&mut row.void_reasons, [reason]);
             }
             RoundEnd::Account(account) => {
-                add_account(row, &account.source.ledger, account.back.as_secs_f64());
-                row.after_restart += account.after_restart;
+                add_account(row, &account);
                 audit.losses.extend(account.losses);
                 // Ignore the result: records that this program made on this host can always be
                 // joined.
@@ -55,6 +52,9 @@ pub(super) fn record(
                 account.sink.map(|sink| sinks.add(sink, "sink"));
             }
         }
+    }
+    for row in &mut audit.faults {
+        row.bound = loss_bound(row.rounds).filter(|_| row.lost + row.not_delivered + row.corrupt == 0);
     }
     audit.losses.truncate(MAX_LOSSES);
     let source = sources.finish("source").unwrap_or_else(Record::empty);
@@ -86,9 +86,21 @@ fn row_of<'r>(rows: &'r mut Vec<AuditRow>, fault: &str) -> &'r mut AuditRow {
     &mut rows[position]
 }
 
-fn add_account(row: &mut AuditRow, ledger: &LedgerRow, back_s: f64) {
+/// Adds those texts that are not yet in the list.
+fn add_new(list: &mut Vec<String>, texts: impl IntoIterator<Item = String>) {
+    list.extend(texts);
+    list.sort();
+    list.dedup();
+}
+
+fn add_account(row: &mut AuditRow, account: &RoundAccount) {
+    let ledger = &account.source.ledger;
+    let back_s = account.back.as_secs_f64();
     let number = |field: Option<u64>| field.unwrap_or_default();
     row.rounds += 1;
+    row.quiet += u64::from(account.is_quiet);
+    row.in_recovery += u64::from(account.is_in_recovery);
+    row.after_restart += account.after_restart;
     row.answered += number(ledger.accepted);
     row.lost += number(ledger.lost);
     row.not_delivered += number(ledger.not_delivered);
@@ -156,19 +168,28 @@ fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
     find(Cause::Remark, None, |row| row.after_restart, &|sum, by| {
         format!("{} arrived only after another start: {by}.", counted(sum, "message"))
     });
-    let is_unsupported = rows.iter().any(|row| row.not_supported > 0);
     for row in rows.iter().filter(|row| row.not_supported > 0) {
-        let cause = if rows.iter().all(|row| row.rounds == 0) { Cause::Unfinished } else { Cause::Remark };
         let text = format!(
             "not supported by {}: {} ({}).",
             row.fault,
             listed(&row.unsupported),
             counted(row.not_supported, "round")
         );
-        reasons.push(Reason::new(cause, text));
+        reasons.push(Reason::new(cause_of_void(row), text));
     }
-    if ledger.accepted.unwrap_or_default() == 0 && !is_unsupported && rows.iter().all(|row| row.never_back == 0) {
+    let has_accepted_nothing = |row: &AuditRow| row.rounds == 0 && row.void_reasons == [NOTHING_ACCEPTED];
+    if !rows.is_empty() && rows.iter().all(has_accepted_nothing) {
         reasons.push(Reason::new(Cause::NothingAccepted, "No message was answered 250."));
+    }
+    for row in rows.iter().filter(|row| row.void > 0) {
+        let text =
+            format!("{} of {} did not count: {}.", counted(row.void, "round"), row.fault, row.void_reasons.join("; "));
+        reasons.push(Reason::new(cause_of_void(row), text));
+    }
+    if let Some(complaint) = record.audit.as_ref().and_then(|audit| audit.queue_complaint.as_ref()) {
+        let text =
+            format!("The recipe's [queue] command {complaint}, so missing mail cannot be told from mail that waits.");
+        reasons.push(Reason::new(Cause::Unfinished, text));
     }
     if ledger.created.is_some() && !fates_sum(ledger) {
         reasons.push(Reason::new(Cause::Unaccounted, "The fates do not sum to the messages that were sent."));
@@ -176,9 +197,35 @@ fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
     if record.ending == Some(Ending::Interrupted) {
         reasons.push(Reason::new(Cause::Interrupted, "The audit was interrupted before its end."));
     }
-    let rounds = rows.iter().map(|row| row.rounds).sum();
-    let pass = format!("{answered} messages answered 250 in {}, none lost", counted(rounds, "round"));
-    judge::decide(reasons, &pass)
+    let mut verdict = judge::decide(reasons, &pass_text(rows, ledger));
+    // What was left out belongs into the sentence that is quoted.
+    for line in record.audit.iter().flat_map(|audit| &audit.left_out) {
+        verdict.why = format!("{}; {line}", verdict.why.trim_end_matches('.'));
+    }
+    verdict
+}
+
+/// Returns the cause of a reason for rounds that do not count. A fault must have a round that counts.
+fn cause_of_void(row: &AuditRow) -> Cause {
+    if row.rounds == 0 { Cause::Unfinished } else { Cause::Remark }
+}
+
+/// Describes an audit that found nothing. The number of rounds bounds what it might have missed,
+/// and not the number of messages, because a fault hits all messages of a round in the same way.
+fn pass_text(rows: &[AuditRow], ledger: &LedgerRow) -> String {
+    let answered = count(ledger.accepted.unwrap_or_default());
+    let rounds = |(at, row): (usize, &AuditRow)| match at {
+        0 => format!("{} of {}", counted(row.rounds, "round"), row.fault),
+        _ => format!("{} of {}", count(row.rounds), row.fault),
+    };
+    let rounds = listed(&rows.iter().enumerate().map(rounds).collect::<Vec<_>>());
+    let missing = rows.iter().map(|row| row.lost + row.not_delivered + row.corrupt).sum();
+    if missing > 0 {
+        return format!("{} of {answered} messages lost or changed, as allowed, in {rounds}", count(missing));
+    }
+    let bound = rows.iter().filter_map(|row| row.bound).max_by(f64::total_cmp);
+    let bound = bound.map(|bound| format!(": at 95 % confidence fewer than {} lose mail", bound_text(bound)));
+    format!("no loss in {rounds}{}", bound.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -186,6 +233,7 @@ mod tests {
     use super::*;
     use mailrun_journey::record::Outcome;
     use mailrun_journey::threshold::{RunProtocol, Threshold};
+    use std::time::Duration;
 
     /// Makes the record of an audit with these rows, in which all mail is accounted for.
     fn audited(faults: Vec<AuditRow>, threshold: Option<&str>) -> Record {
@@ -213,14 +261,19 @@ mod tests {
         let row = |fault: &str| AuditRow { fault: fault.to_owned(), rounds: 2, answered: 500, ..AuditRow::default() };
         let kill = |row: AuditRow| AuditRow { fault: "kill".to_owned(), ..row };
         let rows = [
-            (row("kill"), None, Outcome::Pass, "1,000 messages answered 250 in 4 rounds, none lost"),
+            (row("kill"), None, Outcome::Pass, "no loss in 2 rounds of kill and 2 of stop"),
             (
                 kill(AuditRow { lost: 3, ..row("") }),
                 None,
                 Outcome::Fail,
                 "Of 1,000 messages that were answered 250, 3 are lost: 3 with kill.",
             ),
-            (kill(AuditRow { lost: 3, ..row("") }), Some("lost <= 1%"), Outcome::Pass, "none lost"),
+            (
+                kill(AuditRow { lost: 3, ..row("") }),
+                Some("lost <= 1%"),
+                Outcome::Pass,
+                "3 of 1,000 messages lost or changed, as allowed, in 2 rounds of kill",
+            ),
             (
                 kill(AuditRow { not_delivered: 2, ..row("") }),
                 None,
@@ -228,7 +281,7 @@ mod tests {
                 "2 did not arrive (2 with kill)",
             ),
             (kill(AuditRow { corrupt: 1, ..row("") }), None, Outcome::Fail, "1 message arrived changed: 1 with kill."),
-            (kill(AuditRow { duplicates: 9, after_restart: 1, ..row("") }), None, Outcome::Pass, "none lost"),
+            (kill(AuditRow { duplicates: 9, after_restart: 1, ..row("") }), None, Outcome::Pass, "no loss"),
             (
                 kill(AuditRow { duplicates: 9, ..row("") }),
                 Some("duplicates <= 0.1%"),
@@ -239,7 +292,7 @@ mod tests {
                 kill(AuditRow { not_supported: 2, unsupported: vec!["link".to_owned()], ..row("") }),
                 None,
                 Outcome::Pass,
-                "1,000 messages answered 250 in 4 rounds, none lost",
+                "no loss in 2 rounds of kill and 2 of stop",
             ),
             (
                 kill(AuditRow { never_back: 1, ..row("") }),
@@ -262,8 +315,34 @@ mod tests {
             (unaudited.outcome, unaudited.why.as_str()),
             (Some(Outcome::Inconclusive), "not supported by power-cut: link and symlink (2 rounds).")
         );
-        let nothing = audited(vec![AuditRow { answered: 0, ..row("kill") }], None);
-        assert_eq!(verdict(&nothing, None).why, "No message was answered 250.");
+        let void = |reason: &str| AuditRow {
+            fault: "stop".to_owned(),
+            void: 3,
+            void_reasons: vec![reason.to_owned()],
+            ..AuditRow::default()
+        };
+        let nothing = verdict(&audited(vec![void(NOTHING_ACCEPTED)], None), None);
+        assert_eq!((nothing.outcome, nothing.why.as_str()), (Some(Outcome::Fail), "No message was answered 250."));
+        for rows in [vec![void("mta (7) lived on")], vec![row("kill"), void("mta (7) lived on")]] {
+            let verdict = verdict(&audited(rows, None), None);
+            let expected = (Some(Outcome::Inconclusive), "3 rounds of stop did not count: mta (7) lived on.");
+            assert_eq!((verdict.outcome, verdict.why.as_str()), expected, "a fault without a round is no PASS");
+        }
+        let mut sentence = audited(vec![row("kill")], None);
+        let audit = sentence.audit.get_or_insert_default();
+        audit.left_out = vec!["power-cut was left out: mounting a file system needs root".to_owned()];
+        audit.faults[0].bound = loss_bound(2);
+        let pass = verdict(&sentence, None);
+        assert_eq!(
+            (pass.outcome, pass.why.as_str()),
+            (
+                Some(Outcome::Pass),
+                "no loss in 2 rounds of kill: at 95 % confidence fewer than 77.7 % lose mail; power-cut was \
+                 left out: mounting a file system needs root"
+            )
+        );
+        sentence.audit.get_or_insert_default().queue_complaint = Some("lies".to_owned());
+        assert_eq!(verdict(&sentence, None).outcome, Some(Outcome::Inconclusive));
         let cut = Record { ending: Some(Ending::Interrupted), ..audited(vec![row("kill")], None) };
         assert_eq!(verdict(&cut, None).outcome, Some(Outcome::Inconclusive));
     }
@@ -273,10 +352,19 @@ mod tests {
         let mut rows = Vec::new();
         for (fault, lost, back_s) in [("kill", Some(1), 0.5), ("stop", None, 0.1), ("kill", Some(2), 0.2)] {
             let ledger = LedgerRow { accepted: Some(10), lost, not_delivered: Some(4), ..LedgerRow::default() };
-            add_account(row_of(&mut rows, fault), &ledger, back_s);
+            let account = RoundAccount {
+                source: Record { ledger, ..Record::empty() },
+                sink: None,
+                back: Duration::from_secs_f64(back_s),
+                after_restart: 0,
+                is_quiet: fault == "stop",
+                is_in_recovery: false,
+                losses: Vec::new(),
+            };
+            add_account(row_of(&mut rows, fault), &account);
         }
         let summaries: Vec<_> = rows.iter().map(|row| (row.fault.as_str(), row.rounds, row.lost, row.back_s)).collect();
         assert_eq!(summaries, [("kill", 2, 3, Some(0.5)), ("stop", 1, 0, Some(0.1))]);
-        assert_eq!((rows[0].answered, rows[0].not_delivered), (20, 8));
+        assert_eq!((rows[0].answered, rows[0].not_delivered, rows[0].quiet, rows[1].quiet), (20, 8, 0, 1));
     }
 }

@@ -2,14 +2,19 @@
 //! example because it was killed. A token in the environment of a server's processes tells which
 //! mailrun started them. Some servers, such as OpenSMTPD, overwrite their environment when they set
 //! the titles that ps(1) shows. If such a server has its own root directory, a file with the token
-//! next to that directory identifies the server.
+//! next to that directory identifies the server. An audit also adopts the orphans of its server
+//! (`adopt_orphans`), so that a process without the token is known by its descent.
+use crate::usage::tree;
 use mailrun_party::proc_stat::{self, ProcessStat};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, set_child_subreaper, waitid};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -43,10 +48,68 @@ pub(crate) struct RecipeProcess {
     token: String,
 }
 
+/// Set if orphans become children of this process.
+static ADOPTS_ORPHANS: AtomicBool = AtomicBool::new(false);
+/// Children of this process that belong to no server: sources and sinks.
+static OTHERS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+/// Makes this process the parent of every descendant whose own parent ends (prctl(2),
+/// PR_SET_CHILD_SUBREAPER). From then on, everything that descends from this process, except
+/// sources and sinks, belongs to the server: also a process that has left its group, cleared its
+/// environment, or lives in another PID namespace. Only for callers that run one server at a time.
+pub(crate) fn adopt_orphans() -> rustix::io::Result<()> {
+    set_child_subreaper(Some(getpid()))?;
+    ADOPTS_ORPHANS.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Notes a child that belongs to no server.
+pub(crate) fn add_other(pid: u32) {
+    OTHERS.lock().unwrap_or_else(PoisonError::into_inner).insert(pid);
+}
+
+pub(crate) fn remove_other(pid: u32) {
+    OTHERS.lock().unwrap_or_else(PoisonError::into_inner).remove(&pid);
+}
+
+/// Waits for adopted processes that have ended. The caller must have no other children.
+pub(crate) fn reap_orphans() {
+    while let Ok(Some(_)) = waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {}
+}
+
 /// Returns the running processes of the server that this mailrun started in `directory`.
 pub(crate) fn processes_in(directory: &Path) -> Vec<RecipeProcess> {
     let token = token(directory).to_string_lossy().into_owned();
-    all().into_iter().filter(|process| process.token == token).collect()
+    let mut found: Vec<_> = all().into_iter().filter(|process| process.token == token).collect();
+    let others = descendants().into_iter().filter(|pid| !found.iter().any(|process| process.pid == *pid));
+    let named = |pid| {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim().to_owned();
+        Some(RecipeProcess { pid, name, token: token.clone() })
+    };
+    let others: Vec<_> = others.filter_map(named).collect();
+    found.extend(others);
+    found
+}
+
+/// Returns the running descendants of this process that belong to a server, if orphans are adopted.
+fn descendants() -> Vec<u32> {
+    if !ADOPTS_ORPHANS.load(Ordering::Relaxed) {
+        return Vec::new();
+    }
+    let own = std::process::id();
+    let others = OTHERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut family = BTreeSet::from([own]);
+    // Parents come before their children.
+    let members = tree::members(own).into_iter().skip(1);
+    let of_server = members.filter(|member| {
+        let is_of_server = family.contains(&member.parent) && !others.contains(&member.pid);
+        is_of_server.then(|| family.insert(member.pid)).is_some() && !has_ended(member)
+    });
+    of_server.map(|member| member.pid).collect()
+}
+
+fn has_ended(process: &ProcessStat) -> bool {
+    ['Z', 'X'].contains(&process.state)
 }
 
 /// Sends SIGKILL to the processes. Does not wait until they have ended.
@@ -140,7 +203,7 @@ fn namespace(process: &str) -> Option<PathBuf> {
 /// Returns the start time of a process in clock ticks since boot (proc(5)). Returns `None` if the
 /// process has ended.
 fn started(pid: u32) -> Option<u64> {
-    ProcessStat::of(pid).filter(|stat| !['Z', 'X'].contains(&stat.state)).map(|stat| stat.started)
+    ProcessStat::of(pid).filter(|stat| !has_ended(stat)).map(|stat| stat.started)
 }
 
 fn owner_lives(token: &str) -> bool {

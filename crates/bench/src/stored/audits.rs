@@ -43,9 +43,9 @@ pub(crate) fn outcome(record: &Record, audit: &Audit) -> String {
         [] => "kept".to_owned(),
         texts => texts.join("; "),
     };
-    let is_unknown = |row: &AuditRow| row.not_supported > 0 || is_empty(row) && row.never_back == 0;
+    let is_unknown = |row: &AuditRow| row.not_supported + row.void > 0 || is_empty(row) && row.never_back == 0;
     let ended_early = record.ending == Some(Ending::Interrupted) || record.verdict.causes.contains(&Cause::Unfinished);
-    let is_incomplete = ended_early || audit.faults.iter().any(is_unknown);
+    let is_incomplete = ended_early || !audit.left_out.is_empty() || audit.faults.iter().any(is_unknown);
     if is_incomplete { format!("{text} (incomplete)") } else { text }
 }
 
@@ -108,7 +108,7 @@ mod tests {
                 recipe_hash: recipe_hash.map(str::to_owned),
                 seed: 7,
                 faults: vec![row("kill", 0), row("power-cut", lost)],
-                losses: Vec::new(),
+                ..Audit::default()
             };
             let record = Record {
                 format: mailrun_journey::record::FORMAT.to_owned(),

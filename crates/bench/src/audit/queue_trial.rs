@@ -1,0 +1,131 @@
+//! Tries the recipe's command for the queue in a round without a fault. An audit calls mail lost
+//! only if that command says that the queue is empty, so the command must not say so while the
+//! server holds mail back.
+use super::round::{QUEUE_POLL, Round, SETTLE};
+use crate::gather;
+use crate::parties::PartyCommand;
+use crate::supervisor::Supervisor;
+use anyhow::{Result, anyhow};
+use mailrun_journey::record::Role;
+use mailrun_party::interrupt::{Interrupted, StopRequest};
+use std::time::{Duration, Instant};
+
+/// Messages of the trial.
+pub(super) const MESSAGES: u64 = 3;
+/// Fault rule of the sink, which defers every recipient once.
+pub(super) const DEFERRING_SINK: &str = "rcpt: greylist 1s";
+/// Time in which the server may try again. Some servers wait for minutes. The end of the queue is
+/// not seen then.
+const RETRY_LIMIT: Duration = Duration::from_secs(4);
+/// Time in which the command must say that the queue is empty after all mail has arrived.
+const EMPTY_LIMIT: Duration = Duration::from_secs(4);
+
+/// Judges the answers of the command as they come.
+#[derive(Debug, Default)]
+struct QueueTrial {
+    /// Time of the first of the answers "empty" since mail is held back.
+    empty_since: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finding {
+    /// The command said twice that the queue is empty, and mail was held back all the time.
+    HidesMail,
+    /// All mail has arrived, and the command says that the queue is empty.
+    Sound,
+}
+
+impl QueueTrial {
+    /// Adds an answer: whether the queue is empty, or `None` if the command failed. `is_held` says
+    /// whether some mail has not arrived. Reports of arrivals are late, so one answer "empty" alone
+    /// proves nothing.
+    fn answer(&mut self, at: Duration, is_empty: Option<bool>, is_held: bool) -> Option<Finding> {
+        let since = is_empty?.then(|| self.empty_since.unwrap_or(at));
+        self.empty_since = since.filter(|_| is_held);
+        match since {
+            Some(_) if !is_held => Some(Finding::Sound),
+            Some(since) if at.saturating_sub(since) >= SETTLE => Some(Finding::HidesMail),
+            _ => None,
+        }
+    }
+}
+
+impl Round<'_> {
+    /// Starts the server without a fault, and tries the command for the queue if the recipe has one.
+    /// Returns what is wrong with the command.
+    ///
+    /// # Errors
+    /// If the server does not start or does not run, or if the user interrupts the trial.
+    pub(super) fn try_queue(&self) -> Result<Option<&'static str>> {
+        let (ground, mut supervisor) = self.start(None)?;
+        if !self.options.recipe.knows_its_queue() {
+            return Ok(None);
+        }
+        let bench = self.bench();
+        let source = PartyCommand::source(self.program, &bench, ground.run, self.directory, &ground.target);
+        supervisor.follow_source(source)?.map_or(Ok(()), Err)?;
+        let accepted = gather::accepted_messages(&gather::read_party(self.directory, Role::Source)?.record);
+        if accepted == 0 {
+            return Ok(None);
+        }
+        let (mut trial, began) = (QueueTrial::default(), Instant::now());
+        let mut complete_at: Option<Instant> = None;
+        loop {
+            self.pause(&mut supervisor)?;
+            let is_empty = self.options.recipe.is_queue_empty(&ground.places);
+            let is_held = supervisor.delivered() < accepted;
+            match trial.answer(began.elapsed(), is_empty, is_held) {
+                Some(Finding::Sound) => return Ok(None),
+                Some(Finding::HidesMail) => {
+                    return Ok(Some("says that the queue is empty while mail waits for the next attempt"));
+                }
+                None => {}
+            }
+            if is_held && began.elapsed() > RETRY_LIMIT {
+                return Ok(None);
+            }
+            complete_at = complete_at.filter(|_| !is_held).or_else(|| (!is_held).then(Instant::now));
+            if complete_at.is_some_and(|since| since.elapsed() > EMPTY_LIMIT) {
+                return Ok(Some("does not say that the queue is empty after all mail has arrived"));
+            }
+        }
+    }
+
+    /// Waits until the queue may be asked again.
+    fn pause(&self, supervisor: &mut Supervisor) -> Result<()> {
+        let began = Instant::now();
+        while began.elapsed() < QUEUE_POLL {
+            supervisor.process_events();
+        }
+        if supervisor.asked() != StopRequest::Nothing {
+            return Err(anyhow!(Interrupted::BEFORE_LOAD));
+        }
+        supervisor.ensure_relay_alive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_must_show_mail_that_is_held_back_and_an_empty_queue_afterwards() {
+        let (empty, full, failed) = (Some(true), Some(false), None);
+        for (answers, expected) in [
+            (&[(0, full, true), (250, full, true), (500, empty, false)][..], Some(Finding::Sound)),
+            (&[(0, empty, true), (250, empty, true), (500, empty, true)], Some(Finding::HidesMail)),
+            (&[(0, empty, true), (250, failed, true), (500, empty, true)], Some(Finding::HidesMail)),
+            // The mail had arrived, and the report of it was late.
+            (&[(0, empty, true), (250, empty, false)], Some(Finding::Sound)),
+            // Mail that is being delivered may be in no queue for a moment.
+            (&[(0, empty, true), (250, full, true), (500, empty, true)], None),
+            (&[(0, full, true), (250, full, false), (500, full, false)], None),
+        ] {
+            let mut trial = QueueTrial::default();
+            let findings = answers
+                .iter()
+                .map(|(at, is_empty, is_held)| trial.answer(Duration::from_millis(*at), *is_empty, *is_held));
+            assert_eq!(findings.last().flatten(), expected, "{answers:?}");
+        }
+    }
+}

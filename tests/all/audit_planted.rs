@@ -1,0 +1,117 @@
+//! Audits of planted servers, each of which keeps or breaks its word in one way. No honest server may be accused, and
+//! each liar must be found.
+use crate::audit::{Audited, has_disk};
+use crate::party::peer;
+use crate::rows;
+use mailrun_journey::record::Outcome;
+use std::fs;
+
+const RELAY: &str = include_str!("../peers/planted_relay.py");
+
+/// Prints how many messages the server has.
+const QUEUE: &str = r#"import os, sqlite3, sys
+base = os.path.join(sys.argv[1], "base")
+names = os.listdir(os.path.join(sys.argv[1], "spool"))
+if os.path.exists(base):
+    names += sqlite3.connect(base, timeout=10).execute("SELECT name FROM mail").fetchall()
+count = os.path.join(sys.argv[1], "count")
+held = len(names) + (int(open(count).read() or 1) if os.path.exists(count) else 0)
+print(held or "empty")
+"#;
+
+/// A planted server.
+struct Planted {
+    /// The last argument of the relay.
+    way: &'static str,
+    /// How the relay is started, if not as it is.
+    start: &'static str,
+    /// What the command for the queue prints, if it does not look.
+    queue: Option<&'static str>,
+    faults: &'static str,
+    rounds: u32,
+    /// The outcome, and what the verdict says.
+    expected: (Outcome, &'static str),
+}
+
+impl Planted {
+    const fn honest(way: &'static str) -> Self {
+        let expected = (Outcome::Pass, "no loss in");
+        Self { way, start: "exec", queue: None, faults: "kill,power-cut", rounds: 4, expected }
+    }
+
+    const fn liar(way: &'static str, faults: &'static str, rounds: u32) -> Self {
+        Self { faults, rounds, expected: (Outcome::Fail, "are lost"), ..Self::honest(way) }
+    }
+
+    fn recipe(&self) -> String {
+        let start = format!("{} python3 {{dir}}/relay.py {{listen}} {{to}} {{state}} '{}'", self.start, self.way);
+        let start = if self.start == "exec" { start } else { format!("{start} & exec sleep 1000") };
+        let queue = match self.queue {
+            Some(text) => format!("[\"echo\", {text:?}]"),
+            None => "[\"python3\", \"{dir}/pending.py\", \"{state}\"]".to_owned(),
+        };
+        format!(
+            "durability = \"sync\"\ncommand = [\"sh\", \"-c\", {start:?}]\n[queue]\ncommand = {queue}\nempty = \
+             \"empty\"\n[[file]]\npath = \"relay.py\"\ntext = '''\n{RELAY}'''\n[[file]]\npath = \"pending.py\"\ntext = \
+             '''\n{QUEUE}'''\n"
+        )
+    }
+
+    /// Audits the server. Returns what is wrong with the verdict.
+    fn audit(&self, seed: u64) -> Option<String> {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("planted.toml");
+        fs::write(&file, self.recipe()).unwrap();
+        let (rounds, seed) = (self.rounds.to_string(), seed.to_string());
+        let words = ["--rounds", &rounds, "--seed", &seed, "--inject", self.faults, "--messages", "200"];
+        let words = [&words[..], &["--lost-after", "5s"]].concat();
+        let audited = Audited::of(file.to_str().unwrap(), &words);
+        let (outcome, why) = (audited.record.verdict.outcome, &audited.record.verdict.why);
+        eprintln!("{} ({}), seed {seed}: {outcome:?}: {why}", self.way, self.start);
+        let is_expected = outcome == Some(self.expected.0) && why.contains(self.expected.1);
+        (!is_expected).then(|| format!("{} ({}), seed {seed}: {outcome:?}: {why}", self.way, self.start))
+    }
+}
+
+const PLANTED: &[Planted] = &[
+    Planted::honest("fsync"),
+    Planted::honest("fdatasync"),
+    Planted::honest("O_DSYNC"),
+    Planted::honest("O_SYNC"),
+    Planted::honest("RWF_DSYNC"),
+    Planted::honest("sync"),
+    Planted::honest("syncfs"),
+    Planted::honest("sync_file_range"),
+    Planted::honest("link"),
+    Planted::honest("SQLite, WAL, FULL"),
+    Planted::honest("SQLite, WAL, FULL, exclusive"),
+    Planted::liar("250 first", "kill", 4),
+    Planted::liar("no sync", "power-cut", 6),
+    Planted::liar("no directory sync", "power-cut", 6),
+    Planted::liar("delete first", "kill", 4),
+    Planted::liar("one in 200", "kill", 2),
+    Planted::liar("recovery", "kill", 15),
+    Planted::liar("memory", "kill", 2),
+    // The audit is the parent of orphans, so a process that has left its group and its environment is killed, too.
+    Planted { start: "setsid env -i PATH=$PATH", ..Planted::liar("memory", "kill", 2) },
+    Planted { start: "unshare --pid --fork", ..Planted::liar("memory", "kill", 2) },
+    Planted {
+        queue: Some("empty"),
+        expected: (Outcome::Inconclusive, "[queue] command says that the queue is empty while mail waits"),
+        ..Planted::honest("fsync")
+    },
+];
+
+#[test]
+#[ignore = "slow: make test-slow PART=planted"]
+fn no_honest_server_is_accused_and_each_liar_is_found() {
+    if peer("python3").is_none() || !has_disk() {
+        return;
+    }
+    let first = std::env::var("MAILRUN_SEED").map_or(1, |text| text.parse::<u64>().unwrap());
+    let seeds = std::env::var("MAILRUN_SEEDS").map_or(3, |text| text.parse::<u64>().unwrap());
+    let only = std::env::var("MAILRUN_PLANTED").unwrap_or_default();
+    let servers = PLANTED.iter().filter(|server| server.way.contains(&only));
+    let audits: Vec<_> = servers.flat_map(|server| (first..first + seeds).map(move |seed| (server, seed))).collect();
+    rows::all_hold_by(2, &audits, |(server, seed)| server.audit(*seed));
+}
