@@ -92,7 +92,12 @@ impl Ending {
 /// The number of the operation that fails, counted among those that this fault can hit.
 fn turn(fault: Fault, chance: &mut StdRng) -> u64 {
     match fault {
-        Fault::Write(_) | Fault::ShortWrite | Fault::Sync(_) | Fault::Read(_) => chance.random_range(1..40),
+        Fault::Write(_)
+        | Fault::ShortWrite
+        | Fault::Sync(_)
+        | Fault::AnyWrite(_)
+        | Fault::AnySync(_)
+        | Fault::Read(_) => chance.random_range(1..40),
         Fault::Making(_) => chance.random_range(1..8),
         Fault::DirectorySync(_) => chance.random_range(1..4),
     }
@@ -100,7 +105,7 @@ fn turn(fault: Fault, chance: &mut StdRng) -> u64 {
 
 /// Reports whether the relay must stop promising anything after this fault.
 fn is_final(fault: Fault) -> bool {
-    matches!(fault, Fault::Write(_) | Fault::Sync(_))
+    matches!(fault, Fault::Write(_) | Fault::Sync(_) | Fault::AnyWrite(_) | Fault::AnySync(_))
 }
 
 struct Life {

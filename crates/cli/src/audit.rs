@@ -75,7 +75,7 @@ Examples:
   mailrun audit mailrun:memory --inject kill   finds what it loses
   mailrun audit mailrun:write --inject power-cut
   mailrun audit postfix --for 2h               as root
-  mailrun audit mailrun --threshold 'duplicates <= 10%'
+  mailrun audit mailrun --threshold 'duplicates <= 50%'
   mailrun recipe show postfix > my.toml    then: mailrun audit my.toml
 
 Exit status:
