@@ -26,8 +26,7 @@ impl Place {
             let mut record = mailrun_report::sample::held();
             record.run_id = format!("{side}-{number}");
             for row in &mut record.stages {
-                row.rate_per_s = *per_s;
-                row.offered_rate_per_s = Some(*per_s);
+                row.rate_per_s = Some(*per_s);
             }
             change(number, &mut record);
             let path = self.path(&format!("{side}/{number}"));

@@ -4,7 +4,7 @@ use crate::party::{Ended, LIMIT, MAILRUN, Process, ended_so, mailrun, undisturbe
 use crate::rows::each;
 use crate::stand_in_endpoint::Endpoint;
 use mailrun_journey::account::fates_sum;
-use mailrun_journey::record::{Arrival, Ending, Mades, MadesHop, MadesStage, Record};
+use mailrun_journey::record::{Arrival, Ending, Mades, MadesHop, Record, StageRow};
 use mailrun_journey::{Latencies, Stage};
 use mailrun_mades::api::{OutgoingProperties, Submission, payload};
 use mailrun_mades::embedded::{self, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits, Writer};
@@ -48,8 +48,8 @@ impl Run {
         self.record.mades.as_ref().unwrap()
     }
 
-    fn stage(&self, name: &str) -> &MadesStage {
-        self.mades().stages.iter().find(|row| row.name == name).unwrap()
+    fn stage(&self, name: &str) -> &StageRow {
+        self.record.stages.iter().find(|row| row.name.name() == name).unwrap()
     }
 
     fn hop(&self, to: &str) -> &MadesHop {
@@ -93,8 +93,8 @@ fn every_mode_closes_its_account_at_a_closed_loop() {
         let run = rehearse(&format!("--mode {mode} {preset} {load}"));
         assert!(ended_so(run.ended.code, 0, &run.record), "{mode}: {:?}", run.ended);
         assert!(run.record.verdict.closed, "{mode}: {:?}", run.record.verdict);
-        assert_eq!(run.mades().stages.iter().map(|row| row.count).collect::<Vec<_>>(), vec![150; stages], "{mode}");
-        assert_eq!(run.mades().stages.last().unwrap().name, last);
+        assert_eq!(run.record.stages.iter().map(|row| row.count).collect::<Vec<_>>(), vec![150; stages], "{mode}");
+        assert_eq!(run.record.stages.last().unwrap().name.name(), last);
         assert!(run.mades().in_transit_mean <= 20.0);
         assert!(run.report.contains("## Stages") && run.report.contains("## Waterfall"), "{}", run.report);
         // Mode amqp has no stand-in that records the truth.
@@ -114,8 +114,8 @@ fn acknowledgements_come_back_to_the_senders_inbox_and_are_a_stage_of_their_own(
         let load = "--acknowledge --acknowledge-type ACK --messages 60 --max-in-transit 20";
         let run = rehearse(&format!("--mode {mode} {preset} {load} --threshold acknowledged.within(60s)>=100%"));
         assert!(ended_so(run.ended.code, 0, &run.record), "{mode}: {:?}", run.ended);
-        assert_eq!(run.mades().stages.iter().map(|row| row.count).collect::<Vec<_>>(), vec![60; stages], "{mode}");
-        assert_eq!(run.mades().stages.last().unwrap().name, "acknowledged");
+        assert_eq!(run.record.stages.iter().map(|row| row.count).collect::<Vec<_>>(), vec![60; stages], "{mode}");
+        assert_eq!(run.record.stages.last().unwrap().name.name(), "acknowledged");
         let back = run.mades().acknowledgements.as_ref().unwrap();
         assert_eq!((back.sent, back.accepted, back.message_type.as_str()), (60, 60, "ACK"), "{mode}: {back:?}");
         let ledger = &run.record.ledger;
@@ -194,8 +194,8 @@ fn documents_of_the_receiver_are_known_by_the_mrid_that_they_acknowledge() {
                 "--preset ideal --network-delay 20ms --document-delay 50ms --threshold acknowledged.within(60s)>=100%";
             let run = rehearse(&format!("--mode {mode} {load} {way}"));
             assert!(ended_so(run.ended.code, 0, &run.record), "{mode}: {:?}", run.ended);
-            let last = run.mades().stages.last().unwrap();
-            assert_eq!((last.name.as_str(), last.count, last.missing), ("acknowledged", 60, 0), "{mode} {payload}");
+            let last = run.record.stages.last().unwrap();
+            assert_eq!((last.name.name(), last.count, last.missing), ("acknowledged", 60, 0), "{mode} {payload}");
             assert_eq!(run.agreed("acknowledgements put into the inbox"), 60);
             // The acknowledgement of the preflight message does not count as foreign.
             assert_eq!(run.record.ledger.foreign, Some(0), "{:?}", run.mades().acknowledgements);
@@ -381,7 +381,7 @@ fn slowest_took_longest(record: &Record, mode: &str) {
     let slowest = &record.slowest;
     assert_eq!(slowest.len(), 50, "{mode}");
     assert!(slowest.is_sorted_by(|one, other| one.delivered_ms >= other.delivered_ms), "{mode}: {slowest:?}");
-    let delivered = record.stages.iter().find(|row| row.name == Stage::Delivered).unwrap().latency_ms.unwrap();
+    let delivered = record.stage(Stage::Delivered).unwrap().latency_ms.unwrap();
     // The histogram has three digits.
     let longest_ms = slowest[0].delivered_ms.unwrap();
     assert!((longest_ms - delivered.max).abs() <= longest_ms * 0.002 + 0.001, "{mode}: {longest_ms} {delivered:?}");

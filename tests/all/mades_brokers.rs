@@ -109,7 +109,7 @@ impl Bench {
 }
 
 fn counts(record: &Record) -> Vec<u64> {
-    record.mades.as_ref().unwrap().stages.iter().map(|row| row.count).collect()
+    record.stages.iter().map(|row| row.count).collect()
 }
 
 /// A run, and the counts of the endpoint pair on the same broker.
@@ -150,8 +150,8 @@ impl Journey {
 
     /// Asserts that the bench's count of each stage equals the endpoint pair's.
     fn agrees(&self) {
-        for row in &self.mades().stages {
-            let done = self.did(match row.name.as_str() {
+        for row in &self.record.stages {
+            let done = self.did(match row.name.name() {
                 "replied" => "replies",
                 "inbox" => "inboxed",
                 "DELIVERED" => "events.delivered",
@@ -159,7 +159,14 @@ impl Journey {
                 "TRACING" => "events.tracing",
                 _ => "consumed",
             });
-            assert_eq!(row.count + row.duplicates, done, "{}: {:?} {}", row.name, self.mades().stages, self.truth);
+            assert_eq!(
+                row.count + row.duplicates,
+                done,
+                "{}: {:?} {}",
+                row.name.name(),
+                self.record.stages,
+                self.truth
+            );
         }
         assert_eq!((self.did("unfinished"), self.did("undeliverable")), (0, 0), "{}", self.truth);
     }
@@ -312,9 +319,9 @@ fn survive_a_kill(node: &Node) {
     assert_fates_of_the_killed(&record, MESSAGES, UNDER_WAY);
     let mades = record.mades.as_ref().unwrap();
     assert!(mades.outages.iter().any(|outage| outage.lasted_s > 0.0), "{:?}", mades.outages);
-    assert!(mades.stages.iter().all(|row| row.missing == 0), "{:?}", mades.stages);
+    assert!(record.stages.iter().all(|row| row.missing == 0), "{:?}", record.stages);
     // The endpoint pair sends unconfirmed messages again. They may arrive twice, but must arrive.
-    let twice = mades.redelivered + mades.stages.iter().map(|row| row.duplicates).sum::<u64>();
+    let twice = mades.redelivered + record.stages.iter().map(|row| row.duplicates).sum::<u64>();
     let told = record.verdict.reasons.iter().any(|reason| reason.to_lowercase().contains("duplicates"));
     assert_eq!(told, twice > 0, "{twice} came twice: {:?}", record.verdict.reasons);
     assert_eq!(endpoint.stop().code, Some(0));

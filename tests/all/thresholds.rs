@@ -89,7 +89,7 @@ fn within_is_of_all_created_and_what_is_lost_is_late() {
     let sink = crate::party::Sink::start(&["--fault", "drop 0.3"]);
     let to = [&sink.address(), "--sink", sink.url(), "--messages", "200", "--sessions", "5", "--lost-after", "500ms"];
     let run = bench(
-        &[to.as_slice(), &["--threshold", "delivered.within(60s) >= 95%", "--threshold", "lost <= 90%"]].concat(),
+        &[to.as_slice(), &["--threshold", "delivered.within(400ms) >= 95%", "--threshold", "lost <= 90%"]].concat(),
     );
     let record = run.record_of(1);
     let delivered = record.ledger.delivered.unwrap();
@@ -110,25 +110,6 @@ fn a_threshold_may_end_a_run_over_mades() {
         let code = if is_late { 3 } else { 1 };
         assert_eq!((ended.code, record.ending), (Some(code), Some(Ending::Aborted)), "{ended:?}");
         assert!(record.offered_s.unwrap() < 40.0 && !record.thresholds[0].passed, "{:?}", record.thresholds);
-    }
-}
-
-#[test]
-fn a_run_over_mades_has_an_offered_rate() {
-    for (words, offered) in [
-        (&["--rate", "100", "--duration", "2s"][..], 1.9..2.1),
-        (&["--messages", "200", "--max-in-transit", "20"], 0.0..60.0),
-    ] {
-        let (ended, record, _out) = rehearse(words);
-        let record = record.unwrap_or_else(|| panic!("{ended:?}"));
-        let offered_s = record.offered_s.unwrap();
-        assert!(offered.contains(&offered_s), "{words:?}: {offered_s}");
-        for row in &record.stages {
-            let expected = row.count as f64 / offered_s;
-            assert!((row.offered_rate_per_s.unwrap() - expected).abs() < 1e-6 * expected, "{row:?}");
-        }
-        let mades = record.mades.unwrap();
-        assert!(mades.stages.iter().all(|row| row.offered_rate_per_s > Some(0.0)), "{:?}", mades.stages);
     }
 }
 

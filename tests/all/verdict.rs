@@ -68,8 +68,6 @@ fn a_server_that_dies_in_mid_run_is_named_with_the_second() {
     let failed = record.ledger.failed;
     let rejected = record.ledger.rejected;
     assert!(failed > Some(0) && rejected == Some(0), "{:?}", record.ledger);
-    let accepted = record.stages.iter().find(|row| row.name == mailrun_journey::Stage::Accepted).unwrap();
-    assert!(accepted.offered_rate_per_s.unwrap() < accepted.rate_per_s, "over the whole run: {accepted:?}");
 }
 
 #[test]

@@ -441,8 +441,10 @@ fn the_warm_up_is_in_the_ledger_and_in_no_figure() {
         |(_, record)| {
             let warm_up = record.warm_up.as_ref().unwrap().created;
             let created = record.ledger.created.unwrap();
-            let is_timed =
-                |row: &StageRow| (0.8..1.5).contains(&row.duration_s) && (130.0..250.0).contains(&row.rate_per_s);
+            let is_timed = |row: &StageRow| {
+                (0.8..1.5).contains(&row.duration_s)
+                    && row.rate_per_s.is_some_and(|rate| (130.0..250.0).contains(&rate))
+            };
             let are_timed = stages.iter().all(|name| is_timed(stage(record, *name)));
             (85..=115).contains(&warm_up) && (260..=300).contains(&created) && are_timed
         },

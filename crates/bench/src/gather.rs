@@ -184,18 +184,13 @@ pub(super) fn source_from_progress(
     let mut record = outputs::new_record(Some(run), &options.name, started_at, options.workload.clone(), None);
     let counts =
         [(Stage::Created, progress.created), (Stage::Sent, progress.sent), (Stage::Accepted, progress.accepted)];
-    let rate = |count: u64| if progress.elapsed_s > 0.0 { count as f64 / progress.elapsed_s } else { 0.0 };
-    record.stages =
-        counts.map(|(name, count)| stage_from_progress(name, count, rate(count), progress.elapsed_s)).to_vec();
+    let row = |(name, count)| StageRow { count, duration_s: progress.elapsed_s, ..StageRow::new(name, "source") };
+    record.stages = counts.map(row).to_vec();
     outputs::set_zero(&mut record, began);
     record.duration_s = progress.elapsed_s;
     record.ledger = LedgerRow { accepted: Some(progress.recipients), ..LedgerRow::default() };
     record.parties = vec![party_without_record(Role::Source)];
     PartyResults { record, units: None }
-}
-
-fn stage_from_progress(name: Stage, count: u64, rate_per_s: f64, duration_s: f64) -> StageRow {
-    StageRow { count, rate_per_s, duration_s, ..StageRow::new(name, "source") }
 }
 
 /// Makes the entry of a party that left no record.

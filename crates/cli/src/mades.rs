@@ -9,13 +9,13 @@ use super::{Strictness, arrival_with, check_closed_loop, exit_code, exit_with_pa
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use jiff::tz::TimeZone;
-use mailrun_journey::record::{Arrival, Mades, MadesStage, Workload};
+use mailrun_journey::record::{Arrival, Mades, Workload};
 use mailrun_journey::threshold::{MetricSource, RunProtocol, Threshold};
 use mailrun_journey::{RunId, Stage};
 use mailrun_load::source::{Distribution, OfferedRate, RateStage};
 use mailrun_mades::bench::{
     AcknowledgementMode, AcknowledgementOptions, Leftovers, MAX_ACCELERATION, MadesMode, MadesOptions, MadesPreflight,
-    MarketLoad, MarketShape, MessagePath, MessageStage, PayloadKind,
+    MarketLoad, MarketShape, MessagePath, PayloadKind,
 };
 use mailrun_mades::{Broker, BrokerSecurity, BrokerUrl, Password, SaslMechanism, TlsSetup, Verification};
 use mailrun_party::live::LiveMode;
@@ -586,13 +586,10 @@ impl MadesLoadArgs {
         })
     }
 
-    /// Returns the part of the run record that only MADES has. Its stages are those that the
-    /// progress output counts.
+    /// Returns the part of the run record that only MADES has.
     pub(super) fn mades_record(&self, mode: MadesMode, timeout: Duration) -> Mades {
-        let stage = |name: &str| MadesStage { name: name.to_owned(), ..MadesStage::default() };
         Mades {
             mode: mode.name().to_owned(),
-            stages: ["created", "sent", "settled", mode.arrival().name()].map(stage).to_vec(),
             receiver: self.receiver.clone(),
             message_type: self.message_type.clone(),
             durable: self.durable,
@@ -639,14 +636,13 @@ pub(super) fn check_stages<'t>(path: MessagePath, thresholds: impl IntoIterator<
     let mode = path.mode;
     for threshold in thresholds {
         let has = match threshold.source() {
-            Some(MetricSource::Stage(Stage::Notified)) => path.last() != mode.arrival(),
-            Some(MetricSource::Mades(name)) => path.stages().iter().any(|stage| stage.name() == name),
+            Some(MetricSource::Stage(stage)) => path.find(stage).is_some(),
             _ => true,
         };
         if !has {
             let names: Vec<&str> = path.stages().iter().map(|stage| stage.name()).collect();
             let expression = threshold.expression();
-            let is_acknowledged = threshold.source() == Some(MetricSource::Mades(MessageStage::Acknowledged.name()));
+            let is_acknowledged = threshold.source() == Some(MetricSource::Stage(Stage::Acknowledged));
             let needs = if is_acknowledged && mode != MadesMode::Tracing { ADD_ACKNOWLEDGE } else { "" };
             bail!("{expression}: mode {} has no such stage; it has {}{needs}", mode.name(), names.join(", "));
         }

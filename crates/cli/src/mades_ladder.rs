@@ -4,7 +4,7 @@ use super::results::write_all;
 use super::{Strictness, exit_code};
 use anyhow::Result;
 use mailrun_journey::judge;
-use mailrun_journey::record::{Ending, Mades, MadesStage, Outcome, Record};
+use mailrun_journey::record::{Ending, Mades, Outcome, Record};
 use mailrun_journey::words::{counted, grouped};
 use mailrun_load::source::Distribution;
 use mailrun_mades::bench::{MadesOptions, MadesPreflight};
@@ -80,8 +80,8 @@ enum RungFate {
 
 impl Rung {
     fn of(size: u64, record: &Record, mades: &Mades) -> Self {
-        let last = mades.stages.last().cloned().unwrap_or_default();
-        let MadesStage { count, late, latency_ms, .. } = last;
+        let last = record.stages.last();
+        let latency_ms = last.and_then(|row| row.latency_ms).filter(|times| times.max.is_finite());
         let is_timed_out = mades.troubles.iter().any(|trouble| trouble.kind == "time-out");
         let fate = match judge::outcome(record) {
             _ if is_timed_out => RungFate::TimedOut,
@@ -91,7 +91,7 @@ impl Rung {
         Self {
             size,
             created: record.ledger.created.unwrap_or_default(),
-            in_time: count - late,
+            in_time: last.map_or(0, |row| row.count - row.late),
             p50_ms: latency_ms.map(|latency| latency.p50),
             max_ms: latency_ms.map(|latency| latency.max),
             fate,

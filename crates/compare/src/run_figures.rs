@@ -139,15 +139,17 @@ pub fn figures(record: &Record) -> Vec<RunFigure> {
         figures.push(RunFigure { metric: ComparedMetric { name, gain }, value });
     };
     let Some(last) = final_stage(record) else { return figures };
-    let name = last.name;
-    add(format!("{name}, msg/s"), Gain::Higher, last.rate());
-    if let Some(times) = last.latency {
+    let name = last.name.name();
+    if let Some(per_s) = last.rate_per_s {
+        add(format!("{name}, msg/s"), Gain::Higher, per_s);
+    }
+    if let Some(times) = last.latency_ms {
         for (quantile, ms) in [("p50", times.p50), ("p90", times.p90), ("p99", times.p99)] {
             add(format!("{name} {quantile}, ms"), Gain::Lower, ms);
         }
     }
-    let accepted = record.stages.iter().find(|row| row.name == Stage::Accepted && row.count > 0);
-    if let Some(times) = accepted.filter(|row| row.name.name() != name).and_then(|row| row.latency_ms) {
+    let accepted = record.stage(Stage::Accepted).filter(|row| row.count > 0 && row.name != last.name);
+    if let Some(times) = accepted.and_then(|row| row.latency_ms) {
         add("accepted p99, ms".to_owned(), Gain::Lower, times.p99);
     }
     for party in &record.parties {

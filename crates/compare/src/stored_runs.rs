@@ -343,8 +343,7 @@ mod tests {
         let run = |(place, per_s): (usize, &f64)| {
             let mut record = mailrun_report::sample::held();
             for row in &mut record.stages {
-                row.rate_per_s = *per_s;
-                row.offered_rate_per_s = Some(*per_s);
+                row.rate_per_s = Some(*per_s);
             }
             record.run_id = format!("{name}-{place}-{per_s}");
             (format!("{name}/{place}"), record)

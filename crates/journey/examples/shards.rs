@@ -42,11 +42,12 @@ fn write(directory: &Path, index: u32, count: u32) -> Result<(), Box<dyn std::er
         tally.accepted += 1;
         tally.time(LatencyKind::Sent, took / 2);
         tally.time(LatencyKind::Accepted, took);
+        let due = Duration::from_secs(1) + Duration::from_secs(SECONDS) * message as u32 / MESSAGES as u32;
+        tally.accepted_times.record(due + took, due);
         Phase::ALL.into_iter().for_each(|phase| tally.time(LatencyKind::Phase(phase), took / 10));
         units.mark(u64::from(index) * MESSAGES + message, 0);
     }
     tally.flush_times();
-    tally.last_accepted = Some(Duration::from_secs(SECONDS + 1));
     let record = record(&tally, index, count);
     fs::write(directory.join("run.json"), record.to_json()?)?;
     units.write_to(fs::File::create(directory.join("ledger"))?)?;
@@ -89,7 +90,7 @@ fn record(tally: &SourceTally, index: u32, count: u32) -> Record {
         }),
         workload: own,
         parties: vec![Party::new(Role::Source, "source")],
-        stages: tally.stages("source", Stage::Created, Some(offered)),
+        stages: tally.stages("source", Stage::Created, Duration::from_secs(1)),
         phases: tally.phase_rows(),
         series: (0..SECONDS).map(second).collect(),
         usage: vec![PartyUsage { party: "source".to_owned(), seconds: (0..SECONDS).map(usage).collect() }],

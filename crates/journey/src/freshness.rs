@@ -186,7 +186,7 @@ mod tests {
         record.series.pop();
         record.workload.duration_limit_s = Some(20.0);
         let tally = SourceTally { created: 10, ..SourceTally::default() };
-        record.stages = tally.stages("source", Stage::Scheduled, None);
+        record.stages = tally.stages("source", Stage::Scheduled, Duration::ZERO);
         let fresh = |record: &Record| windows(record, FreshnessLimit { age: Duration::from_secs(2), window: None });
         assert_eq!(fresh(&record).unwrap()[0].fresh_percent, 100.0, "all that was due was sent");
         record.due = Some(20);

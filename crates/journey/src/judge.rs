@@ -12,8 +12,8 @@
 use crate::account::{Topology, fates_sum, is_open_loop, is_watched, sum_of_fates, unsent};
 use crate::reason::Reason;
 use crate::record::{
-    Arrival, Cause, Death, Ending, ErrorRow, LedgerRow, Ordered, Outcome, Party, Record, Role, ShardRow, StageRow,
-    StallRow, ThresholdRow, Verdict,
+    Arrival, Cause, Death, Ending, ErrorRow, LedgerRow, Ordered, Outcome, Party, Record, Role, SeriesRow, ShardRow,
+    StageRow, StallRow, ThresholdRow, Verdict,
 };
 use crate::stage::Stage;
 use crate::threshold::{self, Fate};
@@ -37,6 +37,10 @@ const MIN_BUSY_S: f64 = 1.0;
 const MIN_RATE_S: f64 = 1.0;
 /// Remark on a run without a server. A short report omits it, because it requires no action.
 pub const NO_SERVER: &str = "There was no server: this is the limit of source and sink on this host.";
+/// Deliveries fall behind if their rate is less than this share of the accepted messages' rate.
+const BEHIND_SHARE: f64 = 0.9;
+/// A shorter queue says nothing: so many messages may be under way in any server.
+const MIN_QUEUE: u64 = 20;
 /// Number of stalls that are listed individually.
 const MAX_NAMED_STALLS: usize = 3;
 
@@ -52,6 +56,7 @@ impl Cause {
             | Self::Duplicates
             | Self::Corrupt
             | Self::Missing
+            | Self::NeverCame
             | Self::ServerGone
             | Self::Failed
             | Self::Rejected
@@ -283,7 +288,13 @@ fn lacked_memory(record: &Record) -> bool {
 fn follows_from_death(cause: Cause) -> bool {
     matches!(
         cause,
-        Cause::Unaccounted | Cause::Lost | Cause::Missing | Cause::ServerGone | Cause::Failed | Cause::NothingAccepted
+        Cause::Unaccounted
+            | Cause::Lost
+            | Cause::Missing
+            | Cause::NeverCame
+            | Cause::ServerGone
+            | Cause::Failed
+            | Cause::NothingAccepted
     )
 }
 
@@ -600,14 +611,14 @@ fn waits_outweigh(record: &Record, lag_ms: f64) -> bool {
 /// late as a whole.
 pub fn lag_reason(record: &Record, behind: Option<String>) -> Option<Reason> {
     let is_undecided = |row: &&ThresholdRow| threshold::is_undecided_by_lag(record, row, LAG_LIMIT_MS);
-    let is_missed = |row: &&ThresholdRow| !row.passed && (row.value.is_some() || row.is_infinite) && !is_undecided(row);
+    let is_missed = |row: &&ThresholdRow| row.missed && !is_undecided(row);
     let rows = &record.thresholds;
     let undecided =
         rows.iter().find(is_undecided).filter(|_| is_open_loop(record) && !rows.iter().any(|row| is_missed(&row)));
     match undecided {
         Some(row) => {
             let lag = record.lag_ms.unwrap_or_default();
-            let value = row.value.map_or_else(String::new, |value| threshold::format_value(value, &row.unit));
+            let value = threshold::format_row(row);
             let text = format!(
                 "The source itself was late by {:.1} ms or more with 1 % of messages (at most {:.1} ms), which may have \
                  decided {}; it was {value}. Use an idle host, a lower --rate, or more --workers (mailrun source).",
@@ -647,7 +658,8 @@ pub enum MissedRate {
 pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     let requested = record.workload.rate_per_s.filter(|_| is_open_loop(record))?;
     let created = stage(record, Stage::Created)?;
-    let offered = created.offered_rate_per_s.or(Some(created.rate_per_s).filter(|rate| *rate > 0.0))?;
+    let offered_s = record.offered_s.filter(|offered_s| *offered_s > 0.0);
+    let offered = offered_s.map(|offered_s| created.count as f64 / offered_s).or(created.rate_per_s)?;
     // A Poisson count of n varies by √n. Twice that may be chance.
     let tolerance = match record.workload.arrival {
         Arrival::Poisson => 2.0 / (created.count.max(1) as f64).sqrt(),
@@ -697,15 +709,22 @@ fn rate_reason(record: &Record, between: Topology, is_our_fault: bool) -> Option
 /// limit of a fate weighs as much as the fate itself.
 pub fn threshold_reasons(record: &Record) -> Vec<Reason> {
     let open = record.thresholds.iter().filter(|row| !row.passed);
-    let reason = |row: &ThresholdRow| match (row.value, threshold::fate_of(&row.expression)) {
-        (Some(_), Some(fate)) => {
+    let reason = |row: &ThresholdRow| match (row.missed, threshold::fate_of(&row.expression)) {
+        (true, Some(fate)) => {
             let cause = if fate == Fate::NotDelivered { Cause::Missing } else { fate.cause() };
             let text = missed_text(row);
             Reason::new(cause, format!("{}{}.", text.trim_end_matches('.'), faults_behind(record, fate)))
         }
-        (Some(_), None) => Reason::new(Cause::ThresholdMissed, missed_text(row)),
-        (None, _) if row.is_infinite => Reason::new(Cause::ThresholdMissed, missed_text(row)),
-        (None, _) => {
+        (true, None) if threshold::is_decided_by_absence(record, row) => {
+            Reason::new(Cause::NeverCame, missed_text(row))
+        }
+        (true, None) => Reason::new(Cause::ThresholdMissed, missed_text(row)),
+        (false, _) if !row.why.is_empty() => {
+            let value = threshold::format_row(row);
+            let value = if value.is_empty() { value } else { format!("it was {value}, but ") };
+            Reason::new(Cause::ThresholdUnseen, format!("Threshold undecided: {}; {value}{}.", row.expression, row.why))
+        }
+        (false, _) => {
             let explanation = threshold::unseen_reason(record, row);
             Reason::new(Cause::ThresholdUnseen, format!("Threshold not measured: {}: {explanation}.", row.expression))
         }
@@ -721,13 +740,10 @@ pub fn has_threshold(record: &Record, fate: Fate) -> bool {
 
 /// Formats a missed threshold, for example `Threshold missed: accepted.p99 < 50ms; it was 61.2 ms.`
 fn missed_text(row: &ThresholdRow) -> String {
-    match row.value {
-        Some(value) => {
-            let value = threshold::format_value(value, &row.unit);
-            format!("Threshold missed: {}; it was {value}.", row.expression)
-        }
-        None => format!("Threshold missed: {}; too many messages were due and never sent.", row.expression),
-    }
+    let value = threshold::format_row(row);
+    let value = if value.is_empty() { value } else { format!("it was {value}") };
+    let parts: Vec<&str> = [value.as_str(), row.why.as_str()].into_iter().filter(|part| !part.is_empty()).collect();
+    format!("Threshold missed: {}; {}.", row.expression, parts.join(", as "))
 }
 
 /// Explains why the run ended early, and how much mail was still in transit.
@@ -783,6 +799,7 @@ fn notes(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
             counted(negative, "message")
         ));
     }
+    notes.extend(behind_note(record));
     notes.extend(unheard_note(record));
     notes.extend(warnings(record));
     if circumstances.topology == Topology::Direct && is_watched(ledger) {
@@ -836,6 +853,35 @@ fn wait_note(record: &Record) -> Option<String> {
             "1 % of messages waited {waited:.1} ms or longer for a free session, because all {} were busy. The latencies \
              include this wait; more --sessions make it shorter.",
             grouped(u64::from(record.workload.sessions))
+        )
+    })
+}
+
+/// Reports that deliveries fell behind acceptance, for example `Deliveries fell behind: accepted
+/// 50/s, delivered 18/s, and the queue grew to 345.` The rates alone do not always show it, because a
+/// queue that is released at once has a high rate.
+pub fn behind_note(record: &Record) -> Option<String> {
+    let accepted = record.stage(Stage::Accepted)?;
+    let delivered = record.stage(Stage::Delivered)?;
+    // What never came may never have been in a queue.
+    let never = accepted.count.saturating_sub(delivered.count);
+    let queued = |rows: &[SeriesRow]| rows.iter().map(|row| row.queued).max().unwrap_or_default().saturating_sub(never);
+    let deepest = queued(&record.series);
+    let load_end = record.series.iter().rposition(|row| row.accepted > 0)?;
+    let (early, late) = record.series[..=load_end].split_at(load_end.div_ceil(3).min(load_end));
+    let is_slower = delivered.rate_per_s? < BEHIND_SHARE * accepted.rate_per_s?;
+    // With a constant latency, the queue is as long at the end of the load as at its beginning.
+    let has_grown = !early.is_empty() && queued(late) / 2 > queued(early).max(MIN_QUEUE);
+    let is_long = deepest >= MIN_QUEUE.max(accepted.count / 20);
+    (is_long && (is_slower || has_grown)).then(|| {
+        let rate = |row: &StageRow| threshold::format_value(row.rate_per_s.unwrap_or_default(), "/s");
+        format!(
+            "Deliveries fell behind: {} {}, {} {}, and the queue grew to {}.",
+            accepted.name.name(),
+            rate(accepted),
+            delivered.name.name(),
+            rate(delivered),
+            grouped(deepest)
         )
     })
 }

@@ -38,6 +38,7 @@
 //! latencies  a distribution of times, and its log per second
 //! tally      counts of a worker between two ticks; the collector merges them
 //! rows       tallies as rows of a record
+//! throughput times at which messages reached a stage, and their rate
 //! seconds    events of a worker by the second in which they happened
 //! series     a row for each second of the run
 //! errors     errors by phase and code, with the first of each
@@ -48,6 +49,7 @@
 //! delayed_acks  the signature of a delayed ACK in a phase's times
 //! validity   limits and disturbances of a run, with their remedies
 //! mades      the part of a record that only a run over MADES has
+//! overdue    messages that did not reach a stage in time, in its figures
 //! account    the conservation check: the fates sum to the created units
 //! reason     a sentence of the verdict, and its cause
 //! judge      a record's verdict: reasons by their weight, and the outcome
@@ -80,6 +82,7 @@ pub mod ledger;
 pub mod mades;
 pub mod merge;
 pub mod missing;
+pub mod overdue;
 pub mod quantities;
 pub mod reason;
 pub mod record;
@@ -93,6 +96,7 @@ pub mod stage;
 pub mod stalls;
 pub mod tally;
 pub mod threshold;
+mod throughput;
 mod time_axis;
 pub mod trace;
 pub mod union;
@@ -105,9 +109,11 @@ pub use handshakes::Handshakes;
 pub use latencies::{IntervalLog, Latencies};
 pub use ledger::{Ledger, MarkResult};
 pub use record::Record;
+pub use rows::StageFigures;
 pub use series::Series;
 pub use stage::{Phase, Stage};
 pub use tally::{ExhaustedCounts, LatencyKind, RunTally, SinkTally, SourceTally, WarmUpCounts};
+pub use throughput::{MIN_ARRIVALS, Throughput};
 pub use trace::{ClockId, RunId, Trace, TraceReader, TraceResult};
 
 #[cfg(doctest)]

@@ -1,11 +1,6 @@
-//! Fields of a run record that only MADES has: stages of the Business Application API, the steps
-//! between the stages, and errors with the endpoint's codes.
-//!
-//! The record also describes these stages under the names that all protocols share, so that
-//! protocols can be compared. `accepted` is the settled stage. `delivered` is the inbox stage or,
-//! for a tracing message, its event. `notified` is the last event, the final reply, or the
-//! acknowledgement document.
-use crate::record::LatencyMs;
+//! Fields of a run record that only MADES has: the steps between the stages of the Business
+//! Application API, the loads of a market, and errors with the endpoint's codes.
+use crate::record::{LatencyMs, StageRow};
 use serde::{Deserialize, Serialize};
 
 /// The part of a record that only a run over MADES has.
@@ -37,10 +32,11 @@ pub struct Mades {
     pub window: u64,
     /// Time after which a message is given up.
     pub timeout_s: f64,
+    /// The shorter time that was asked for, if a threshold (`within`) needs a longer one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_timeout_s: Option<f64>,
     /// Mean number of messages under way over the run.
     pub in_transit_mean: f64,
-    /// The stages, in order.
-    pub stages: Vec<MadesStage>,
     /// The steps from each to the next.
     pub hops: Vec<MadesHop>,
     /// Faults, by kind and code.
@@ -111,24 +107,8 @@ pub struct MadesShape {
     /// Its messages that were due, created or not; `null` in older records.
     #[serde(default)]
     pub due: Option<u64>,
-    /// The stages of its messages.
-    pub stages: Vec<MadesShapeStage>,
-}
-
-/// A stage of the messages of a shape.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct MadesShapeStage {
-    /// created, sent, settled, replied, inbox, DELIVERED, RECEIVED, TRACING or acknowledged.
-    pub name: String,
-    /// Messages that reached it.
-    pub count: u64,
-    /// `count` over the time in which load was offered.
-    pub offered_rate_per_s: Option<f64>,
-    /// Latency since the message was due. `null` if nothing was timed.
-    pub latency_ms: Option<LatencyMs>,
-    /// The same as an HdrHistogram of nanoseconds (V2, deflated, base64), as in interval logs.
-    pub histogram: Option<String>,
+    /// The stages of its messages, as those of the run.
+    pub stages: Vec<StageRow>,
 }
 
 /// Messages of a shape that were due in one quarter-hour of the market.
@@ -250,34 +230,6 @@ pub struct MadesQueue {
     /// Messages of others that came from it, and were given back.
     #[serde(default)]
     pub foreign: u64,
-}
-
-/// A stage of the journey.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct MadesStage {
-    /// created, sent, settled, replied, inbox, DELIVERED, RECEIVED or TRACING.
-    pub name: String,
-    /// Messages that reached it.
-    pub count: u64,
-    /// Messages that did not reach it, without a reason being reported.
-    pub missing: u64,
-    /// Arrivals after a message's first.
-    pub duplicates: u64,
-    /// Messages that reached it after their time-out; these have no latency.
-    pub late: u64,
-    /// `count / duration_s`.
-    pub rate_per_s: f64,
-    /// `count` over the time in which load was offered; `null` in older records.
-    #[serde(default)]
-    pub offered_rate_per_s: Option<f64>,
-    /// From the first message created to the last that reached this stage.
-    pub duration_s: f64,
-    /// Latency since it was created; at open loop since it was due. `null` if nothing was timed.
-    pub latency_ms: Option<LatencyMs>,
-    /// The same as an HdrHistogram of nanoseconds (V2, deflated, base64), as in interval logs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub histogram: Option<String>,
 }
 
 /// A step from one stage to the next.

@@ -1,9 +1,9 @@
 //! Makes a single run record from the records of the parties.
 use crate::domains;
+use crate::overdue::complete_stages;
 use crate::record::{
     ErrorRow, EventRow, LedgerRow, PartyUsage, Record, SeriesRow, SlowMessage, StageRow, UsageRow, Verdict,
 };
-use crate::rows::offered_rate;
 use crate::series;
 use crate::stage::Stage;
 use crate::time_axis::align;
@@ -30,8 +30,7 @@ pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) ->
         run.usage.extend(clock.usage(sink.usage));
         run.events = join_events(run.events, clock.events(sink.events));
         let since = run.stages.iter().find_map(|row| row.since.filter(|_| row.name == Stage::Accepted));
-        let offered_s = run.offered_s;
-        let seen = |row| as_seen_from_source(row, since, offered_s, &run.ledger);
+        let seen = |row| as_seen_from_source(row, since, &run.ledger);
         run.stages.extend(sink.stages.into_iter().map(seen));
         run.errors = join_errors(run.errors, clock.errors(sink.errors));
         run.parties.extend(sink.parties);
@@ -39,25 +38,26 @@ pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) ->
         run.exhausted.extend(sink.exhausted);
         run.pauses.extend(sink.pauses);
         run.thresholds.extend(sink.thresholds);
+        let until_s = sink.observed_until_s.map(|until_s| until_s + clock.shift_s);
+        run.observed_until_s = run.observed_until_s.into_iter().chain(until_s).reduce(f64::max);
     }
+    if run.ledger.delivered.is_some() && run.stage(Stage::Delivered).is_none() {
+        // A sink that has seen nothing leaves no row, but that nothing arrived is known.
+        let nothing = as_seen_from_source(StageRow::new(Stage::Delivered, "sink"), None, &run.ledger);
+        run.stages.push(nothing);
+    }
+    complete_stages(&mut run);
     let longest = run.stages.iter().map(|row| row.duration_s).fold(run.duration_s, f64::max);
     run.duration_s = longest;
     run
 }
 
-/// Adds facts to the sink's stage that only the source knows: the messages that never arrived, the
-/// time in which load was offered, and whether a trace's time is that of creation or of the
-/// schedule.
-fn as_seen_from_source(
-    mut row: StageRow,
-    since: Option<Stage>,
-    offered_s: Option<f64>,
-    ledger: &LedgerRow,
-) -> StageRow {
-    row.offered_rate_per_s = offered_rate(row.count, offered_s);
+/// Adds facts to the sink's stage that only the source knows: the messages that never arrived, and
+/// whether a trace's time is that of creation or of the schedule.
+fn as_seen_from_source(mut row: StageRow, since: Option<Stage>, ledger: &LedgerRow) -> StageRow {
     if row.name == Stage::Delivered {
         let missing = [ledger.lost, ledger.not_delivered].into_iter().flatten().reduce(u64::saturating_add);
-        row.failed = missing.unwrap_or(row.failed);
+        row.missing = missing.unwrap_or(row.missing);
         row.since = row.since.and(since).or(row.since);
     }
     row

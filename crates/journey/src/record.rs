@@ -6,7 +6,7 @@
 pub use crate::audit::{Audit, AuditLoss, AuditRow, MAX_LOSSES};
 pub use crate::mades::{
     AcknowledgementSender, Mades, MadesAcknowledgements, MadesBroker, MadesCount, MadesHop, MadesMarket, MadesOutage,
-    MadesQueue, MadesShape, MadesShapeStage, MadesStage, MadesTimes, MadesTrouble, MadesTruth, MadesWindow,
+    MadesQueue, MadesShape, MadesTimes, MadesTrouble, MadesTruth, MadesWindow,
 };
 use crate::stage::{Phase, Stage};
 use serde::{Deserialize, Serialize};
@@ -40,6 +40,10 @@ pub struct Record {
     pub zero_at: String,
     /// From the first message created to the last event.
     pub duration_s: f64,
+    /// End of the observation, in seconds since `origin_ns`: messages that did not arrive were waited for until then. `null`
+    /// in older records.
+    #[serde(default)]
+    pub observed_until_s: Option<f64>,
     /// Time in which load was offered. Open loop: from the time at which the first message was due to the end of the
     /// offer. Closed loop: from the first message taken up to the end of the last attempt. `null` if no load was
     /// offered.
@@ -142,6 +146,16 @@ impl Record {
     /// record can be written as JSON.
     pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(self)
+    }
+
+    /// Returns the row of a stage, under its name or under the one that it has over MADES ([`stage_named`]).
+    pub fn stage(&self, name: Stage) -> Option<&StageRow> {
+        stage_named(&self.stages, name)
+    }
+
+    /// Returns the row of a phase, if it occurred.
+    pub fn phase(&self, name: Phase) -> Option<&PhaseRow> {
+        self.phases.iter().find(|row| row.name == name)
     }
 
     /// Returns the record of a run in which nothing has happened.
@@ -689,26 +703,48 @@ pub struct Ordered {
     pub corrupt: u64,
 }
 
-/// A latency distribution in milliseconds.
+/// A latency distribution in milliseconds. A figure is `null` (infinite in memory) if it falls among messages that never
+/// came, or came after their time-out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LatencyMs {
     /// Smallest.
+    #[serde(deserialize_with = "or_infinite")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<f64>"))]
     pub min: f64,
     /// Arithmetic mean.
+    #[serde(deserialize_with = "or_infinite")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<f64>"))]
     pub mean: f64,
     /// Median.
+    #[serde(deserialize_with = "or_infinite")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<f64>"))]
     pub p50: f64,
     /// 90th percentile.
+    #[serde(deserialize_with = "or_infinite")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<f64>"))]
     pub p90: f64,
     /// 95th percentile.
+    #[serde(deserialize_with = "or_infinite")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<f64>"))]
     pub p95: f64,
     /// 99th percentile.
+    #[serde(deserialize_with = "or_infinite")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<f64>"))]
     pub p99: f64,
     /// 99.9th percentile.
+    #[serde(deserialize_with = "or_infinite")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<f64>"))]
     pub p999: f64,
     /// Largest.
+    #[serde(deserialize_with = "or_infinite")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<f64>"))]
     pub max: f64,
+}
+
+/// Reads `null` as an infinite number, which JSON does not have.
+fn or_infinite<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::INFINITY))
 }
 
 /// A stage of the journey: the number of messages that reached it, their rate, and their latency since `since`.
@@ -719,26 +755,35 @@ pub struct StageRow {
     pub name: Stage,
     /// Party that observed it.
     pub party: String,
-    /// Messages that reached it.
+    /// Messages that reached it, each arrival counted: `late` and, over SMTP, `duplicates` are part of it.
     pub count: u64,
     /// Messages that this party knows to have failed before this stage.
     pub failed: u64,
+    /// Messages that never reached it, although nobody reported a reason.
+    #[serde(default)]
+    pub missing: u64,
+    /// Messages that reached it after their time-out (`mades.timeout_s`); these have no latency.
+    #[serde(default)]
+    pub late: u64,
+    /// Arrivals after a message's first.
+    #[serde(default)]
+    pub duplicates: u64,
     /// Message bytes that reached it.
     pub bytes: u64,
-    /// `count / duration_s`.
-    pub rate_per_s: f64,
-    /// `bytes / duration_s`.
-    pub bytes_per_s: f64,
+    /// Messages per second that reached it, from the first to the one after which 95 % had arrived, or if that is later to the
+    /// time at which the last message was due. `null` if fewer than 20 arrived: so few have no rate.
+    pub rate_per_s: Option<f64>,
     /// From the first message created to the last that reached this stage.
     pub duration_s: f64,
-    /// `count` over the time in which load was offered (`offered_s` of the record); `null` if no load was offered.
-    #[serde(default)]
-    pub offered_rate_per_s: Option<f64>,
     /// The stage that latency counts from; `null` if no latency is known (no traces).
     pub since: Option<Stage>,
-    /// Latency since `since`; `null` if unknown.
+    /// Latency since `since` of all messages that were due; `null` if unknown.
     pub latency_ms: Option<LatencyMs>,
-    /// The same as an HdrHistogram of nanoseconds (V2, deflated, base64), as in interval logs.
+    /// The time that figures which are `null` in `latency_ms` exceed, in milliseconds: that for which messages were waited,
+    /// or over MADES their time-out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beyond_ms: Option<f64>,
+    /// The latencies of the messages that reached it in time, as an HdrHistogram of nanoseconds (V2, deflated, base64), as in interval logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub histogram: Option<String>,
     /// Service time of the stage, since a session began the message, or over MADES since it was created: without the time
@@ -749,6 +794,9 @@ pub struct StageRow {
     /// The service time as an HdrHistogram, as `histogram`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_histogram: Option<String>,
+    /// The times of the arrivals, from which `mailrun merge` computes the rate of several machines (deflated, base64).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arrivals: Option<String>,
 }
 
 impl StageRow {
@@ -759,18 +807,42 @@ impl StageRow {
             party: party.to_owned(),
             count: 0,
             failed: 0,
+            missing: 0,
+            late: 0,
+            duplicates: 0,
             bytes: 0,
-            rate_per_s: 0.0,
-            bytes_per_s: 0.0,
+            rate_per_s: None,
             duration_s: 0.0,
-            offered_rate_per_s: None,
             since: None,
             latency_ms: None,
+            beyond_ms: None,
             histogram: None,
             service_ms: None,
             service_histogram: None,
+            arrivals: None,
         }
     }
+
+    /// Returns the message bytes per second, or `None` if the stage has no rate.
+    pub fn bytes_per_s(&self) -> Option<f64> {
+        Some(self.rate_per_s? * self.bytes as f64 / self.count.max(1) as f64)
+    }
+}
+
+/// Returns the row of a stage. A run over MADES has names of its own for the stages that all protocols share: a message is
+/// accepted when the broker has settled it, delivered when it is in the inbox or, if it is a tracing message, when its event
+/// has come, and notified when it has reached the last stage.
+pub fn stage_named(rows: &[StageRow], name: Stage) -> Option<&StageRow> {
+    let find = |name: Stage| rows.iter().find(|row| row.name == name);
+    find(name).or_else(|| match name {
+        Stage::Accepted => find(Stage::Settled),
+        Stage::Delivered => find(Stage::Inbox).or_else(|| find(Stage::TracingEvent)),
+        Stage::Notified => {
+            let arrival = stage_named(rows, Stage::Delivered)?.name;
+            rows.last().filter(|row| row.name != arrival)
+        }
+        _ => None,
+    })
 }
 
 /// A phase of the dialogue.
@@ -1159,11 +1231,12 @@ pub struct ThresholdRow {
     /// Its limit, in `unit`.
     #[serde(default)]
     pub limit: Option<f64>,
-    /// The measured value, in `unit`; `null` if it could not be seen, or is infinite.
+    /// The measured value, in `unit`; `null` if it is unknown.
     pub value: Option<f64>,
-    /// The value is infinite, because it is that of messages that were due and never sent.
+    /// The value is unknown, but greater than this, in `unit`: it is that of messages which never came, or came after their
+    /// time-out.
     #[serde(default)]
-    pub is_infinite: bool,
+    pub beyond: Option<f64>,
     /// Distance of the value from the limit on its good side, in `unit`; negative if the limit was missed.
     #[serde(default)]
     pub margin: Option<f64>,
@@ -1172,6 +1245,12 @@ pub struct ThresholdRow {
     pub unit: String,
     /// True if it holds.
     pub passed: bool,
+    /// True if it certainly does not hold. If it is neither passed nor missed, nobody can tell.
+    #[serde(default)]
+    pub missed: bool,
+    /// Why nobody can tell, or why it was missed without a value; empty if the value says all.
+    #[serde(default)]
+    pub why: String,
     /// The windows of a threshold on freshness, which is judged for each of them; its value is that of the worst.
     #[serde(default)]
     pub windows: Vec<FreshWindow>,
@@ -1247,6 +1326,8 @@ pub enum Cause {
     /// Messages never reached a stage, without a reason being reported (MADES), or more of them were not delivered than a
     /// threshold allows.
     Missing,
+    /// A threshold on time was missed because of messages that never came, whatever delayed the others.
+    NeverCame,
     /// The server went away.
     ServerGone,
     /// Connections were refused, cut or timed out.

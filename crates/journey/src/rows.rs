@@ -4,35 +4,45 @@ use crate::latencies::Latencies;
 use crate::record::{PauseRow, PhaseRow, StageRow};
 use crate::stage::{Phase, Stage};
 use crate::tally::{RunTally, SourceTally};
+use crate::throughput::Throughput;
 use std::time::Duration;
 
 impl SourceTally {
     /// Makes the stages that a source observes, without the warm-up. Latencies count from `since`,
     /// which is `Scheduled` in an open loop and `Created` in a closed loop. In an open loop, the
-    /// latency of the created stage is the slip. `offered` is how long load was offered.
-    pub fn stages(&self, party: &str, since: Stage, offered: Option<Duration>) -> Vec<StageRow> {
-        let span = |last: Option<Duration>| span(self.first_created, last);
+    /// latency of the created stage is the slip. The times of the record count from `origin`.
+    pub fn stages(&self, party: &str, since: Stage, origin: Duration) -> Vec<StageRow> {
         let warm = &self.warm_up;
         let created = self.created - warm.created;
         let sent = self.sent - warm.sent;
-        let unsent = created.saturating_sub(sent);
-        let created = StageCounts { count: created, failed: 0, bytes: 0, took: span(self.last_created) };
-        let bytes_sent = self.bytes_sent - warm.bytes_sent;
-        let sent = StageCounts { count: sent, failed: unsent, bytes: bytes_sent, took: span(self.last_sent) };
-        let accepted = StageCounts {
-            count: self.accepted - warm.accepted,
-            failed: self.rejected + self.failed - warm.rejected - warm.failed,
-            bytes: self.bytes_accepted - warm.bytes_accepted,
-            took: span(self.last_accepted),
+        let row = |name, count, failed, bytes, arrivals, times, service, since| {
+            let figures = StageFigures { count, failed, bytes, arrivals, times, service };
+            figures.row(name, party, since, self.first_created, origin)
         };
-        let mut rows = vec![
-            created.row(Stage::Created, party, Stage::Scheduled, &self.slip),
-            with_service(sent.row(Stage::Sent, party, since, &self.sent_latency), &self.sent_service),
-            with_service(accepted.row(Stage::Accepted, party, since, &self.accepted_latency), &self.accepted_service),
-        ];
-        let offered_s = offered.map(|offered| offered.as_secs_f64());
-        rows.iter_mut().for_each(|row| row.offered_rate_per_s = offered_rate(row.count, offered_s));
-        rows
+        let none = &Latencies::default();
+        vec![
+            row(Stage::Created, created, 0, 0, &self.created_times, &self.slip, none, Stage::Scheduled),
+            row(
+                Stage::Sent,
+                sent,
+                created.saturating_sub(sent),
+                self.bytes_sent - warm.bytes_sent,
+                &self.sent_times,
+                &self.sent_latency,
+                &self.sent_service,
+                since,
+            ),
+            row(
+                Stage::Accepted,
+                self.accepted - warm.accepted,
+                self.rejected + self.failed - warm.rejected - warm.failed,
+                self.bytes_accepted - warm.bytes_accepted,
+                &self.accepted_times,
+                &self.accepted_latency,
+                &self.accepted_service,
+                since,
+            ),
+        ]
     }
 
     /// Makes the rows of the phases that occurred, in the order of a dialogue.
@@ -61,63 +71,63 @@ impl SourceTally {
 }
 
 impl RunTally {
-    /// Makes the row of the stage that a sink observes, without the warm-up.
-    pub fn stage(&self, party: &str, since: Stage) -> StageRow {
-        let took = span(self.first_created, self.last_counted);
-        let count = self.messages - self.warm_up_messages;
-        let bytes = self.bytes - self.warm_up_bytes;
-        StageCounts { count, failed: 0, bytes, took }.row(Stage::Delivered, party, since, &self.delivered)
+    /// Makes the row of the stage that a sink observes, without the warm-up. The times of the record
+    /// count from `origin`.
+    pub fn stage(&self, party: &str, since: Stage, origin: Duration) -> StageRow {
+        let figures = StageFigures {
+            count: self.messages - self.warm_up_messages,
+            failed: 0,
+            bytes: self.bytes - self.warm_up_bytes,
+            arrivals: &self.delivered_times,
+            times: &self.delivered,
+            service: &Latencies::default(),
+        };
+        // The ledger counts recipients. With one recipient each, these are messages.
+        let duplicates = if self.recipients == self.messages { self.duplicates } else { 0 };
+        StageRow { duplicates, ..figures.row(Stage::Delivered, party, since, self.first_created, origin) }
     }
 }
 
-/// Number of messages that reached a stage, and how long that took.
-struct StageCounts {
-    count: u64,
-    failed: u64,
-    bytes: u64,
-    took: Duration,
+/// Figures of a stage from which its row is made.
+pub struct StageFigures<'a> {
+    pub count: u64,
+    pub failed: u64,
+    pub bytes: u64,
+    pub arrivals: &'a Throughput,
+    /// Latencies, empty if none are known.
+    pub times: &'a Latencies,
+    /// Service times, empty if they are the latencies or are unknown.
+    pub service: &'a Latencies,
 }
 
-impl StageCounts {
-    fn row(&self, name: Stage, party: &str, since: Stage, times: &Latencies) -> StageRow {
-        let latency_ms = times.summary();
+impl StageFigures<'_> {
+    /// Makes the row. `first_created` is when the first message was created, and the times of the
+    /// record count from `origin`.
+    pub fn row(
+        &self,
+        name: Stage,
+        party: &str,
+        since: Stage,
+        first_created: Option<Duration>,
+        origin: Duration,
+    ) -> StageRow {
+        let latency_ms = self.times.summary();
+        let took = first_created.zip(self.arrivals.last()).map(|(first, last)| last.saturating_sub(first));
         StageRow {
-            name,
-            party: party.to_owned(),
             count: self.count,
             failed: self.failed,
             bytes: self.bytes,
-            rate_per_s: per_second(self.count, self.took),
-            bytes_per_s: per_second(self.bytes, self.took),
-            duration_s: self.took.as_secs_f64(),
-            offered_rate_per_s: None,
+            rate_per_s: self.arrivals.per_s(),
+            duration_s: took.unwrap_or_default().as_secs_f64(),
             since: latency_ms.map(|_| since),
             latency_ms,
-            histogram: times.encoded(),
-            service_ms: None,
-            service_histogram: None,
+            histogram: self.times.encoded(),
+            service_ms: self.service.summary(),
+            service_histogram: self.service.encoded(),
+            arrivals: self.arrivals.encoded(origin),
+            ..StageRow::new(name, party)
         }
     }
-}
-
-/// Adds the service times to a stage, if they are known.
-fn with_service(row: StageRow, service: &Latencies) -> StageRow {
-    StageRow { service_ms: service.summary(), service_histogram: service.encoded(), ..row }
-}
-
-fn span(first: Option<Duration>, last: Option<Duration>) -> Duration {
-    first.zip(last).map_or(Duration::ZERO, |(first, last)| last.saturating_sub(first))
-}
-
-/// Returns the messages per second over the time in which load was offered.
-pub(crate) fn offered_rate(count: u64, offered_s: Option<f64>) -> Option<f64> {
-    offered_s.filter(|offered_s| *offered_s > 0.0).map(|offered_s| count as f64 / offered_s)
-}
-
-/// Returns the rate of `count` in this time. The rate is 0 if no time passed, because a message in
-/// zero time is not a rate.
-fn per_second(count: u64, elapsed: Duration) -> f64 {
-    if elapsed.is_zero() { 0.0 } else { count as f64 / elapsed.as_secs_f64() }
 }
 
 #[cfg(test)]
@@ -129,23 +139,30 @@ mod tests {
         Some(Duration::from_secs(number))
     }
 
+    /// Times of `count` messages that arrive in `length`, from `first` on.
+    fn arrivals(count: u32, first: Duration, length: Duration) -> Throughput {
+        let mut times = Throughput::default();
+        (0..count).map(|number| first + length * number / (count - 1)).for_each(|at| times.record(at, first));
+        times
+    }
+
     #[test]
-    fn rates_count_from_the_first_message_created() {
+    fn a_row_has_the_rate_of_its_stage_and_the_time_since_the_first_message_was_created() {
         let tally = SourceTally {
-            created: 12,
-            sent: 11,
-            accepted: 10,
+            created: 102,
+            sent: 101,
+            accepted: 100,
             rejected: 1,
-            bytes_accepted: 4_000,
+            bytes_accepted: 40_000,
             first_created: seconds(5),
-            last_accepted: seconds(9),
+            accepted_times: arrivals(100, Duration::from_secs(6), Duration::from_millis(9_900)),
             ..SourceTally::default()
         };
-        let rows = tally.stages("source", Stage::Created, Some(Duration::from_secs(5)));
+        let rows = tally.stages("source", Stage::Created, Duration::ZERO);
         let accepted = rows.iter().find(|row| row.name == Stage::Accepted).unwrap();
-        assert_eq!((accepted.count, accepted.failed, accepted.duration_s), (10, 1, 4.0));
-        assert_eq!((accepted.rate_per_s, accepted.bytes_per_s), (2.5, 1000.0));
-        assert_eq!(accepted.offered_rate_per_s, Some(2.0), "whenever the last was accepted");
+        assert_eq!((accepted.count, accepted.failed, accepted.duration_s), (100, 1, 10.9));
+        let rates = [accepted.rate_per_s.unwrap(), accepted.bytes_per_s().unwrap() / 400.0];
+        assert!(rates.iter().all(|rate| (rate - 10.0).abs() < 0.02), "{rates:?}");
         assert_eq!((accepted.since, accepted.latency_ms), (None, None));
         assert_eq!(rows.iter().find(|row| row.name == Stage::Sent).map(|row| row.failed), Some(1));
     }
@@ -170,19 +187,17 @@ mod tests {
             bytes_accepted: 1_400,
             warm_up,
             first_created: seconds(5),
-            last_accepted: seconds(10),
             ..SourceTally::default()
         };
-        let rows = tally.stages("source", Stage::Created, Some(Duration::from_secs(5)));
+        let rows = tally.stages("source", Stage::Created, Duration::ZERO);
         let counts: Vec<_> = rows.iter().map(|row| (row.count, row.failed, row.bytes)).collect();
         assert_eq!(counts, [(10, 0, 0), (10, 0, 1_000), (10, 0, 1_000)]);
-        assert_eq!(rows[2].rate_per_s, 2.0);
         let mut total = SourceTally::default();
         total.merge(&tally);
         total.merge(&tally);
         assert_eq!((total.warm_up.created, total.warm_up.bytes_accepted), (10, 800));
         let run = RunTally { messages: 9, bytes: 900, warm_up_messages: 2, warm_up_bytes: 200, ..RunTally::default() };
-        let row = run.stage("sink", Stage::Created);
+        let row = run.stage("sink", Stage::Created, Duration::ZERO);
         assert_eq!((row.count, row.bytes), (7, 700));
     }
 
@@ -203,19 +218,19 @@ mod tests {
         tally.time(LatencyKind::AcceptedService, Duration::from_millis(5));
         let mut total = SourceTally::default();
         total.merge(&tally);
-        let rows = total.stages("source", Stage::Scheduled, None);
+        let rows = total.stages("source", Stage::Scheduled, Duration::ZERO);
         let service: Vec<_> = rows.iter().map(|row| row.service_ms.map(|service| service.max.round())).collect();
         assert_eq!(service, [None, None, Some(5.0)]);
         assert_eq!(Latencies::decode(rows[2].service_histogram.as_ref().unwrap()).unwrap().count(), 1);
         tally.clear();
         tally.flush_times();
-        assert!(tally.stages("source", Stage::Scheduled, None)[2].service_ms.is_none());
+        assert!(tally.stages("source", Stage::Scheduled, Duration::ZERO)[2].service_ms.is_none());
     }
 
     #[test]
     fn a_run_without_creation_times_has_a_count_and_no_rate() {
-        let tally = RunTally { messages: 3, last_counted: seconds(9), ..RunTally::default() };
-        let row = tally.stage("sink", Stage::Created);
-        assert_eq!((row.name, row.count, row.rate_per_s, row.since), (Stage::Delivered, 3, 0.0, None));
+        let tally = RunTally { messages: 3, ..RunTally::default() };
+        let row = tally.stage("sink", Stage::Created, Duration::ZERO);
+        assert_eq!((row.name, row.count, row.rate_per_s, row.since), (Stage::Delivered, 3, None, None));
     }
 }

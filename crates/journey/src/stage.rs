@@ -31,6 +31,23 @@ pub enum Stage {
     Rejected,
     /// A relay gave up on it.
     Expired,
+    /// Over MADES: the broker confirmed the transfer (AMQP 1.0 §3.4.2).
+    Settled,
+    /// Over MADES: the endpoint answered with a message id or an error.
+    Replied,
+    /// Over MADES: it arrived from the receiver's inbox.
+    Inbox,
+    /// Over MADES: the event DELIVERED came, so it is at the receiver's endpoint.
+    #[serde(rename = "DELIVERED")]
+    DeliveredEvent,
+    /// Over MADES: the event RECEIVED came, so it is at the receiver's application.
+    #[serde(rename = "RECEIVED")]
+    ReceivedEvent,
+    /// Over MADES: the event of a tracing message came, so it has reached the receiver's endpoint.
+    #[serde(rename = "TRACING")]
+    TracingEvent,
+    /// Over MADES: an acknowledgement document that accepts it arrived from the sender's inbox.
+    Acknowledged,
 }
 
 impl Stage {
@@ -46,6 +63,13 @@ impl Stage {
             Self::Deferred => "deferred",
             Self::Rejected => "rejected",
             Self::Expired => "expired",
+            Self::Settled => "settled",
+            Self::Replied => "replied",
+            Self::Inbox => "inbox",
+            Self::DeliveredEvent => "DELIVERED",
+            Self::ReceivedEvent => "RECEIVED",
+            Self::TracingEvent => "TRACING",
+            Self::Acknowledged => "acknowledged",
         }
     }
 }

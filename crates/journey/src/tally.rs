@@ -15,6 +15,7 @@ use crate::record::{ExhaustedRow, Ordered, Resource};
 use crate::seconds::{DueSeconds, EventTimes, Seconds};
 use crate::slowest::{SlowDelivery, SlowTransaction, Slowest};
 use crate::stage::Phase;
+use crate::throughput::Throughput;
 use crate::trace::RunId;
 use std::sync::Arc;
 use std::time::Duration;
@@ -180,12 +181,13 @@ pub struct SourceTally {
     pub accepted_units: Ledger,
     /// Number of accepted units that did not fit into the ledger.
     pub overflow: u64,
-    /// Time at which the first message was created. This time and the next three exclude the
+    /// Time at which the first message was created. This time and the next three fields exclude the
     /// warm-up.
     pub first_created: Option<Duration>,
-    pub last_created: Option<Duration>,
-    pub last_sent: Option<Duration>,
-    pub last_accepted: Option<Duration>,
+    /// Times at which messages reached each stage.
+    pub created_times: Throughput,
+    pub sent_times: Throughput,
+    pub accepted_times: Throughput,
     /// Time at which the first message was accepted, including the warm-up.
     pub first_reply: Option<Duration>,
     /// Time at which the last message was accepted, including the warm-up.
@@ -295,9 +297,9 @@ impl SourceTally {
         self.exhausted.merge(&other.exhausted);
         self.overflow += other.overflow + self.accepted_units.merge(&other.accepted_units).full;
         self.first_created = earlier(self.first_created, other.first_created);
-        self.last_created = self.last_created.max(other.last_created);
-        self.last_sent = self.last_sent.max(other.last_sent);
-        self.last_accepted = self.last_accepted.max(other.last_accepted);
+        self.created_times.merge(&other.created_times);
+        self.sent_times.merge(&other.sent_times);
+        self.accepted_times.merge(&other.accepted_times);
         self.first_reply = earlier(self.first_reply, other.first_reply);
         self.last_reply = self.last_reply.max(other.last_reply);
         self.last_ended = self.last_ended.max(other.last_ended);
@@ -322,6 +324,9 @@ impl SourceTally {
         ] {
             latencies.clear();
         }
+        for times in [&mut kept.created_times, &mut kept.sent_times, &mut kept.accepted_times] {
+            times.clear();
+        }
         kept.accepted_units.clear();
         kept.pending_times.clear();
         kept.slowest.clear();
@@ -334,6 +339,9 @@ impl SourceTally {
         self.accepted_latency = kept.accepted_latency;
         self.sent_service = kept.sent_service;
         self.accepted_service = kept.accepted_service;
+        self.created_times = kept.created_times;
+        self.sent_times = kept.sent_times;
+        self.accepted_times = kept.accepted_times;
         self.ended_latency = kept.ended_latency;
         self.slip = kept.slip;
         self.lag = kept.lag;
@@ -556,8 +564,8 @@ pub struct RunTally {
     /// because the collector adds them to the run's series.
     pub seconds: Seconds,
     pub last_delivered: Option<Duration>,
-    /// Time at which the last message arrived that was created after the warm-up.
-    pub last_counted: Option<Duration>,
+    /// Times at which messages arrived that were created after the warm-up.
+    pub delivered_times: Throughput,
     /// Set if a time was measured between hosts, using Unix time.
     pub realtime: bool,
 }
@@ -598,7 +606,7 @@ impl RunTally {
         self.bodies.merge(&other.bodies);
         self.first_created = earlier(self.first_created, other.first_created);
         self.last_delivered = self.last_delivered.max(other.last_delivered);
-        self.last_counted = self.last_counted.max(other.last_counted);
+        self.delivered_times.merge(&other.delivered_times);
         self.realtime |= other.realtime;
     }
 
@@ -619,12 +627,14 @@ impl RunTally {
         let mut kept = std::mem::take(self);
         kept.units.clear();
         kept.delivered.clear();
+        kept.delivered_times.clear();
         kept.slowest.clear();
         kept.domain_units.clear();
         kept.seconds.clear();
         self.seconds = kept.seconds;
         self.units = kept.units;
         self.delivered = kept.delivered;
+        self.delivered_times = kept.delivered_times;
         self.slowest = kept.slowest;
         self.domain_units = kept.domain_units;
     }
@@ -806,14 +816,14 @@ mod tests {
             worker.accepted_units.mark(second, 0);
             worker.time(LatencyKind::Phase(Phase::Reply), Duration::from_millis(second));
             worker.first_created = at(second);
-            worker.last_accepted = at(second);
+            worker.accepted_times.record(Duration::from_secs(second), Duration::ZERO);
             let refusal = ErrorEvent { phase: Phase::Rcpt, code: 550, text: "no", at: Duration::from_secs(second) };
             worker.errors.add(refusal, || None);
             all.merge(&worker);
             worker.clear();
         }
         assert_eq!((all.created, all.accepted_units.count(), all.overflow), (6, 3, 0));
-        assert_eq!((all.first_created, all.last_accepted), (at(1), at(3)));
+        assert_eq!((all.first_created, all.accepted_times.last()), (at(1), at(3)));
         assert_eq!(all.phases.0[Phase::Reply as usize].count(), 3);
         assert_eq!(all.errors.total(), 3);
     }

@@ -3,21 +3,24 @@
 //!
 //! ```text
 //! accepted.p99 < 50ms             STAGE or PHASE . p0 … p100 | min | mean | max     a time; p999 is p99.9
-//! delivered.rate > 5000/s         STAGE . rate       messages per second over the time in which load was offered
+//! delivered.rate > 5000/s         STAGE . rate       messages per second, as in the table of stages
 //! accepted.count >= 10k           STAGE or PHASE . count
-//! delivered.within(60s) >= 95%    STAGE or PHASE . within(TIME)     of all created; what is lost is late
+//! delivered.within(60s) >= 95%    STAGE or PHASE . within(TIME)     of all that were due; what is lost is late
 //! fresh(30s) per 15min >= 98%     share of time in which the newest arrived message is younger, in the worst window
 //! rejected <= 0.1%                rejected, failed, lost, not_delivered, duplicates, corrupt: of created recipients, or a number
 //! ```
-use crate::account;
+//! A message that never reached the stage is late for ever, also in percentiles and in the maximum
+//! ([`crate::overdue`]).
 use crate::freshness::{self, FreshnessLimit};
 use crate::latencies::Latencies;
+use crate::overdue;
 use crate::quantities::{count, duration, percent, rate, without_commas};
 use crate::record::{
-    Cause, Ending, FreshWindow, LatencyMs, LedgerRow, MadesShape, MadesShapeStage, Record, Role, ThresholdRow,
+    Cause, Ending, FreshWindow, LatencyMs, LedgerRow, Mades, MadesShape, Record, Role, StageRow, ThresholdRow,
 };
 use crate::stage::{Phase, Stage};
-use crate::words::grouped;
+use crate::throughput::MIN_ARRIVALS;
+use crate::words::{counted, grouped};
 use std::time::Duration;
 
 /// Longest expression that is parsed.
@@ -29,20 +32,19 @@ const MAX_DISTANCE: usize = 2;
 
 /// Stages that every record has.
 const STAGES: [Stage; 4] = [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered];
-/// Names in an expression, and in the record, of stages that only MADES has.
-const MADES_STAGES: [(&str, &str); 11] = [
-    ("settled", "settled"),
-    ("replied", "replied"),
-    ("inbox", "inbox"),
-    ("delivered-event", "DELIVERED"),
-    ("received-event", "RECEIVED"),
-    ("received", "RECEIVED"),
-    ("tracing", "TRACING"),
-    ("acknowledged", "acknowledged"),
-    // Names as the report prints them.
-    ("DELIVERED", "DELIVERED"),
-    ("RECEIVED", "RECEIVED"),
-    ("TRACING", "TRACING"),
+/// Stages that only MADES has, by their names in an expression: those of the report, and others.
+const MADES_STAGES: [(&str, Stage); 11] = [
+    ("settled", Stage::Settled),
+    ("replied", Stage::Replied),
+    ("inbox", Stage::Inbox),
+    ("delivered-event", Stage::DeliveredEvent),
+    ("received-event", Stage::ReceivedEvent),
+    ("received", Stage::ReceivedEvent),
+    ("tracing", Stage::TracingEvent),
+    ("acknowledged", Stage::Acknowledged),
+    ("DELIVERED", Stage::DeliveredEvent),
+    ("RECEIVED", Stage::ReceivedEvent),
+    ("TRACING", Stage::TracingEvent),
 ];
 /// Figures of a stage or a phase.
 const METRICS: [&str; 11] = ["p50", "p90", "p95", "p99", "p999", "min", "mean", "max", "rate", "count", "within"];
@@ -119,8 +121,6 @@ pub enum RunProtocol {
 pub enum MetricSource {
     Stage(Stage),
     Phase(Phase),
-    /// A stage of MADES, by its name in the record.
-    Mades(&'static str),
 }
 
 impl MetricSource {
@@ -128,7 +128,6 @@ impl MetricSource {
         match self {
             Self::Stage(stage) => stage.name(),
             Self::Phase(phase) => phase.name(),
-            Self::Mades(name) => name,
         }
     }
 }
@@ -204,29 +203,77 @@ pub struct Threshold {
     unit: LimitUnit,
 }
 
-/// Source of the figures, either a record or a run in progress. `None` means that nobody can see
-/// the figure.
+/// Source of the figures: a finished [`Record`], or the [`RunningFigures`] of a run in progress.
+/// `None` means that nobody can see the figure.
 pub trait MetricValues {
     fn times(&self, source: MetricSource) -> Option<Latencies>;
     /// Returns a summary of the times, if only a summary is kept.
     fn summary(&self, source: MetricSource) -> Option<LatencyMs>;
     /// Returns how many messages reached the stage, or how often the phase occurred.
     fn count(&self, source: MetricSource) -> Option<u64>;
-    /// Returns messages per second over the time in which load was offered. Phases have no rate.
+    /// Returns messages per second. Phases have no rate.
     fn rate_per_s(&self, source: MetricSource) -> Option<f64>;
     /// Returns the number of messages that were created or, if that is more, were due.
     fn due(&self) -> Option<u64>;
     fn created_units(&self) -> Option<u64>;
-    /// Returns the number of messages that were due and never sent. Their times are infinite.
-    fn unsent(&self) -> u64 {
-        0
-    }
+    /// Returns the messages that were due and did not reach the stage in time. `None` for a phase,
+    /// and while they may still come.
+    fn overdue(&self, source: MetricSource) -> Option<Overdue<'_>>;
     /// Returns the number of recipients with this fate.
     fn fate(&self, fate: Fate) -> Option<u64>;
     /// Returns the freshness per window, which is known only after the run.
-    fn fresh_windows(&self, limit: FreshnessLimit) -> Option<Vec<FreshWindow>> {
-        let _ = limit;
-        None
+    fn fresh_windows(&self, limit: FreshnessLimit) -> Option<Vec<FreshWindow>>;
+}
+
+/// Messages that were due and did not reach a stage in time.
+pub struct Overdue<'a> {
+    record: &'a Record,
+    row: &'a StageRow,
+}
+
+impl Overdue<'_> {
+    fn count(&self) -> u64 {
+        overdue::absent(self.record, self.row)
+    }
+
+    /// Returns the number of these that may still have met a limit if the run had waited for longer.
+    fn undecided(&self, limit: Duration) -> u64 {
+        overdue::undecided(self.record, self.row, limit)
+    }
+
+    fn sent_in_vain(&self) -> u64 {
+        overdue::sent_in_vain(self.record, self.row)
+    }
+
+    fn bound_ms(&self, times: Option<&Latencies>) -> f64 {
+        overdue::bound_ms(self.record, self.row, times)
+    }
+}
+
+/// What is known of the value of a threshold.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Value {
+    Known(f64),
+    /// The share of messages in time, and what it may be if those come in time that still can.
+    Share {
+        least: f64,
+        most: f64,
+    },
+    /// Greater than `bound`, because so many messages (`absent`) did not come in time. A limit is met
+    /// only if messages come that still can; `is_open` is set if that may be.
+    Beyond {
+        bound: f64,
+        absent: u64,
+        is_open: bool,
+    },
+    /// Too few messages for a rate, of which so many arrived.
+    Few(u64),
+    Unknown,
+}
+
+impl Value {
+    fn known(value: Option<f64>) -> Self {
+        value.filter(|value| value.is_finite()).map_or(Self::Unknown, Self::Known)
     }
 }
 
@@ -257,10 +304,8 @@ impl Threshold {
     /// True if the threshold concerns something that only the far end sees.
     pub fn is_of_delivery(&self) -> bool {
         match self.subject {
-            Subject::Figure(place, _) => !matches!(
-                place,
-                MetricSource::Stage(Stage::Created | Stage::Sent | Stage::Accepted) | MetricSource::Phase(_)
-            ),
+            Subject::Figure(MetricSource::Stage(stage), _) => overdue::is_of_far_end(stage),
+            Subject::Figure(MetricSource::Phase(_), _) => false,
             Subject::Fate(fate) => !matches!(fate, Fate::Rejected | Fate::Failed),
             Subject::Fresh(_) => true,
         }
@@ -272,6 +317,14 @@ impl Threshold {
         match self.subject {
             Subject::Figure(place, _) => Some(place),
             Subject::Fate(_) | Subject::Fresh(_) => None,
+        }
+    }
+
+    /// Returns the time within which messages must reach a stage, for `within`.
+    pub fn within(&self) -> Option<Duration> {
+        match self.subject {
+            Subject::Figure(MetricSource::Stage(_), Metric::Within(time)) => Some(time),
+            _ => None,
         }
     }
 
@@ -319,20 +372,51 @@ impl Threshold {
 
     pub fn evaluate(&self, figures: &impl MetricValues) -> ThresholdRow {
         let windows = self.windows(figures);
-        let value = self.value(figures, &windows).filter(|value| !value.is_nan());
-        let passed = value.is_some_and(|value| self.comparison.holds(value, self.limit));
-        let is_infinite = value.is_some_and(f64::is_infinite);
-        let value = value.filter(|value| value.is_finite());
-        let margin = |value: f64| if self.comparison.is_upper() { self.limit - value } else { value - self.limit };
-        ThresholdRow {
+        let found = self.value(figures, &windows);
+        let holds = |value: f64| self.comparison.holds(value, self.limit);
+        let row = ThresholdRow {
             expression: self.expression.clone(),
             limit: Some(self.limit),
-            value,
-            margin: value.map(margin),
-            is_infinite,
             unit: self.unit.word().to_owned(),
-            passed,
             windows,
+            ..ThresholdRow::default()
+        };
+        let margin = |value: f64| if self.comparison.is_upper() { self.limit - value } else { value - self.limit };
+        let with_value = |value: f64, passed: bool, missed: bool| ThresholdRow {
+            value: Some(value),
+            margin: Some(margin(value)),
+            passed,
+            missed,
+            ..row.clone()
+        };
+        let may_come = || "messages that have not arrived may still come in time: wait longer for them".to_owned();
+        match found {
+            Value::Known(value) => with_value(value, holds(value), !holds(value)),
+            Value::Share { least, most } => {
+                let (passed, missed) = (holds(least) && holds(most), !holds(least) && !holds(most));
+                let why = if passed || missed { String::new() } else { may_come() };
+                ThresholdRow { why, ..with_value(least, passed, missed) }
+            }
+            Value::Beyond { bound, absent, is_open } => {
+                let passed = !self.comparison.is_upper() && (bound >= self.limit || !is_open);
+                let missed = self.comparison.is_upper() && !is_open;
+                let due = counted(figures.due().unwrap_or_default(), "message");
+                let why = match (passed, missed) {
+                    (true, _) => String::new(),
+                    (false, true) => format!("{} of {due} did not come in time", grouped(absent)),
+                    (false, false) => may_come(),
+                };
+                ThresholdRow { beyond: Some(bound), passed, missed, why, ..row }
+            }
+            Value::Few(arrived) => {
+                let is_enough_due = figures.due().is_some_and(|due| due >= MIN_ARRIVALS);
+                let why = match is_enough_due {
+                    true => format!("only {} arrived, which is no rate", counted(arrived, "message")),
+                    false => format!("fewer than {MIN_ARRIVALS} messages have no rate: send more"),
+                };
+                ThresholdRow { missed: is_enough_due, why, ..row }
+            }
+            Value::Unknown => row,
         }
     }
 
@@ -343,18 +427,14 @@ impl Threshold {
         }
     }
 
-    fn value(&self, figures: &impl MetricValues, windows: &[FreshWindow]) -> Option<f64> {
+    fn value(&self, figures: &impl MetricValues, windows: &[FreshWindow]) -> Value {
         match self.subject {
-            Subject::Fresh(_) => freshness::worst(windows),
-            Subject::Fate(fate) => {
-                let count = figures.fate(fate)?;
-                if self.unit == LimitUnit::Percent {
-                    percent_of(count, figures.created_units()?)
-                } else {
-                    Some(count as f64)
-                }
-            }
-            Subject::Figure(place, metric) => metric_value(figures, place, metric),
+            Subject::Fresh(_) => Value::known(freshness::worst(windows)),
+            Subject::Fate(fate) => Value::known(figures.fate(fate).and_then(|count| match self.unit {
+                LimitUnit::Percent => percent_of(count, figures.created_units()?),
+                _ => Some(count as f64),
+            })),
+            Subject::Figure(place, metric) => metric_value(figures, place, metric, self.limit),
         }
     }
 }
@@ -413,44 +493,72 @@ impl LossGoal {
     }
 }
 
-fn metric_value(figures: &impl MetricValues, place: MetricSource, metric: Metric) -> Option<f64> {
-    match (metric, place) {
-        (Metric::Count, _) => figures.count(place).map(|count| count as f64),
-        (Metric::Rate, _) => figures.rate_per_s(place),
-        (Metric::Within(limit), MetricSource::Phase(_)) => {
-            percent_of(figures.times(place)?.count_within(limit), figures.count(place)?)
-        }
-        (Metric::Within(limit), _) => {
-            // If nothing arrived, nothing was in time. If messages have no times, the value is
-            // unknown.
-            let arrived = figures.count(place)?;
-            let times = figures.times(place).filter(|times| times.count() > 0 || arrived == 0);
-            let in_time = if arrived == 0 { 0 } else { times?.count_within(limit) };
-            // A server may split a message by its recipients, so more may arrive than were due.
-            percent_of(in_time, figures.due()?.max(arrived))
-        }
-        (Metric::Quantile(_) | Metric::Min | Metric::Mean | Metric::Max, _) => time_value(figures, place, metric),
+/// Returns the value of a figure. `limit` is what it is compared with, in the figure's unit.
+fn metric_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, limit: f64) -> Value {
+    match metric {
+        Metric::Count => Value::known(figures.count(place).map(|count| count as f64)),
+        Metric::Rate => match (figures.rate_per_s(place), figures.count(place)) {
+            (Some(rate), _) => Value::known(Some(rate)),
+            (None, Some(arrived)) if arrived < MIN_ARRIVALS => Value::Few(arrived),
+            (None, _) => Value::Unknown,
+        },
+        Metric::Within(time) => share_within(figures, place, time),
+        Metric::Quantile(_) | Metric::Min | Metric::Mean | Metric::Max => time_value(figures, place, metric, limit),
     }
 }
 
-fn time_value(figures: &impl MetricValues, place: MetricSource, metric: Metric) -> Option<f64> {
-    let times = figures.times(place);
-    let summary = times.as_ref().and_then(Latencies::summary).or_else(|| figures.summary(place))?;
-    let unsent = if matches!(place, MetricSource::Phase(_)) { 0 } else { figures.unsent() };
-    match metric {
-        Metric::Min => Some(summary.min),
-        Metric::Mean | Metric::Max if unsent > 0 => Some(f64::INFINITY),
-        Metric::Mean => Some(summary.mean),
-        Metric::Max => Some(summary.max),
-        Metric::Quantile(quantile) => match times.filter(|times| times.count() > 0) {
-            Some(times) => {
-                let quantile = quantile * (1.0 + unsent as f64 / times.count() as f64);
-                Some(if quantile > 1.0 { f64::INFINITY } else { times.quantile_ms(quantile) })
-            }
-            None => quantile_of_summary(&summary, quantile),
-        },
-        Metric::Rate | Metric::Count | Metric::Within(_) => None,
+fn share_within(figures: &impl MetricValues, place: MetricSource, time: Duration) -> Value {
+    let Some(arrived) = figures.count(place) else { return Value::Unknown };
+    // If nothing arrived, nothing was in time. If messages have no times, the value is unknown.
+    let times = figures.times(place).filter(|times| times.count() > 0 || arrived == 0);
+    let Some(in_time) = times.map(|times| times.count_within(time)).or((arrived == 0).then_some(0)) else {
+        return Value::Unknown;
+    };
+    let whole = match place {
+        MetricSource::Phase(_) => arrived,
+        // A server may split a message by its recipients, so more may arrive than were due.
+        MetricSource::Stage(_) => figures.due().unwrap_or_default().max(arrived),
+    };
+    let undecided = figures.overdue(place).map_or(0, |overdue| overdue.undecided(time));
+    match (percent_of(in_time, whole), percent_of(in_time.saturating_add(undecided).min(whole), whole)) {
+        (Some(least), Some(most)) => Value::Share { least, most },
+        _ => Value::Unknown,
     }
+}
+
+fn time_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, limit_ms: f64) -> Value {
+    let times = figures.times(place).filter(|times| times.count() > 0);
+    let overdue = figures.overdue(place);
+    let absent = overdue.as_ref().map_or(0, Overdue::count);
+    let known = times.as_ref().and_then(Latencies::summary).or_else(|| figures.summary(place));
+    // Arrivals without a usable time say nothing, whatever did not arrive.
+    let is_untimed = known.is_none() && figures.count(place) != Some(0);
+    if is_untimed || (known.is_none() && absent == 0) {
+        return Value::Unknown;
+    }
+    let value = match (metric, &known) {
+        (Metric::Min, Some(known)) => Some(known.min),
+        (Metric::Mean, Some(known)) if absent == 0 => Some(known.mean),
+        (Metric::Max, Some(known)) if absent == 0 => Some(known.max),
+        (Metric::Quantile(share), Some(known)) => match &times {
+            Some(times) => Some(overdue::quantile_ms(times, share, absent)),
+            None => quantile_of_summary(known, share),
+        },
+        _ if absent == 0 => None,
+        _ => Some(f64::INFINITY),
+    };
+    let Some(overdue) = overdue.filter(|_| value == Some(f64::INFINITY)) else { return Value::known(value) };
+    let limit = Duration::try_from_secs_f64(limit_ms / 1e3).unwrap_or(Duration::MAX);
+    // If all messages came that still can, so many would never come.
+    let never = absent - overdue.undecided(limit);
+    let count = times.as_ref().map_or(0, Latencies::count);
+    let share = match metric {
+        Metric::Quantile(share) => share,
+        _ => 1.0,
+    };
+    let allowed = (1.0 - share) * (count + absent) as f64;
+    let bound = overdue.bound_ms(times.as_ref());
+    Value::Beyond { bound, absent, is_open: never as f64 <= allowed + 1e-9 }
 }
 
 /// Returns a quantile from a summary, which keeps only the usual quantiles. Records of earlier
@@ -463,6 +571,15 @@ fn quantile_of_summary(summary: &LatencyMs, quantile: f64) -> Option<f64> {
 
 fn percent_of(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 * 100.0 / whole as f64)
+}
+
+/// Formats the value of a threshold, for example `61.2 ms` or `> 3,000 ms`. Empty if it has none.
+pub fn format_row(row: &ThresholdRow) -> String {
+    match (row.value, row.beyond) {
+        (Some(value), _) => format_value(value, &row.unit),
+        (None, Some(bound)) => format!("> {}", format_value(bound, &row.unit)),
+        (None, None) => String::new(),
+    }
 }
 
 /// Formats a value in its unit, for example `61.2 ms`, `5,000/s`, `0.12 %` or `17`.
@@ -509,13 +626,14 @@ pub(crate) fn clock_scale_ms(row: &ThresholdRow, median_ms: f64) -> Option<f64> 
 
 /// True if the source's own delay may have decided a threshold on latency.
 ///
-/// A measured time is the sum of the server's time and the source's delay. A missed threshold is
+/// A measured time is the sum of the server's time and the source's delay. No delay explains a
+/// message that never came. A missed threshold is
 /// certainly the server's fault if more messages exceed the limit plus some delay than were delayed
 /// by more than this delay. A threshold that holds is uncertain if adding the delay to the measured
 /// times crosses the limit, because a late load may be easier for the server.
 pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f64) -> bool {
     let Some(lag) = record.lag_ms else { return false };
-    let Some(threshold) = read_again(row).filter(|_| !row.is_infinite) else { return false };
+    let Some(threshold) = read_again(row) else { return false };
     if let (Subject::Figure(_, Metric::Mean), Some(value)) = (threshold.subject, row.value) {
         return lag.mean > negligible_ms && (value - threshold.limit).abs() < lag.mean;
     }
@@ -524,9 +642,11 @@ pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f
         return false;
     };
     let Some(times) = record.times(place).filter(|times| times.count() > 0) else { return false };
+    // What never came was not delayed by the source.
+    let whole = times.count() + record.overdue(place).map_or(0, |overdue| overdue.sent_in_vain());
     let above = |limit_ms: f64| {
         let limit = Duration::try_from_secs_f64(limit_ms / 1e3).unwrap_or_default();
-        1.0 - times.count_within(limit) as f64 / times.count() as f64
+        1.0 - times.count_within(limit) as f64 / whole as f64
     };
     // For each delay, the share of messages that were delayed by more.
     let delayed = [(lag.p50, 0.5), (lag.p90, 0.1), (lag.p95, 0.05), (lag.p99, 0.01), (lag.p999, 0.001), (lag.max, 0.0)];
@@ -538,6 +658,18 @@ pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f
             true => !is_within(above(limit_ms - own_ms)),
             false => delayed.into_iter().all(|(ms, share)| is_within(above(limit_ms + ms) - share)),
         }
+}
+
+/// True if a missed threshold on time would also have been missed if each message that came had
+/// come at once. Then no delay of the source or of the host explains it.
+pub fn is_decided_by_absence(record: &Record, row: &ThresholdRow) -> bool {
+    let goal = read_again(row).filter(|_| row.missed).and_then(|threshold| threshold.loss_goal());
+    let Some(LossGoal { subject: LossSubject::Late(place, limit), loss_ratio, .. }) = goal else { return false };
+    record.overdue(place).is_some_and(|overdue| {
+        let never = overdue.sent_in_vain().saturating_sub(overdue.undecided(limit));
+        let due = record.due().unwrap_or_default();
+        never > 0 && never as f64 > loss_ratio * due as f64 + 1e-9
+    })
 }
 
 /// Explains why a threshold of a record has no value.
@@ -562,58 +694,49 @@ pub fn unseen_reason(record: &Record, row: &ThresholdRow) -> &'static str {
     }
 }
 
-/// Count, rate per second, latency and histogram of a row. A phase has no rate.
-type RowValues<'a> = (u64, Option<f64>, Option<LatencyMs>, Option<&'a str>);
-
-impl Record {
-    fn row(&self, source: MetricSource) -> Option<RowValues<'_>> {
-        match source {
-            MetricSource::Stage(name) => {
-                let row = self.stages.iter().find(|row| row.name == name)?;
-                let rate_per_s = row.offered_rate_per_s.or(Some(row.rate_per_s));
-                Some((row.count, rate_per_s, row.latency_ms, row.histogram.as_deref()))
-            }
-            MetricSource::Phase(name) => {
-                let row = self.phases.iter().find(|row| row.name == name)?;
-                Some((row.count, None, Some(row.latency_ms), row.histogram.as_deref()))
-            }
-            MetricSource::Mades(name) => {
-                let row = self.mades.as_ref()?.stages.iter().find(|row| row.name == name)?;
-                let rate_per_s = row.offered_rate_per_s.or(Some(row.rate_per_s));
-                Some((row.count, rate_per_s, row.latency_ms, row.histogram.as_deref()))
-            }
-        }
-    }
-}
-
 impl MetricValues for Record {
     fn times(&self, source: MetricSource) -> Option<Latencies> {
-        self.row(source).and_then(|(.., histogram)| Latencies::decode(histogram?))
+        let histogram = match source {
+            MetricSource::Stage(name) => &self.stage(name)?.histogram,
+            MetricSource::Phase(name) => &self.phase(name)?.histogram,
+        };
+        Latencies::decode(histogram.as_deref()?)
     }
 
     fn summary(&self, source: MetricSource) -> Option<LatencyMs> {
-        self.row(source).and_then(|(_, _, latency_ms, _)| latency_ms)
+        match source {
+            MetricSource::Stage(name) => self.stage(name)?.latency_ms,
+            MetricSource::Phase(name) => Some(self.phase(name)?.latency_ms),
+        }
     }
 
     fn count(&self, source: MetricSource) -> Option<u64> {
-        let absent = if matches!(source, MetricSource::Phase(_)) { Some(0) } else { None };
-        self.row(source).map_or(absent, |(count, ..)| Some(count))
+        match source {
+            MetricSource::Stage(name) => Some(self.stage(name)?.count),
+            MetricSource::Phase(name) => Some(self.phase(name).map_or(0, |row| row.count)),
+        }
     }
 
     fn rate_per_s(&self, source: MetricSource) -> Option<f64> {
-        self.row(source).and_then(|(_, rate_per_s, ..)| rate_per_s)
+        match source {
+            MetricSource::Stage(name) => self.stage(name)?.rate_per_s,
+            MetricSource::Phase(_) => None,
+        }
     }
 
     fn due(&self) -> Option<u64> {
-        self.count(MetricSource::Stage(Stage::Created)).max(self.due)
+        overdue::due(self)
     }
 
     fn created_units(&self) -> Option<u64> {
         self.ledger.created
     }
 
-    fn unsent(&self) -> u64 {
-        account::unsent(self)
+    fn overdue(&self, source: MetricSource) -> Option<Overdue<'_>> {
+        match source {
+            MetricSource::Stage(name) => Some(Overdue { record: self, row: self.stage(name)? }),
+            MetricSource::Phase(_) => None,
+        }
     }
 
     fn fate(&self, fate: Fate) -> Option<u64> {
@@ -626,51 +749,75 @@ impl MetricValues for Record {
 }
 
 impl MadesShape {
-    fn row(&self, source: MetricSource) -> Option<&MadesShapeStage> {
-        let named = |name: &str| self.stages.iter().find(|row| row.name == name);
-        match source {
-            MetricSource::Stage(Stage::Created) => named("created"),
-            MetricSource::Stage(Stage::Sent) => named("sent"),
-            MetricSource::Stage(Stage::Accepted) => named("settled"),
-            MetricSource::Stage(Stage::Delivered) => named("inbox").or_else(|| named("TRACING")),
-            MetricSource::Stage(Stage::Notified) => self.stages.last(),
-            MetricSource::Mades(name) => named(name),
-            MetricSource::Stage(_) | MetricSource::Phase(_) => None,
+    /// Returns the record of a run in which only this shape was sent, for its thresholds. `run` is
+    /// the record of the whole run.
+    pub fn as_run(&self, run: &Record) -> Record {
+        Record {
+            stages: self.stages.clone(),
+            due: self.due,
+            mades: run.mades.as_ref().map(|mades| Mades { timeout_s: mades.timeout_s, ..Mades::default() }),
+            observed_until_s: run.observed_until_s,
+            ledger: LedgerRow { created: self.due, in_flight: run.ledger.in_flight, ..LedgerRow::default() },
+            ..Record::empty()
         }
     }
 }
 
-impl MetricValues for MadesShape {
+/// Figures of a run in progress, as far as a party knows them.
+pub struct RunningFigures<'a> {
+    /// The stages that messages have reached so far, and the phases, if they are timed.
+    pub stages: &'a dyn Fn(MetricSource) -> Option<RunningStage>,
+    /// Messages whose fate is known, so that none counts as late that is under way.
+    pub finished: u64,
+    pub created_units: u64,
+    /// The fates so far. It is called only for a threshold on a fate, because it may be expensive.
+    pub ledger: &'a dyn Fn() -> LedgerRow,
+}
+
+/// A stage of a run in progress.
+#[derive(Clone, Debug, Default)]
+pub struct RunningStage {
+    pub count: u64,
+    pub rate_per_s: Option<f64>,
+    /// Times so far. `None` if only their summary is known.
+    pub times: Option<Latencies>,
+    pub summary: Option<LatencyMs>,
+}
+
+impl MetricValues for RunningFigures<'_> {
     fn times(&self, source: MetricSource) -> Option<Latencies> {
-        Latencies::decode(self.row(source)?.histogram.as_deref()?)
+        (self.stages)(source)?.times
     }
 
     fn summary(&self, source: MetricSource) -> Option<LatencyMs> {
-        self.row(source)?.latency_ms
+        (self.stages)(source)?.summary
     }
 
     fn count(&self, source: MetricSource) -> Option<u64> {
-        self.row(source).map(|row| row.count)
+        Some((self.stages)(source)?.count)
     }
 
     fn rate_per_s(&self, source: MetricSource) -> Option<f64> {
-        self.row(source)?.offered_rate_per_s
+        (self.stages)(source)?.rate_per_s
     }
 
     fn due(&self) -> Option<u64> {
-        self.count(MetricSource::Stage(Stage::Created)).max(self.due)
+        Some(self.finished)
     }
 
     fn created_units(&self) -> Option<u64> {
-        self.due()
+        Some(self.created_units)
     }
 
-    fn unsent(&self) -> u64 {
-        let created = self.count(MetricSource::Stage(Stage::Created)).unwrap_or_default();
-        self.due.unwrap_or_default().saturating_sub(created)
+    fn overdue(&self, _: MetricSource) -> Option<Overdue<'_>> {
+        None
     }
 
-    fn fate(&self, _: Fate) -> Option<u64> {
+    fn fate(&self, fate: Fate) -> Option<u64> {
+        fate.count(&(self.ledger)())
+    }
+
+    fn fresh_windows(&self, _: FreshnessLimit) -> Option<Vec<FreshWindow>> {
         None
     }
 }
@@ -754,7 +901,7 @@ fn sources(protocol: RunProtocol) -> Vec<(&'static str, MetricSource)> {
             let notified = (Stage::Notified.name(), MetricSource::Stage(Stage::Notified));
             stages
                 .chain([notified])
-                .chain(MADES_STAGES.map(|(typed, name)| (typed, MetricSource::Mades(name))))
+                .chain(MADES_STAGES.map(|(typed, name)| (typed, MetricSource::Stage(name))))
                 .collect()
         }
     }
@@ -946,7 +1093,7 @@ mod tests {
         assert!(Threshold::parse("rcpt.p99 < 1s", RunProtocol::Mades).is_err());
         let source = |text| Threshold::parse(text, RunProtocol::Mades).unwrap().source();
         let received = source("received.within(2min) >= 99.9%");
-        assert_eq!(received, Some(MetricSource::Mades("RECEIVED")));
+        assert_eq!(received, Some(MetricSource::Stage(Stage::ReceivedEvent)));
         assert_eq!(received, source("received-event.within(2min) >= 99.9%"));
         assert_eq!(received, source("RECEIVED.within(2min) >= 99.9%"));
         assert_eq!(source("DELIVERED.p99 < 1s"), source("delivered-event.p99 < 1s"));

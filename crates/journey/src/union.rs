@@ -14,12 +14,13 @@ use crate::record::{
     DomainRow, Ending, EventKind, EventRow, ExhaustedRow, LatencyMs, LedgerRow, PartyUsage, PauseRow, PhaseRow, Record,
     SeriesRow, SlowMessage, StageRow, StallRow, Surroundings, TlsRow, UsageRow,
 };
-use crate::rows::offered_rate;
 use crate::series;
 use crate::slowest::MAX_SLOWEST;
 use crate::stage::Phase;
+use crate::throughput::Throughput;
 use crate::time_axis::seconds_between;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 const NS_PER_S: u64 = 1_000_000_000;
 /// A clock must be wrong if the times of a record differ from the first record's by more than this.
@@ -52,6 +53,7 @@ struct UnionStage {
     row: StageRow,
     times: Option<Latencies>,
     service: Option<Latencies>,
+    arrivals: Throughput,
     span: TimeSpan,
 }
 
@@ -76,23 +78,32 @@ impl TimeSpan {
     }
 }
 
+/// Latencies, service times and arrivals of a stage.
+type StageTimes = (Option<Latencies>, Option<Latencies>, Throughput);
+
 /// Histograms of a record. They are decoded before anything is added, so that a record with an
 /// unreadable histogram is not added in part.
 struct Histograms {
-    stages: Vec<(Option<Latencies>, Option<Latencies>)>,
+    stages: Vec<StageTimes>,
     phases: Vec<Latencies>,
     lag: Option<Latencies>,
 }
 
 impl Histograms {
-    fn read(record: &Record) -> Result<Self, String> {
+    /// Decodes the histograms. The axis of arrivals begins `MAX_SHIFT_S` before the first record's
+    /// origin, so that no time is negative. `shift` is the record's distance from that origin.
+    fn read(record: &Record, shift: i128) -> Result<Self, String> {
         let read = |text: Option<&String>, of: &str| {
             let unreadable = || format!("the histogram of {of} cannot be read");
             text.map(|text| Latencies::decode(text).ok_or_else(unreadable)).transpose()
         };
         let stage = |row: &StageRow| {
             let times = read(row.histogram.as_ref(), row.name.name())?;
-            Ok((times, read(row.service_histogram.as_ref(), row.name.name())?))
+            let origin = axis_time(shift);
+            let unreadable = || format!("the arrivals of {} cannot be read", row.name.name());
+            let arrivals = row.arrivals.as_ref().map(|text| Throughput::decode(text, origin).ok_or_else(unreadable));
+            let service = read(row.service_histogram.as_ref(), row.name.name())?;
+            Ok((times, service, arrivals.transpose()?.unwrap_or_default()))
         };
         let phase = |row: &PhaseRow| {
             let missing = || format!("there is no histogram of {}", row.name.name());
@@ -115,8 +126,8 @@ impl RecordUnion {
     /// If a histogram cannot be read, or if the record's clock differs too much from that of the
     /// first record.
     pub fn add(&mut self, mut record: Record, name: &str) -> Result<(), String> {
-        let histograms = Histograms::read(&record)?;
         let shift = self.shift(&record)?;
+        let histograms = Histograms::read(&record, shift)?;
         let shift_s = shift as f64;
         limit_rows(&mut record);
         name_party(&mut record, name);
@@ -147,21 +158,28 @@ impl RecordUnion {
         }
     }
 
-    fn add_stages(&mut self, record: &Record, times: Vec<(Option<Latencies>, Option<Latencies>)>, shift_s: f64) {
+    fn add_stages(&mut self, record: &Record, times: Vec<StageTimes>, shift_s: f64) {
         let begin_s = record.shard.as_ref().map_or(shift_s, |shard| shard.began_s + shift_s);
-        for (row, (times, service)) in record.stages.iter().zip(times) {
+        for (row, (times, service, arrivals)) in record.stages.iter().zip(times) {
             let span = TimeSpan::of(begin_s, row.duration_s);
             match self.stages.iter_mut().find(|stage| stage.row.name == row.name) {
                 Some(stage) => {
                     stage.row.count = stage.row.count.saturating_add(row.count);
-                    stage.row.failed = stage.row.failed.saturating_add(row.failed);
+                    let sums = [
+                        (&mut stage.row.failed, row.failed),
+                        (&mut stage.row.missing, row.missing),
+                        (&mut stage.row.late, row.late),
+                        (&mut stage.row.duplicates, row.duplicates),
+                    ];
+                    sums.into_iter().for_each(|(sum, more)| *sum = sum.saturating_add(more));
+                    stage.arrivals.merge(&arrivals);
                     stage.row.bytes = stage.row.bytes.saturating_add(row.bytes);
                     stage.row.since = stage.row.since.or(row.since);
                     stage.span = stage.span.join(span);
                     add_times(&mut stage.times, times);
                     add_times(&mut stage.service, service);
                 }
-                None => self.stages.push(UnionStage { row: row.clone(), times, service, span }),
+                None => self.stages.push(UnionStage { row: row.clone(), times, service, arrivals, span }),
             }
         }
         let join = |known: Option<TimeSpan>, span: TimeSpan| Some(known.map_or(span, |known| known.join(span)));
@@ -210,7 +228,6 @@ impl RecordUnion {
         let offered_s = self.offered.map(TimeSpan::length_s);
         record.offered_s = offered_s;
         record.duration_s = self.duration.map_or(0.0, TimeSpan::length_s);
-        record.stages = self.stages.drain(..).map(|stage| stage.finish(offered_s)).collect();
         record.phases = self.phases.into_iter().filter_map(|(name, times)| phase_row(name, &times)).collect();
         record.lag_ms = self.lag.as_ref().and_then(Latencies::summary).or(record.lag_ms.filter(|_| self.lag.is_none()));
         record.events = self.events;
@@ -219,6 +236,8 @@ impl RecordUnion {
         let earliest = self.seconds.keys().chain(self.usage.keys()).min().copied().unwrap_or_default().min(0);
         let lead = u64::try_from(-earliest).unwrap_or_default().min(record.origin_ns / NS_PER_S);
         record.origin_ns -= lead * NS_PER_S;
+        let origin = axis_time(-i128::from(lead));
+        record.stages = self.stages.drain(..).map(|stage| stage.finish(origin)).collect();
         if lead > 0 {
             record.zero_at.clear();
         }
@@ -245,16 +264,14 @@ impl RecordUnion {
 }
 
 impl UnionStage {
-    fn finish(self, offered_s: Option<f64>) -> StageRow {
-        let duration_s = self.span.length_s();
-        let per_second = |count: u64| if duration_s > 0.0 { count as f64 / duration_s } else { 0.0 };
+    /// Makes the row. The times of the record count from `origin`.
+    fn finish(self, origin: Duration) -> StageRow {
         let summary = |times: &Option<Latencies>| times.as_ref().and_then(Latencies::summary);
         let encoded = |times: &Option<Latencies>| times.as_ref().and_then(Latencies::encoded);
         StageRow {
-            rate_per_s: per_second(self.row.count),
-            bytes_per_s: per_second(self.row.bytes),
-            duration_s,
-            offered_rate_per_s: offered_rate(self.row.count, offered_s),
+            rate_per_s: self.arrivals.per_s(),
+            duration_s: self.span.length_s(),
+            arrivals: self.arrivals.encoded(origin),
             latency_ms: summary(&self.times),
             histogram: encoded(&self.times),
             service_ms: summary(&self.service),
@@ -262,6 +279,11 @@ impl UnionStage {
             ..self.row
         }
     }
+}
+
+/// Returns a time on the axis of arrivals, which begins early enough for every record.
+fn axis_time(second: i128) -> Duration {
+    Duration::from_secs(u64::try_from(MAX_SHIFT_S + second).unwrap_or_default())
 }
 
 fn phase_row(name: Phase, times: &Latencies) -> Option<PhaseRow> {
@@ -306,6 +328,7 @@ fn move_times(record: &mut Record, by_s: f64) {
     let moved = |at_s: &mut f64| *at_s = if at_s.is_finite() { *at_s + by_s } else { 0.0 };
     record.events.iter_mut().for_each(|event| moved(&mut event.at_s));
     record.errors.iter_mut().flat_map(|row| [&mut row.first_s, &mut row.last_s]).flatten().for_each(moved);
+    record.observed_until_s.iter_mut().for_each(moved);
     record.slowest.iter_mut().for_each(|message| moved(&mut message.created_s));
     record.missing.iter_mut().flat_map(|message| &mut message.created_s).for_each(moved);
     for stall in &mut record.stalls {
@@ -324,6 +347,8 @@ fn add_second(known: &mut SeriesRow, row: &SeriesRow) {
 
 fn add_rows(sum: &mut Record, more: Record) {
     sum.due = sum.due.zip(more.due).map(|(one, other)| one.saturating_add(other));
+    // Until then, each of them has observed what happened.
+    sum.observed_until_s = sum.observed_until_s.into_iter().chain(more.observed_until_s).reduce(f64::min);
     sum.parties.extend(more.parties);
     more.tls.into_iter().for_each(|row| add_tls(&mut sum.tls, row));
     more.exhausted.into_iter().for_each(|row| add_exhausted(&mut sum.exhausted, row));
@@ -492,8 +517,9 @@ mod tests {
             tally.time(LatencyKind::Lag, time / 100);
         }
         tally.flush_times();
-        tally.first_created = Some(Duration::from_secs(1));
-        tally.last_accepted = Some(Duration::from_secs(3));
+        tally.first_created = Some(Duration::from_secs(origin_s));
+        let origin = Duration::from_secs(origin_s);
+        tally.accepted_times.record(origin + Duration::from_secs(2), origin);
         let count = times_us.len() as u64;
         let offered = Duration::from_secs(2);
         Record {
@@ -501,7 +527,7 @@ mod tests {
             offered_s: Some(offered.as_secs_f64()),
             clock: Some(ClockRow { boot: boot.to_owned(), unix_offset_ns: unix_s * 1_000_000_000, sinks: Vec::new() }),
             shard: Some(ShardRow { lag_histogram: tally.lag.encoded(), ..ShardRow::default() }),
-            stages: tally.stages("source", Stage::Created, Some(offered)),
+            stages: tally.stages("source", Stage::Created, origin),
             phases: tally.phase_rows(),
             series: vec![SeriesRow { second: 1, accepted: count, p99_ms: count as f64, ..SeriesRow::default() }],
             ledger: LedgerRow { created: Some(count), accepted: Some(count), ..LedgerRow::default() },

@@ -3,9 +3,9 @@ use crate::live::{LiveProgress, LiveTimes};
 use crate::usage_sampler::UsageSampler;
 use mailrun_dashboard::{MessageCounts, StageTimes, TimesMs};
 pub use mailrun_dashboard::{PartyLoad, RunSnapshot, ThresholdState};
-use mailrun_journey::record::LatencyMs;
-use mailrun_journey::threshold::{Fate, MetricSource, MetricValues, Threshold, format_value};
-use mailrun_journey::{Latencies, Stage};
+use mailrun_journey::Stage;
+use mailrun_journey::record::{LatencyMs, LedgerRow};
+use mailrun_journey::threshold::{MetricSource, RunningFigures, RunningStage, Threshold, format_row};
 
 /// Figures of a running bench for its thresholds. Figures that are not reported yet are unknown.
 pub struct LiveValues<'a> {
@@ -18,68 +18,46 @@ pub struct LiveValues<'a> {
 impl LiveValues<'_> {
     /// Evaluates the thresholds with the figures so far.
     pub fn states(&self, thresholds: &[Threshold]) -> Vec<ThresholdState> {
-        thresholds.iter().map(|threshold| threshold_state(threshold, self)).collect()
+        let LiveProgress { created, rejected, failed, due, .. } = *self.source;
+        let ledger = || LedgerRow { rejected: Some(rejected), failed: Some(failed), ..LedgerRow::default() };
+        let figures = RunningFigures {
+            stages: &|of| self.stage(of),
+            finished: due.max(created),
+            created_units: created,
+            ledger: &ledger,
+        };
+        thresholds.iter().map(|threshold| threshold_state(threshold, &figures)).collect()
+    }
+
+    fn stage(&self, of: MetricSource) -> Option<RunningStage> {
+        let MetricSource::Stage(stage) = of else { return None };
+        let (count, times) = match stage {
+            Stage::Created => (self.source.created, None),
+            Stage::Sent => (self.source.sent, None),
+            Stage::Accepted => (self.source.accepted, Some(self.source.run)),
+            Stage::Delivered => (self.sink?.delivered, Some(self.sink?.run)),
+            _ => return None,
+        };
+        let LiveProgress { elapsed_s, goal_s, .. } = *self.source;
+        let load_s = if goal_s > 0.0 { elapsed_s.min(goal_s) } else { elapsed_s };
+        let rate_per_s = (load_s > 0.0).then(|| count as f64 / load_s);
+        let summary = times.filter(|times| times.max_ms > 0.0).map(|times| {
+            let LiveTimes { p50_ms: p50, p95_ms: p95, p99_ms: p99, p999_ms: p999, max_ms: max } = times;
+            let unknown = f64::NAN;
+            LatencyMs { min: unknown, mean: unknown, p50, p90: unknown, p95, p99, p999, max }
+        });
+        Some(RunningStage { count, rate_per_s, times: None, summary })
     }
 }
 
 /// Evaluates a threshold with the figures so far.
-pub fn threshold_state(threshold: &Threshold, figures: &impl MetricValues) -> ThresholdState {
+pub fn threshold_state(threshold: &Threshold, figures: &RunningFigures<'_>) -> ThresholdState {
     let is_decided = !threshold.needs_the_end();
     let row = threshold.evaluate(figures);
     ThresholdState {
+        value: format_row(&row),
+        passed: (row.passed || (row.missed && is_decided)).then_some(row.passed),
         expression: row.expression,
-        value: row.value.map_or_else(String::new, |value| format_value(value, &row.unit)),
-        passed: row.value.filter(|_| is_decided || row.passed).map(|_| row.passed),
-    }
-}
-
-impl MetricValues for LiveValues<'_> {
-    fn times(&self, _: MetricSource) -> Option<Latencies> {
-        None
-    }
-
-    fn summary(&self, of: MetricSource) -> Option<LatencyMs> {
-        let progress = match of {
-            MetricSource::Stage(Stage::Accepted) => self.source,
-            MetricSource::Stage(Stage::Delivered) => self.sink?,
-            MetricSource::Stage(_) | MetricSource::Phase(_) | MetricSource::Mades(_) => return None,
-        };
-        let LiveTimes { p50_ms: p50, p95_ms: p95, p99_ms: p99, p999_ms: p999, max_ms: max } = progress.run;
-        let unknown = f64::NAN;
-        (max > 0.0).then_some(LatencyMs { min: unknown, mean: unknown, p50, p90: unknown, p95, p99, p999, max })
-    }
-
-    fn count(&self, of: MetricSource) -> Option<u64> {
-        match of {
-            MetricSource::Stage(Stage::Created) => Some(self.source.created),
-            MetricSource::Stage(Stage::Sent) => Some(self.source.sent),
-            MetricSource::Stage(Stage::Accepted) => Some(self.source.accepted),
-            MetricSource::Stage(Stage::Delivered) => self.sink.map(|sink| sink.delivered),
-            MetricSource::Stage(_) | MetricSource::Phase(_) | MetricSource::Mades(_) => None,
-        }
-    }
-
-    fn rate_per_s(&self, of: MetricSource) -> Option<f64> {
-        let LiveProgress { elapsed_s, goal_s, .. } = *self.source;
-        let load_s = if goal_s > 0.0 { elapsed_s.min(goal_s) } else { elapsed_s };
-        let count = self.count(of)?;
-        (load_s > 0.0).then(|| count as f64 / load_s)
-    }
-
-    fn due(&self) -> Option<u64> {
-        Some(self.source.due.max(self.source.created))
-    }
-
-    fn created_units(&self) -> Option<u64> {
-        Some(self.source.created)
-    }
-
-    fn fate(&self, fate: Fate) -> Option<u64> {
-        match fate {
-            Fate::Rejected => Some(self.source.rejected),
-            Fate::Failed => Some(self.source.failed),
-            Fate::Lost | Fate::NotDelivered | Fate::Duplicates | Fate::Corrupt => None,
-        }
     }
 }
 

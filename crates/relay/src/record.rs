@@ -3,7 +3,7 @@
 use crate::context::RelayContext;
 use mailrun_journey::record::{Record, Role, StageRow, Workload};
 use mailrun_journey::seconds::{SecondTally, second_of};
-use mailrun_journey::{Series, Stage};
+use mailrun_journey::{MIN_ARRIVALS, Series, Stage};
 use mailrun_journey::{judge, validity};
 use mailrun_net::clock;
 use mailrun_party::host_sampler::HostSampler;
@@ -160,13 +160,12 @@ impl RunRecorder {
         let start = self.accepted.first.or(self.delivered.first).unwrap_or_default();
         let row = |name, span: &ActivePeriod, failed, bytes| {
             let duration_s = span.last.saturating_sub(start).as_secs_f64();
-            let per_s = |amount: u64| if duration_s > 0.0 { amount as f64 / duration_s } else { 0.0 };
+            let is_rated = span.value >= MIN_ARRIVALS && duration_s > 0.0;
             StageRow {
                 count: span.value,
                 failed,
                 bytes,
-                rate_per_s: per_s(span.value),
-                bytes_per_s: per_s(bytes),
+                rate_per_s: is_rated.then(|| span.value as f64 / duration_s),
                 duration_s,
                 ..StageRow::new(name, "relay")
             }

@@ -4,8 +4,8 @@ use crate::figures::final_stage;
 use crate::numbers::{count, counted};
 use crate::seconds::step;
 use crate::table::{Align, Cell, Table, right};
-use mailrun_journey::Latencies;
 use mailrun_journey::record::{Outcome, Record, SeriesRow};
+use mailrun_journey::{Latencies, Stage};
 
 /// Larger estimates of further runs are not shown, because they are too rough.
 const MAX_MORE: usize = 1_000;
@@ -107,14 +107,14 @@ impl RunCurves {
     pub fn of(record: &Record) -> Self {
         let Some(stage) = final_stage(record) else { return Self::default() };
         let reached: fn(&SeriesRow) -> u64 = match stage.name {
-            "accepted" => |row| row.accepted,
-            "sent" => |row| row.sent,
+            Stage::Accepted => |row| row.accepted,
+            Stage::Sent => |row| row.sent,
             _ => |row| row.delivered,
         };
         let step = step(&record.series) as f64;
         let rate = |row: &SeriesRow| (row.second, reached(row) as f64 / step);
         Self {
-            latencies: stage.histogram.and_then(Latencies::decode).filter(|times| times.count() > 0),
+            latencies: stage.histogram.as_deref().and_then(Latencies::decode).filter(|times| times.count() > 0),
             rates: record.series.iter().map(rate).collect(),
         }
     }

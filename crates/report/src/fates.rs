@@ -222,12 +222,14 @@ fn table_of<'a>(rows: impl Iterator<Item = &'a ThresholdRow>) -> Table {
             value
                 .map_or_else(|| Cell::from("–"), |value| Cell::Number(value, threshold::format_value(value, &row.unit)))
         };
-        let word = match row.value {
-            _ if row.passed => "passed",
-            None if !row.is_infinite => "NOT SEEN",
-            _ => "MISSED",
+        let word = match row {
+            row if row.passed => "passed",
+            row if row.missed => "MISSED",
+            row if row.why.is_empty() => "NOT SEEN",
+            _ => "UNDECIDED",
         };
-        let cells = [row.value, row.limit, row.margin].map(shown);
+        let value = row.beyond.map_or_else(|| shown(row.value), |_| Cell::from(threshold::format_row(row)));
+        let cells = [value, shown(row.limit), shown(row.margin)];
         let names = [row.expression.as_str(), word].map(Cell::from);
         let [expression, word] = names;
         table.row([expression].into_iter().chain(cells).chain([word]).collect());

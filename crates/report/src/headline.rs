@@ -1,10 +1,10 @@
 //! The facts that a reader must see first: the outcome of the run, the number of delivered
 //! messages, and the rate.
-use super::numbers::{counted, known, latency, memory, rate, seconds};
+use super::figures::final_stage;
+use super::numbers::{counted, known, memory, octets, rate, seconds, stage_latency};
 use super::table::plain;
 use mailrun_journey::judge;
 use mailrun_journey::record::{LedgerRow, Outcome, Record, StageRow};
-use mailrun_journey::stage::Stage;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Headline {
@@ -90,47 +90,37 @@ fn failure_counts(ledger: &LedgerRow) -> Vec<String> {
     some.map(|(number, name)| format!("{} {name}", super::numbers::count(number))).collect()
 }
 
-/// Returns the rate, the bytes, the median and the 99th percentile of the last observed stage.
+/// Returns the rate, the bytes, the median and the 99th percentile of the last observed stage. If
+/// nothing arrived where a sink was watched, returns the duration.
 pub(crate) fn figures(record: &Record) -> String {
-    if let Some(mades) = &record.mades {
-        return super::mades::figures(record, mades);
-    }
-    let Some(last) = final_stage(record) else {
-        return seconds(record.duration_s);
-    };
-    let per_s = last.offered_rate_per_s.unwrap_or(last.rate_per_s);
-    let bytes_each = if last.count > 0 { last.bytes as f64 / last.count as f64 } else { 0.0 };
-    let mut parts = vec![format!("{} msg/s", rate(per_s)), format!("{}/s", memory((per_s * bytes_each) as u64))];
+    let Some(last) = arrived_stage(record) else { return seconds(record.duration_s) };
+    let mut parts: Vec<String> = last.rate_per_s.map(|per_s| format!("{} msg/s", rate(per_s))).into_iter().collect();
+    parts.extend(match record.mades {
+        Some(_) => Some(format!("{} each", octets(record.workload.message_bytes))),
+        None => last.bytes_per_s().map(|bytes| format!("{}/s", memory(bytes as u64))),
+    });
     if let (Some(times), Some(since)) = (last.latency_ms, last.since) {
-        parts.push(format!("p50 {}", latency(times.p50)));
-        parts.push(format!("p99 {} ({} to {})", latency(times.p99), since.name(), last.name.name()));
+        parts.push(format!("p50 {}", stage_latency(last, times.p50)));
+        parts.push(format!("p99 {} ({} to {})", stage_latency(last, times.p99), since.name(), last.name.name()));
     }
     parts.push(seconds(record.offered_s.unwrap_or(last.duration_s)));
     parts.join(" · ")
 }
 
-pub(crate) fn final_stage(record: &Record) -> Option<&StageRow> {
-    let on_the_path = |name: Stage| record.stages.iter().find(|row| row.name == name && row.count > 0);
-    [Stage::Delivered, Stage::Accepted, Stage::Sent].into_iter().find_map(on_the_path)
+/// Returns the last stage that messages reached, or `None` if deliveries were watched and there
+/// were none.
+fn arrived_stage(record: &Record) -> Option<&StageRow> {
+    final_stage(record).filter(|_| record.ledger.delivered != Some(0))
 }
 
-/// Returns the rate and the 99th percentile, for example `5,343 msg/s, p99 44.20 ms`. `None` if no
-/// stage was observed.
+/// Returns the rate and the 99th percentile, for example `5,343 msg/s, p99 44.20 ms`. `None` if
+/// neither is known.
 pub(crate) fn rate_and_p99(record: &Record) -> Option<String> {
-    let (per_s, times) = match &record.mades {
-        // Without a delivered message, there is no rate.
-        Some(_) if record.ledger.delivered == Some(0) => return None,
-        Some(mades) => {
-            let last = mades.stages.iter().rev().find(|row| row.count > 0)?;
-            (last.offered_rate_per_s.unwrap_or(last.rate_per_s), last.latency_ms)
-        }
-        None => {
-            let last = final_stage(record)?;
-            (last.offered_rate_per_s.unwrap_or(last.rate_per_s), last.latency_ms)
-        }
-    };
-    let p99 = times.map_or_else(String::new, |times| format!(", p99 {}", latency(times.p99)));
-    Some(format!("{} msg/s{p99}", rate(per_s)))
+    let last = arrived_stage(record)?;
+    let per_s = last.rate_per_s.map(|per_s| format!("{} msg/s", rate(per_s)));
+    let p99 = last.latency_ms.map(|times| format!("p99 {}", stage_latency(last, times.p99)));
+    let parts: Vec<String> = per_s.into_iter().chain(p99).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// Returns true if the verdict repeats a missed threshold, so that the report should show only one
@@ -161,7 +151,7 @@ mod tests {
     fn the_rate_is_that_of_what_was_offered() {
         let mut record = sample::held();
         record.offered_s = Some(10.0);
-        record.stages.iter_mut().for_each(|row| row.offered_rate_per_s = Some(20_000.0));
+        record.stages.iter_mut().for_each(|row| row.rate_per_s = Some(20_000.0));
         let text = figures(&record);
         assert!(text.starts_with("20,000 msg/s · 7.6 MiB/s") && text.ends_with("· 10.00 s"), "{text}");
     }

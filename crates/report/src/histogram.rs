@@ -1,10 +1,9 @@
 //! Draws the distributions of a run's latencies as bars of text on a logarithmic scale.
-use super::figures::{StageFigures, stages};
 use super::numbers::{count, counted, latency, share};
 use super::table::plain;
 use super::wrap::{display_width, wrapped};
-use mailrun_journey::Latencies;
-use mailrun_journey::record::Record;
+use mailrun_journey::record::{Record, StageRow};
+use mailrun_journey::{Latencies, Stage};
 
 /// Ends of the bins within a decade. The three choices go from coarse to fine.
 const ENDS: [&[u64]; 3] = [&[10, 20, 50], &[10, 15, 20, 30, 50, 70], &[10, 12, 15, 18, 22, 27, 33, 39, 47, 56, 68, 82]];
@@ -23,10 +22,11 @@ struct Bin {
 
 /// Draws the histograms of all stages from the server's acceptance on, in at most `width` columns.
 pub fn histograms(record: &Record, width: usize) -> String {
-    let drawn: Vec<String> = stages(record)
+    let drawn: Vec<String> = record
+        .stages
         .iter()
-        .filter(|stage| !["created", "sent"].contains(&stage.name))
-        .filter_map(|stage| Some(histogram(stage, &Latencies::decode(stage.histogram?)?, width)))
+        .filter(|row| ![Stage::Created, Stage::Sent].contains(&row.name))
+        .filter_map(|row| Some(histogram(row, &Latencies::decode(row.histogram.as_deref()?)?, width)))
         .collect();
     match drawn.is_empty() {
         true => format!("{}: the record has no distribution of latencies\n", plain(&record.name)),
@@ -34,13 +34,13 @@ pub fn histograms(record: &Record, width: usize) -> String {
     }
 }
 
-fn histogram(stage: &StageFigures<'_>, times: &Latencies, width: usize) -> String {
+fn histogram(stage: &StageRow, times: &Latencies, width: usize) -> String {
     let all = times.count();
-    let since = if stage.since.is_empty() { String::new() } else { format!(" since {}", stage.since) };
+    let since = stage.since.map_or_else(String::new, |since| format!(" since {}", since.name()));
     let percentiles = [("p50", 0.5), ("p99", 0.99), ("max", 1.0)]
         .map(|(name, quantile)| format!("{name} {}", latency(times.quantile_ms(quantile))))
         .join(" · ");
-    let head = format!("{}{since}: {} · {percentiles}", plain(stage.name), counted(all, "message"));
+    let head = format!("{}{since}: {} · {percentiles}", stage.name.name(), counted(all, "message"));
     let mut text = wrapped(&head, "", "  ", width).join("\n") + "\n";
     let bins = bins(times);
     let max_messages = bins.iter().map(|bin| bin.messages).max().unwrap_or_default().max(1);

@@ -62,7 +62,7 @@ mod sample_load;
 pub mod sample_runs;
 
 pub use ending::outcome_word;
-pub use figures::{StageFigures, final_stage};
+pub use figures::final_stage;
 pub use histogram::histograms;
 pub use html::{capacity_page, comparison_page, page};
 pub use markdown::markdown;

@@ -1,14 +1,13 @@
 //! Reports a run over the Business Application API of MADES: its stages, the times between the
 //! stages, and the errors with the codes of the endpoint.
 use super::fates::when;
-use super::numbers::{count, counted, figure, latency, octets, rate, seconds};
+use super::numbers::{count, counted, figure, latency, seconds};
 use super::section::{Section, SectionBody};
-use super::stages::{time_cells, timed};
+use super::stages::time_cell;
 use super::table::{Align, Cell, Table, plain, right};
 use super::workload::{arrival, sizes};
-use mailrun_journey::Stage;
 use mailrun_journey::record::{
-    AcknowledgementSender, Arrival, LatencyMs, Mades, MadesAcknowledgements, MadesHop, MadesStage, MadesWindow, Record,
+    AcknowledgementSender, Arrival, Mades, MadesAcknowledgements, MadesHop, MadesWindow, Record,
 };
 
 const WATERFALL_WIDTH: usize = 20;
@@ -143,7 +142,7 @@ pub(crate) fn shapes(mades: &Mades) -> Option<Section> {
         let times = last.latency_ms.unwrap_or_default();
         let mut cells = vec![Cell::from(plain(&shape.name)), Cell::from(plain(&shape.message_type))];
         cells.extend([first.count, last.count].map(Cell::Count));
-        cells.extend([times.p50, times.p99, times.max].map(Cell::Figure));
+        cells.extend([times.p50, times.p99, times.max].map(|ms| time_cell(ms, last.beyond_ms)));
         table.row(cells);
     }
     Section::figures("Shapes", Some("from due to the last stage".to_owned()), table)
@@ -189,50 +188,6 @@ pub(crate) fn windows(mades: &Mades) -> Option<Section> {
     let left_out = windows.len() - shown_windows.len();
     let note = if left_out > 0 { format!("{text}; the worst, without {left_out} others") } else { text.to_owned() };
     Section::figures("Windows", Some(note), table)
-}
-
-pub(crate) fn stages(mades: &Mades) -> Option<Section> {
-    let mut table = Table::new([
-        ("stage", Align::Left),
-        right("messages"),
-        right("missing"),
-        right("duplicates"),
-        right("late"),
-        right("msg/s"),
-        right("seconds"),
-    ])
-    .leave_out(&["seconds", "late", "duplicates", "missing"])
-    .hide_zero(&["missing", "duplicates", "late"]);
-    for row in &mades.stages {
-        let MadesStage { missing, duplicates, late, .. } = *row;
-        let mut cells = vec![Cell::from(plain(&row.name))];
-        cells.extend([row.count, missing, duplicates, late].map(Cell::Count));
-        cells.extend([row.rate_per_s, row.duration_s].map(Cell::Figure));
-        table.row(cells);
-    }
-    let note = Some("from the first message created to the last that reached the stage".to_owned());
-    Section::figures("Stages", note, table)
-}
-
-pub(crate) fn latencies(record: &Record, mades: &Mades) -> Option<Section> {
-    let mut table = timed(&[("stage", Align::Left)]);
-    let mut row = |name: &str, times: Option<LatencyMs>| {
-        let Some(times) = times else { return };
-        table.row(std::iter::once(Cell::from(plain(name))).chain(time_cells(&times)).collect());
-    };
-    let is_closed = record.workload.arrival == Arrival::Closed;
-    let wait = record.stages.iter().find(|row| row.name == Stage::Created && !is_closed);
-    row("created", wait.and_then(|row| row.latency_ms));
-    mades.stages.iter().for_each(|stage| row(&stage.name, stage.latency_ms));
-    row("inbox → acknowledged", mades.acknowledgements.as_ref().and_then(|back| back.way_back_ms));
-    row("the bench's lag", record.lag_ms);
-    let since = if is_closed {
-        "in ms since the message was created; closed loop: a new message waits for one that is done"
-    } else {
-        "in ms since the message was due, even if there was no room for it then"
-    };
-    let note = Some(since.to_owned());
-    Section::figures("Latency", note, table)
 }
 
 pub(crate) fn waterfall(mades: &Mades) -> Option<Section> {
@@ -346,32 +301,13 @@ pub(crate) fn outages(mades: &Mades) -> Option<Section> {
     Section::figures("Outages", note, table)
 }
 
-/// Returns the rate, the bytes, the median and the 99th percentile of the last stage that any
-/// message reached. Without a delivered message, returns the duration, because there is no rate.
-pub(crate) fn figures(record: &Record, mades: &Mades) -> String {
-    let is_received = record.ledger.delivered != Some(0);
-    let last = mades.stages.iter().rev().find(|row| is_received && row.count > 0);
-    let Some(last) = last else { return seconds(record.duration_s) };
-    let since = if record.workload.arrival == Arrival::Closed { "created" } else { "due" };
-    let mut parts = vec![
-        format!("{} msg/s", rate(last.offered_rate_per_s.unwrap_or(last.rate_per_s))),
-        format!("{} each", octets(record.workload.message_bytes)),
-    ];
-    if let Some(times) = last.latency_ms {
-        parts.push(format!("p50 {}", latency(times.p50)));
-        parts.push(format!("p99 {} ({since} to {})", latency(times.p99), plain(&last.name)));
-    }
-    parts.push(seconds(last.duration_s));
-    parts.join(" · ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::sample;
     use super::super::wrap::display_width;
     use super::super::{markdown, terminal};
     use super::*;
-    use mailrun_journey::record::{MadesCount, MadesTimes, MadesTruth};
+    use mailrun_journey::record::{LatencyMs, MadesCount, MadesTimes, MadesTruth};
 
     #[test]
     fn of_many_windows_the_worst_are_shown_in_the_order_of_time() {
@@ -410,7 +346,7 @@ mod tests {
         let mut record = sample::mades();
         assert!(super::super::terminal(&record, 100).contains(" msg/s · "));
         record.ledger.delivered = Some(0);
-        assert_eq!(figures(&record, record.mades.as_ref().unwrap()), seconds(record.duration_s));
+        assert_eq!(super::super::headline::figures(&record), super::super::numbers::seconds(record.duration_s));
         assert_eq!(super::super::headline::rate_and_p99(&record), None);
     }
 

@@ -9,6 +9,7 @@
 //! are in per cent. Only the tables of the published contests use MB/s of 1,000,000 bytes, as the
 //! publications do.
 
+use mailrun_journey::record::StageRow;
 pub use mailrun_journey::words::{counted, grouped as count};
 
 pub(crate) const UNKNOWN: &str = "unknown";
@@ -95,6 +96,16 @@ pub fn latency(milliseconds: f64) -> String {
         ms if ms < 99.95 => format!("{ms:.2} ms"),
         ms if ms < 999.5 => format!("{ms:.0} ms"),
         ms => seconds(ms / 1e3),
+    }
+}
+
+/// Formats a latency of a stage, for example `1.42 ms`. A time that is longer than messages were
+/// waited for is `> 3.00 s`.
+pub fn stage_latency(row: &StageRow, milliseconds: f64) -> String {
+    match row.beyond_ms.filter(|_| milliseconds == f64::INFINITY) {
+        Some(bound) if bound > 0.0 => format!("> {}", latency(bound)),
+        Some(_) => "never".to_owned(),
+        None => latency(milliseconds),
     }
 }
 

@@ -3,7 +3,7 @@ use super::numbers::{count, figure, memory, seconds};
 use super::section::{Section, SectionBody};
 use super::table::plain;
 use mailrun_journey::Stage;
-use mailrun_journey::record::{Party, Record, Role, StageRow};
+use mailrun_journey::record::{Party, Record, Role};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RelayFigures {
@@ -12,6 +12,7 @@ pub struct RelayFigures {
     pub accept_s: f64,
     /// Seconds from the first created message to the last delivered message.
     pub deliver_s: f64,
+    /// Rates; not a number if there were too few messages for a rate.
     pub accepted_per_s: f64,
     pub delivered_per_s: f64,
     pub delivered_bytes_per_s: f64,
@@ -23,18 +24,17 @@ pub struct RelayFigures {
 impl RelayFigures {
     /// Returns `None` if the record has no accepted stage or no delivered stage.
     pub fn of(record: &Record) -> Option<Self> {
-        let stage = |name: Stage| record.stages.iter().find(|row: &&StageRow| row.name == name);
-        let accepted = stage(Stage::Accepted)?;
-        let delivered = stage(Stage::Delivered)?;
+        let accepted = record.stage(Stage::Accepted)?;
+        let delivered = record.stage(Stage::Delivered)?;
         // If several seconds have the maximum, the first of them counts.
         let deepest = record.series.iter().rev().max_by_key(|row| row.queued);
         Some(Self {
             accepted: accepted.count,
             accept_s: accepted.duration_s,
             deliver_s: delivered.duration_s,
-            accepted_per_s: accepted.rate_per_s,
-            delivered_per_s: delivered.rate_per_s,
-            delivered_bytes_per_s: delivered.bytes_per_s,
+            accepted_per_s: accepted.rate_per_s.unwrap_or(f64::NAN),
+            delivered_per_s: delivered.rate_per_s.unwrap_or(f64::NAN),
+            delivered_bytes_per_s: delivered.bytes_per_s().unwrap_or(f64::NAN),
             deepest: deepest.map(|row| (row.queued, row.second)),
         })
     }

@@ -1,7 +1,7 @@
 //! Sample records for the tests of reports, with one record for each outcome.
 use mailrun_journey::record::{
-    Host, LatencyMs, LedgerRow, Mades, MadesHop, MadesOutage, MadesQueue, MadesStage, MadesTrouble, Party, PhaseRow,
-    Record, Role, SeriesRow, StageRow, Surroundings, Verdict, Workload,
+    Host, LatencyMs, LedgerRow, Mades, MadesHop, MadesOutage, MadesQueue, MadesTrouble, Party, PhaseRow, Record, Role,
+    SeriesRow, StageRow, Surroundings, Verdict, Workload,
 };
 use mailrun_journey::stage::{Phase, Stage};
 
@@ -39,12 +39,13 @@ pub fn held() -> Record {
 
 /// A MADES run with a lost message, an error reply and a lost connection.
 pub fn mades() -> Record {
-    let stage = |name: &str, p50: f64| MadesStage {
-        name: name.to_owned(),
+    let stage = |name: Stage, p50: f64| StageRow {
         count: 9_999,
         missing: 1,
-        rate_per_s: 1_234.5,
+        bytes: 9_999 * 400,
+        rate_per_s: Some(1_234.5),
         duration_s: 8.1,
+        since: Some(Stage::Created),
         latency_ms: Some(LatencyMs {
             p50,
             p90: p50 * 1.5,
@@ -53,12 +54,20 @@ pub fn mades() -> Record {
             max: 1_234.5,
             ..LatencyMs::default()
         }),
-        ..MadesStage::default()
+        ..StageRow::new(name, "mades")
     };
-    let path = ["created", "sent", "settled", "replied", "inbox", "DELIVERED", "RECEIVED"];
-    let hop = |ends: &[&str]| MadesHop {
-        from: ends[0].to_owned(),
-        to: ends[1].to_owned(),
+    let path = [
+        Stage::Created,
+        Stage::Sent,
+        Stage::Settled,
+        Stage::Replied,
+        Stage::Inbox,
+        Stage::DeliveredEvent,
+        Stage::ReceivedEvent,
+    ];
+    let hop = |ends: &[Stage]| MadesHop {
+        from: ends[0].name().to_owned(),
+        to: ends[1].name().to_owned(),
         count: 9_999,
         overtaken: 3,
         latency_ms: Some(LatencyMs { mean: 1.5, p50: 1.2, p90: 1.7, p99: 3.4, max: 90.0, ..LatencyMs::default() }),
@@ -90,13 +99,13 @@ pub fn mades() -> Record {
         window: 128,
         timeout_s: 60.0,
         in_transit_mean: 987.6,
-        stages: path.iter().zip(1..).map(|(name, number)| stage(name, f64::from(number) * 1.5)).collect(),
         hops: path.windows(2).map(hop).collect(),
         troubles: vec![trouble("error reply", "ECP-1034", "no such receiver"), trouble("time-out", "inbox", "60 s")],
         outages: vec![outage],
         ..Mades::default()
     };
-    Record { mades: Some(own), phases: Vec::new(), ..lossy() }
+    let stages = path.into_iter().zip(1..).map(|(name, number)| stage(name, f64::from(number) * 1.5)).collect();
+    Record { mades: Some(own), phases: Vec::new(), stages, ..lossy() }
 }
 
 /// The run `held`, but 200 messages were accepted and lost.
@@ -210,8 +219,7 @@ fn stage((name, party): (Stage, &str)) -> StageRow {
     StageRow {
         count: MESSAGES,
         bytes: MESSAGES * 400,
-        rate_per_s: 54_321.0,
-        bytes_per_s: 21_728_400.0,
+        rate_per_s: Some(54_321.0),
         duration_s: 3.684,
         since: Some(Stage::Created),
         latency_ms: Some(latency()),

@@ -183,10 +183,8 @@ fn open_loop(load: &SampleLoad) -> Record {
     {
         stage.count = count;
         stage.bytes = count * 400;
-        stage.rate_per_s = count as f64 / record.duration_s;
-        stage.bytes_per_s = stage.rate_per_s * 400.0;
+        stage.rate_per_s = Some(count as f64 / length as f64);
         stage.duration_s = record.duration_s;
-        stage.offered_rate_per_s = Some(count as f64 / length as f64);
         stage.since = Some(Stage::Scheduled);
         stage.latency_ms = times.summary();
         stage.histogram = times.encoded();
@@ -298,10 +296,10 @@ fn threshold(expression: &str, limit: f64, value: f64, unit: &str, passed: bool)
         limit: Some(limit),
         value: Some(value),
         margin: Some(if passed { distance } else { -distance }),
-        is_infinite: false,
         unit: unit.to_owned(),
         passed,
-        windows: Vec::new(),
+        missed: !passed,
+        ..ThresholdRow::default()
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) fn over_time(record: &Record, room: usize) -> Option<Section> {
     let length = counted(rows.len() as u64 * step, "second");
     let note = match whole(record).len() {
         kept if kept < rows.len() => {
-            format!("{length}; min, median and max leave out the last, which is incomplete")
+            format!("{length}; min, median and max are of whole seconds of the load")
         }
         _ => length,
     };
@@ -99,10 +99,16 @@ pub(crate) fn step(rows: &[SeriesRow]) -> u64 {
     distances.min().unwrap_or(1).max(1)
 }
 
-/// Returns the rows without the last row, which may cover only a part of a second. The last row
-/// stays if load was offered until its end, or if there are fewer than three rows.
+/// Returns the end of the rows in which messages were due. Without such rows, as at a sink, it is
+/// the end of all rows.
+pub(crate) fn load_end(record: &Record) -> usize {
+    record.series.iter().rposition(|row| row.created > 0).map_or(record.series.len(), |last| last + 1)
+}
+
+/// Returns the rows of the load without the last row, which may cover only a part of a second. The
+/// last row stays if load was offered until its end, or if there are fewer than three rows.
 pub(crate) fn whole(record: &Record) -> &[SeriesRow] {
-    let rows = record.series.as_slice();
+    let rows = &record.series[..load_end(record)];
     let (Some(first), Some((last, others))) = (rows.first(), rows.split_last()) else { return rows };
     let length_s = last.second.saturating_add(step(rows)).saturating_sub(first.second) as f64;
     let is_whole = record.offered_s.is_some_and(|offered_s| offered_s >= length_s);

@@ -33,8 +33,8 @@ pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
 fn mades_sections(record: &Record, own: &Mades, room: usize) -> Vec<Section> {
     let parts = [
         mades::offered(record, own),
-        mades::stages(own),
-        mades::latencies(record, own),
+        stages::reached(record),
+        stages::latencies(record),
         mades::waterfall(own),
         mades::shapes(own),
         mades::windows(own),

@@ -20,11 +20,12 @@ use super::part::{ReportPart, fit, lines};
 use super::parties::costs_in_short;
 use super::relay;
 use super::seconds::rate_over_time;
+use super::stages::time_cell;
 use super::table::{Align, Cell, Table, plain, right};
 use super::text_style::{TextStyle, bold};
 use super::workload::sizes;
 use super::wrap::{clipped_words, display_width, wrapped};
-use mailrun_journey::record::{Arrival, LatencyMs, Mades, MissingFate, Outcome, Record, Role, Workload};
+use mailrun_journey::record::{Arrival, LatencyMs, Mades, MissingFate, Outcome, Record, Role, StageRow, Workload};
 use mailrun_journey::stage::Stage;
 
 const MAX_LINES: usize = 23;
@@ -217,25 +218,23 @@ fn over_time(record: &Record, width: usize) -> Vec<String> {
 fn latencies(record: &Record, width: usize) -> Vec<String> {
     let columns = [("in ms", Align::Left), right("p50"), right("p90"), right("p99"), right("max"), right("msg/s")];
     let mut table = Table::new(columns).leave_out(&["p90", "max"]);
-    for (name, times, per_s) in rows(record) {
-        let times = times.map(|times| [times.p50, times.p90, times.p99, times.max].map(Cell::Millis).to_vec());
-        let times = times.unwrap_or_else(|| vec![Cell::from("–"); 4]);
-        table.row([Cell::from(name)].into_iter().chain(times).chain([Cell::Figure(per_s)]).collect());
+    for row in rows(record) {
+        let cells =
+            |times: LatencyMs| [times.p50, times.p90, times.p99, times.max].map(|ms| time_cell(ms, row.beyond_ms));
+        let times = row.latency_ms.map_or_else(|| vec![Cell::from("–"); 4], |times| cells(times).to_vec());
+        let rate = row.rate_per_s.map_or_else(|| Cell::from("–"), Cell::Figure);
+        table.row([Cell::from(row.name.name())].into_iter().chain(times).chain([rate]).collect());
     }
     if table.is_empty() { Vec::new() } else { compact(&table, width) }
 }
 
-fn rows(record: &Record) -> Vec<(String, Option<LatencyMs>, f64)> {
-    if let Some(mades) = &record.mades {
-        let timed = mades.stages.iter().filter(|row| row.latency_ms.is_some());
-        return timed
-            .map(|row| (plain(&row.name), row.latency_ms, row.offered_rate_per_s.unwrap_or(row.rate_per_s)))
-            .collect();
-    }
-    let stages = [Stage::Accepted, Stage::Delivered];
-    let rows = record.stages.iter().filter(|row| stages.contains(&row.name));
-    rows.map(|row| (row.name.name().to_owned(), row.latency_ms, row.offered_rate_per_s.unwrap_or(row.rate_per_s)))
-        .collect()
+/// Returns the stages from the server's acceptance on. A run over MADES shows all that are timed.
+fn rows(record: &Record) -> impl Iterator<Item = &StageRow> {
+    let is_shown = |row: &&StageRow| match record.mades {
+        Some(_) => row.latency_ms.is_some(),
+        None => [Stage::Accepted, Stage::Delivered].contains(&row.name),
+    };
+    record.stages.iter().filter(is_shown)
 }
 
 /// Returns a table without the line below its titles.
@@ -443,7 +442,8 @@ mod tests {
             record.name.clone_from(&texts[1]);
             for (at, stage) in record.stages.iter_mut().enumerate() {
                 (stage.count, stage.failed, stage.bytes) = (number(at), number(at + 1), number(at + 2));
-                (stage.rate_per_s, stage.bytes_per_s, stage.duration_s) = (figure(at), figure(at + 1), figure(at + 2));
+                (stage.rate_per_s, stage.duration_s) = (Some(figure(at)), figure(at + 2));
+                stage.missing = number(at + 1);
                 stage.latency_ms = Some(latencies[at % latencies.len()]);
             }
             for (at, phase) in record.phases.iter_mut().enumerate() {
@@ -454,10 +454,6 @@ mod tests {
                 (second.p50_ms, second.p99_ms) = (figure(at), figure(at + 1));
             }
             if let Some(mades) = &mut record.mades {
-                for (at, stage) in mades.stages.iter_mut().enumerate() {
-                    (stage.count, stage.missing, stage.rate_per_s) = (number(at), number(at + 1), figure(at));
-                    stage.latency_ms = Some(latencies[at % latencies.len()]);
-                }
                 mades.troubles[0].text.clone_from(&texts[2]);
                 mades.outbox_url.clone_from(&texts[3]);
             }
@@ -468,14 +464,14 @@ mod tests {
             };
             record.errors = (0..rows).map(error).collect();
             let threshold = |at: usize| ThresholdRow {
-                is_infinite: false,
                 expression: format!("accepted.p{at}0 < {}ms", number(at)),
                 limit: Some(figure(at)),
                 value: (!at.is_multiple_of(3)).then(|| figure(at + 1)),
                 margin: Some(-figure(at + 2)),
                 unit: "ms".to_owned(),
                 passed: at.is_multiple_of(2),
-                windows: Vec::new(),
+                missed: !at.is_multiple_of(2),
+                ..ThresholdRow::default()
             };
             record.thresholds = (0..rows).map(threshold).collect();
             record.verdict.outcome = Some(if rows.is_multiple_of(2) { Outcome::Pass } else { Outcome::Fail });

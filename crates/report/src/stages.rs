@@ -1,6 +1,6 @@
 //! The stages in figures: the number of messages, the latencies, and the times of a session's
 //! phases.
-use super::numbers::latency;
+use super::numbers::{count, figure, latency};
 use super::section::Section;
 use super::table::{Align, Cell, Table, right};
 use mailrun_journey::Stage;
@@ -16,53 +16,57 @@ pub(crate) fn reached(record: &Record) -> Option<Section> {
         ("seen by", Align::Left),
         right("messages"),
         right("failed"),
+        right("missing"),
+        right("duplicates"),
+        right("late"),
         right("msg/s"),
         right("MiB/s"),
         right("seconds"),
     ])
-    .leave_out(&["seen by", "MiB/s", "seconds", "failed"])
-    .hide_zero(&["failed", "MiB/s"]);
+    .leave_out(&["seen by", "MiB/s", "seconds", "late", "duplicates", "missing", "failed"])
+    .hide_zero(&["failed", "missing", "duplicates", "late", "MiB/s"]);
+    let unknown = || Cell::from("–");
     for row in &record.stages {
-        let bytes = if row.bytes == 0 { Cell::from("–") } else { Cell::Figure(row.bytes_per_s / MEBIBYTE) };
-        table.row(vec![
-            Cell::from(row.name.name()),
-            Cell::from(row.party.clone()),
-            Cell::Count(row.count),
-            Cell::Count(row.failed),
-            Cell::Figure(row.rate_per_s),
-            bytes,
-            Cell::Figure(row.duration_s),
-        ]);
+        let bytes_per_s = row.bytes_per_s().filter(|_| row.bytes > 0);
+        let mut cells = vec![Cell::from(row.name.name()), Cell::from(row.party.clone())];
+        cells.extend([row.count, row.failed, row.missing, row.duplicates, row.late].map(Cell::Count));
+        cells.push(row.rate_per_s.map_or_else(unknown, Cell::Figure));
+        cells.push(bytes_per_s.map_or_else(unknown, |bytes| Cell::Figure(bytes / MEBIBYTE)));
+        cells.push(Cell::Figure(row.duration_s));
+        table.row(cells);
     }
-    let note = Some("from the first message created to the last that reached the stage".to_owned());
-    Section::figures("Stages", note, table)
+    let note = "msg/s: from the first arrival until 95 % had arrived or the last message was due; seconds: from the first \
+                message created to the last arrival";
+    Section::figures("Stages", Some(note.to_owned()), table)
 }
 
 pub(crate) fn latencies(record: &Record) -> Option<Section> {
     let mut table = timed(&[("stage", Align::Left), ("since", Align::Left)]);
-    for row in &record.stages {
-        if let (Some(times), Some(since)) = (row.latency_ms, row.since) {
-            let names = [Cell::from(row.name.name()), Cell::from(since.name())];
-            table.row(names.into_iter().chain(time_cells(&times)).collect());
-        }
-        if let Some(times) = row.service_ms {
-            let names = [Cell::from(format!("{} (service)", row.name.name())), Cell::from(Stage::Created.name())];
-            table.row(names.into_iter().chain(time_cells(&times)).collect());
-        }
+    let mut row = |name: &str, since: Stage, times: Option<LatencyMs>, beyond_ms: Option<f64>| {
+        let Some(times) = times else { return };
+        let names = [Cell::from(name), Cell::from(since.name())];
+        table.row(names.into_iter().chain(time_cells(&times, beyond_ms)).collect());
+    };
+    for stage in &record.stages {
+        let name = stage.name.name();
+        row(name, stage.since.unwrap_or(Stage::Created), stage.latency_ms, stage.beyond_ms);
+        row(&format!("{name} (service)"), Stage::Created, stage.service_ms, None);
     }
-    if let Some(lag) = record.lag_ms {
-        let names = [Cell::from("source's lag"), Cell::from(Stage::Scheduled.name())];
-        table.row(names.into_iter().chain(time_cells(&lag)).collect());
-    }
-    let note = match record.workload.arrival {
-        Arrival::Closed => {
+    let back = record.mades.as_ref().and_then(|mades| mades.acknowledgements.as_ref());
+    row(Stage::Acknowledged.name(), Stage::Inbox, back.and_then(|back| back.way_back_ms), None);
+    let lag = if record.mades.is_some() { "the bench's lag" } else { "source's lag" };
+    row(lag, Stage::Scheduled, record.lag_ms, None);
+    let note = match (record.workload.arrival, &record.mades) {
+        (Arrival::Closed, None) => {
             "in ms; closed loop: each session waits for its reply, so a stall shows up in only one message per session"
         }
-        Arrival::Constant | Arrival::Poisson | Arrival::Market => {
-            "in ms; open loop: counted from when the message was due, even if no session was free then"
-        }
+        (Arrival::Closed, Some(_)) => "in ms; closed loop: a new message waits for one that is done",
+        _ => "in ms; open loop: counted from when the message was due, even if there was no room for it then",
     };
-    let note = Some(std::iter::once(note.to_owned()).chain(wake_ups(record)).collect::<Vec<_>>().join("; "));
+    let never = record.stages.iter().any(|row| row.beyond_ms.is_some());
+    let never = never.then(|| "messages that never came count as longer than any".to_owned());
+    let notes = std::iter::once(note.to_owned()).chain(never).chain(wake_ups(record));
+    let note = Some(notes.collect::<Vec<_>>().join("; "));
     Section::figures("Latency", note, table)
 }
 
@@ -78,7 +82,7 @@ pub(crate) fn phases(record: &Record) -> Option<Section> {
     let mut table = timed(&[("phase", Align::Left), right("count")]);
     for row in &record.phases {
         let names = [Cell::from(row.name.name()), Cell::Count(row.count)];
-        table.row(names.into_iter().chain(time_cells(&row.latency_ms)).collect());
+        table.row(names.into_iter().chain(time_cells(&row.latency_ms, None)).collect());
     }
     let note = match record.workload.pipelining {
         Pipelining::Off => "in ms, as the source saw them",
@@ -96,8 +100,19 @@ pub(super) fn timed(names: &[(&'static str, Align)]) -> Table {
     Table::new([names, &times].concat()).leave_out(&OPTIONAL_TIMES)
 }
 
-pub(super) fn time_cells(times: &LatencyMs) -> [Cell; 8] {
-    [times.min, times.mean, times.p50, times.p90, times.p95, times.p99, times.p999, times.max].map(Cell::Millis)
+/// Returns the cells of a table of [`timed`]. A figure beyond all times is `> 3,000`.
+fn time_cells(times: &LatencyMs, beyond_ms: Option<f64>) -> [Cell; 8] {
+    [times.min, times.mean, times.p50, times.p90, times.p95, times.p99, times.p999, times.max]
+        .map(|ms| time_cell(ms, beyond_ms))
+}
+
+pub(super) fn time_cell(ms: f64, beyond_ms: Option<f64>) -> Cell {
+    match beyond_ms.filter(|_| ms == f64::INFINITY) {
+        Some(bound) if bound >= 1.0 => Cell::from(format!("> {}", count(bound as u64))),
+        Some(bound) if bound > 0.0 => Cell::from(format!("> {}", figure(bound))),
+        Some(_) => Cell::from("never"),
+        None => Cell::Millis(ms),
+    }
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ pub(super) fn judge_trial(
     spent_s: f64,
 ) -> Result<JudgedTrial> {
     let last = last_stage(record);
-    let delivered_per_s = last.map_or(0.0, |row| row.offered_rate_per_s.unwrap_or(row.rate_per_s));
+    let delivered_per_s = last.and_then(|row| row.rate_per_s).unwrap_or_default();
     let (outcome, why) = match ending(record) {
         Some(ending) => ending,
         None => match void_cause(record, subject) {
@@ -61,8 +61,8 @@ pub(super) fn judge_trial(
 /// Returns the last stage that was observed: delivery if a sink counted it, and otherwise
 /// acceptance.
 fn last_stage(record: &Record) -> Option<&StageRow> {
-    let row = |name: Stage| record.stages.iter().find(|row| row.name == name);
-    record.ledger.delivered.and_then(|_| row(Stage::Delivered)).or_else(|| row(Stage::Accepted))
+    let delivered = record.ledger.delivered.and_then(|_| record.stage(Stage::Delivered));
+    delivered.or_else(|| record.stage(Stage::Accepted))
 }
 
 /// Returns an outcome and its reason if the trial ends the search: the user stopped it, or mail was

@@ -4,9 +4,10 @@ use mailrun_journey::judge::{self, has_threshold};
 use mailrun_journey::reason::Reason;
 use mailrun_journey::record::Cause;
 use mailrun_journey::record::{
-    AcknowledgementSender, LatencyMs, Mades, MadesCount, MadesStage, MadesTimes, MadesTruth, Record,
+    AcknowledgementSender, LatencyMs, Mades, MadesCount, MadesTimes, MadesTruth, Record, StageRow,
 };
 use mailrun_journey::threshold::Fate;
+use mailrun_journey::{Latencies, Stage};
 use mailrun_report::numbers::counted;
 use serde::Deserialize;
 
@@ -73,7 +74,7 @@ pub(super) fn compare(record: &mut Record, totals: &StandInTotals, faults: &[Str
     if mades.mode == "amqp" {
         return;
     }
-    let truth = MadesTruth { counts: counts(record, mades, totals), times: times(mades, totals) };
+    let truth = MadesTruth { counts: counts(record, mades, totals), times: times(record, mades, totals) };
     let pass = judge::pass_text(record);
     let back = totals.acknowledgements.as_ref().map_or(0, |back| back.unfinished);
     let left = totals.waiting + totals.unfinished + back;
@@ -108,8 +109,8 @@ pub(super) fn compare(record: &mut Record, totals: &StandInTotals, faults: &[Str
 }
 
 fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCount> {
-    let stage = |name: &str| mades.stages.iter().find(|row| row.name == name).cloned().unwrap_or_default();
-    let arrivals = |row: MadesStage| row.count + row.duplicates;
+    let stage = |name: Stage| record.stage(name).cloned().unwrap_or_else(|| StageRow::new(name, "mades"));
+    let arrivals = |row: StageRow| row.count + row.duplicates;
     let troubles = |kind: &str| mades.troubles.iter().filter(|row| row.kind == kind).map(|row| row.count).sum::<u64>();
     let ledger = &record.ledger;
     let is_toolbox = mades.mode == "toolbox";
@@ -123,14 +124,14 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
         ("refused", totals.refused, troubles("error reply")),
         ("failed", totals.failed - silent, troubles("FAILED")),
         ("lost", lost, ledger.lost.unwrap_or_default()),
-        ("not replied to", unanswered, stage("replied").missing),
+        ("not replied to", unanswered, stage(Stage::Replied).missing),
     ];
     if mades.mode == "tracing" {
-        rows.push(("tested", totals.events.tracing, arrivals(stage("TRACING"))));
+        rows.push(("tested", totals.events.tracing, arrivals(stage(Stage::TracingEvent))));
     } else {
         rows.extend([
-            ("put into the inbox", totals.inboxed, arrivals(stage("inbox"))),
-            ("put there twice", totals.duplicated, stage("inbox").duplicates),
+            ("put into the inbox", totals.inboxed, arrivals(stage(Stage::Inbox))),
+            ("put there twice", totals.duplicated, stage(Stage::Inbox).duplicates),
             ("changed, each copy", totals.corrupt_copies, ledger.corrupt.unwrap_or_default()),
             ("overtaken", totals.overtaken, mades.reordered),
         ]);
@@ -143,11 +144,11 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
             (
                 "acknowledgements put into the inbox",
                 documents.inboxed,
-                arrivals(stage("acknowledged")) + back.rejecting,
+                arrivals(stage(Stage::Acknowledged)) + back.rejecting,
             ),
-            ("acknowledgements put there twice", documents.duplicated, stage("acknowledged").duplicates),
+            ("acknowledgements put there twice", documents.duplicated, stage(Stage::Acknowledged).duplicates),
             ("rejecting acknowledgements", documents.rejecting, back.rejecting),
-            ("not acknowledged", lost + totals.corrupted + missing_documents, stage("acknowledged").missing),
+            ("not acknowledged", lost + totals.corrupted + missing_documents, stage(Stage::Acknowledged).missing),
         ]);
     } else if let Some(back) = &mades.acknowledgements {
         let totals = totals.acknowledgements.as_deref().cloned().unwrap_or_default();
@@ -156,36 +157,38 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
             ("acknowledgements taken", totals.consumed, back.accepted),
             ("acknowledgements refused", totals.refused, back.refused),
             ("acknowledgements failed", totals.failed - silent, back.failed),
-            ("acknowledgements delivered", totals.inboxed, arrivals(stage("acknowledged")) + back.corrupt),
+            ("acknowledgements delivered", totals.inboxed, arrivals(stage(Stage::Acknowledged)) + back.corrupt),
             ("acknowledgements changed, each copy", totals.corrupt_copies, back.corrupt),
         ]);
     }
     if mades.mode == "endpoint" {
-        rows.push(("reported DELIVERED", totals.events.delivered, arrivals(stage("DELIVERED"))));
-        rows.push(("reported RECEIVED", totals.events.received, arrivals(stage("RECEIVED"))));
+        rows.push(("reported DELIVERED", totals.events.delivered, arrivals(stage(Stage::DeliveredEvent))));
+        rows.push(("reported RECEIVED", totals.events.received, arrivals(stage(Stage::ReceivedEvent))));
     }
     rows.into_iter().map(|(name, done, seen)| MadesCount { name: name.to_owned(), done, seen }).collect()
 }
 
-fn times(mades: &Mades, totals: &StandInTotals) -> Vec<MadesTimes> {
+fn times(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesTimes> {
     let latencies = &totals.latency_ms;
-    let by_stage = |name: &str| match name {
-        "replied" => latencies.replied,
-        "inbox" => latencies.inboxed,
-        "DELIVERED" | "TRACING" => latencies.delivered,
-        "RECEIVED" => latencies.received,
+    let by_stage = |name: Stage| match name {
+        Stage::Replied => latencies.replied,
+        Stage::Inbox => latencies.inboxed,
+        Stage::DeliveredEvent | Stage::TracingEvent => latencies.delivered,
+        Stage::ReceivedEvent => latencies.received,
         _ => None,
     };
-    let row = |stage: &MadesStage| {
-        let done_ms = Some(by_stage(&stage.name)?);
-        Some(MadesTimes { stage: stage.name.clone(), done_ms, seen_ms: stage.latency_ms })
+    let row = |stage: &StageRow| {
+        let done_ms = Some(by_stage(stage.name)?);
+        // The stand-in times only messages that came.
+        let seen_ms = stage.histogram.as_deref().and_then(Latencies::decode).and_then(|times| times.summary());
+        Some(MadesTimes { stage: stage.name.name().to_owned(), done_ms, seen_ms: seen_ms.or(stage.latency_ms) })
     };
     let back = mades.acknowledgements.as_ref().map(|back| MadesTimes {
         stage: "inbox → acknowledged".to_owned(),
         done_ms: totals.acknowledgements.as_ref().and_then(|totals| totals.latency_ms.inboxed),
         seen_ms: back.way_back_ms,
     });
-    mades.stages.iter().filter_map(row).chain(back).collect()
+    record.stages.iter().filter_map(row).chain(back).collect()
 }
 
 #[cfg(test)]
@@ -202,7 +205,7 @@ mod tests {
         (record.ledger.corrupt, record.verdict.closed) = (Some(0), true);
         let mades = record.mades.as_mut().unwrap();
         mades.troubles.clear();
-        mades.stages.iter_mut().for_each(|row| row.missing = 0);
+        record.stages.iter_mut().for_each(|row| row.missing = 0);
         let events = EventTotals { delivered: 9_999, received: 9_999, ..EventTotals::default() };
         let latency = LatencyMs { p50: 7.0, ..LatencyMs::default() };
         let latency_ms = StandInLatencies { inboxed: Some(latency), ..StandInLatencies::default() };
@@ -280,8 +283,8 @@ mod tests {
         let back =
             MadesAcknowledgements { sent: 9_999, accepted: 9_999, corrupt: 1, ..MadesAcknowledgements::default() };
         mades.acknowledgements = Some(back);
-        let name = "acknowledged".to_owned();
-        mades.stages.push(MadesStage { name, count: 9_990, duplicates: 3, ..MadesStage::default() });
+        let row = StageRow::new(Stage::Acknowledged, "mades");
+        record.stages.push(StageRow { count: 9_990, duplicates: 3, ..row });
         let latency = LatencyMs { p50: 4.0, ..LatencyMs::default() };
         let way_back = StandInTotals {
             consumed: 9_999,
@@ -309,10 +312,10 @@ mod tests {
         let sender = AcknowledgementSender::Receiver;
         let back = MadesAcknowledgements { sender, rejecting: 7, ..MadesAcknowledgements::default() };
         mades.acknowledgements = Some(back);
-        let name = "acknowledged".to_owned();
+        let row = StageRow::new(Stage::Acknowledged, "mades");
         // Of 10,000 messages, one was lost and two were changed on their way. Four acknowledgement
         // documents did not arrive.
-        mades.stages.push(MadesStage { name, count: 9_986, duplicates: 3, missing: 7, ..MadesStage::default() });
+        record.stages.push(StageRow { count: 9_986, duplicates: 3, missing: 7, ..row });
         (totals.corrupted, totals.corrupt_copies) = (2, 2);
         record.ledger.corrupt = Some(2);
         let documents = StandInTotals {

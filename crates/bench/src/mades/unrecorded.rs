@@ -2,9 +2,10 @@
 //! progress, and the way it ended.
 use super::MadesBenchOptions;
 use crate::gather;
+use mailrun_journey::Stage;
 use mailrun_journey::judge;
 use mailrun_journey::reason::Reason;
-use mailrun_journey::record::{Cause, Death, LedgerRow, Mades, MadesStage, Party, Record, Role, Verdict, Workload};
+use mailrun_journey::record::{Cause, Death, LedgerRow, Mades, Party, Record, Role, StageRow, Verdict, Workload};
 use mailrun_party::live::LiveProgress;
 use mailrun_party::outputs;
 use mailrun_report::numbers::count;
@@ -24,12 +25,8 @@ pub(super) fn record(
     record.duration_s = progress.elapsed_s;
     record.ledger =
         LedgerRow { accepted: Some(progress.accepted), delivered: Some(progress.delivered), ..LedgerRow::default() };
-    record.mades = Some(Mades {
-        outbox_url: url.clone(),
-        inbox_url: url,
-        stages: stages(options, progress),
-        ..options.mades.clone()
-    });
+    record.stages = stages(&options.mades, progress);
+    record.mades = Some(Mades { outbox_url: url.clone(), inbox_url: url, ..options.mades.clone() });
     record.parties = vec![Party {
         name: "mades".to_owned(),
         died: Some(death.clone()),
@@ -48,16 +45,15 @@ pub(super) fn record(
     record
 }
 
-/// Returns the stages that the progress counts, in the order of `options`: created, sent, settled
-/// and delivered.
-fn stages(options: &MadesBenchOptions, progress: &LiveProgress) -> Vec<MadesStage> {
-    let rate = |count: u64| if progress.elapsed_s > 0.0 { count as f64 / progress.elapsed_s } else { 0.0 };
-    let counts = [progress.created, progress.sent, progress.accepted, progress.delivered];
-    let row = |(row, reached): (&MadesStage, u64)| MadesStage {
-        count: reached,
-        rate_per_s: rate(reached),
-        duration_s: progress.elapsed_s,
-        ..row.clone()
-    };
-    options.mades.stages.iter().zip(counts).map(row).collect()
+/// Returns the stages that the progress counts.
+fn stages(mades: &Mades, progress: &LiveProgress) -> Vec<StageRow> {
+    let arrival = if mades.mode == "tracing" { Stage::TracingEvent } else { Stage::Inbox };
+    let counts = [
+        (Stage::Created, progress.created),
+        (Stage::Sent, progress.sent),
+        (Stage::Settled, progress.accepted),
+        (arrival, progress.delivered),
+    ];
+    let row = |(name, count)| StageRow { count, duration_s: progress.elapsed_s, ..StageRow::new(name, "mades") };
+    counts.map(row).to_vec()
 }

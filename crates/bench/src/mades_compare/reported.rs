@@ -64,10 +64,10 @@ pub(super) fn progress(output: &str) -> Option<String> {
 /// If there is no valid record, or if it has no stages of a MADES run.
 pub(super) fn of_own(directory: &Path) -> Result<ReportedResult> {
     let record = read_run(&directory.join("run.json"))?;
-    let mades = record.mades.context("it wrote no record of stages")?;
-    let last = mades.stages.last().context("it wrote no stage")?;
+    let last = record.stages.last().context("it wrote no stage")?;
     let fault = (!record.verdict.closed).then(|| record.verdict.reasons.first().cloned().unwrap_or_default());
-    Ok(ReportedResult { rate_per_s: last.rate_per_s, fault })
+    let rate_per_s = last.rate_per_s.context("too few messages arrived for a rate")?;
+    Ok(ReportedResult { rate_per_s, fault })
 }
 
 #[cfg(test)]

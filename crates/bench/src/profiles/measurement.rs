@@ -45,11 +45,13 @@ impl ProfileMeasurement {
         let Some((row, accept)) = row.and_then(|row| Some((row, row.latency_ms?))) else {
             bail!("{}", silence(record))
         };
+        // A few large messages have no rate, but the time that they took.
+        let rate_per_s = row.rate_per_s.unwrap_or(row.count as f64 / row.duration_s);
         let quit = record.phases.iter().find(|phase| phase.name == Phase::Quit);
         Ok(Self {
             messages: row.count,
-            rate_per_s: row.rate_per_s,
-            bytes_per_s: row.bytes_per_s,
+            rate_per_s,
+            bytes_per_s: rate_per_s * row.bytes as f64 / row.count as f64,
             accept: Some(accept),
             quit_ms: quit.map(|quit| quit.latency_ms.mean),
             source_cpu_ms: cpu_ms_per_megabyte(record, Role::Source, row.bytes),
@@ -126,7 +128,7 @@ mod tests {
         let record = sample::held();
         let measured = ProfileMeasurement::of(&record, Some(200_000)).unwrap();
         let accepted = record.stages.iter().find(|row| row.name == Stage::Accepted).unwrap();
-        assert_eq!((measured.messages, measured.rate_per_s), (accepted.count, accepted.rate_per_s));
+        assert_eq!((measured.messages, Some(measured.rate_per_s)), (accepted.count, accepted.rate_per_s));
         assert_eq!(measured.accept, accepted.latency_ms);
         assert_eq!((measured.flaws.fault, measured.flaws.invalid), (None, None));
         assert!(measured.source_cpu_ms.is_some_and(|ms| ms > 0.0) && measured.sink_cpu_ms.is_some());

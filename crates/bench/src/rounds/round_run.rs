@@ -273,9 +273,9 @@ fn server_figures(record: &Record, sink: Option<&Record>, messages: u64) -> Resu
         let error = error.unwrap_or_default();
         return Err(format!("it accepted {} of {} messages{error}", count(accepted), count(messages)));
     }
-    let row = record.stages.iter().find(|row| row.name == Stage::Accepted);
-    let row = row.ok_or("the record has no accepted messages")?;
-    let mut figures = vec![figure("rate, msg/s", Gain::Higher, row.rate_per_s)];
+    let row = record.stage(Stage::Accepted).ok_or("the record has no accepted messages")?;
+    let rate = row.rate_per_s.map(|per_s| figure("rate, msg/s", Gain::Higher, per_s));
+    let mut figures: Vec<RunFigure> = rate.into_iter().collect();
     figures.extend(times(Some(record), Stage::Accepted));
     figures.extend(times(sink, Stage::Delivered));
     Ok(figures)

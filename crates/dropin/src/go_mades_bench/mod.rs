@@ -81,7 +81,7 @@ fn print_summary(options: &Options, observer: &BenchObserver, record: &Record) -
         let code = if trouble.code.is_empty() { String::new() } else { format!(" {}", trouble.code) };
         output::log(&format!("{}{code}: {} times, first: {}", trouble.kind, trouble.count, trouble.text));
     }
-    let duplicates: u64 = mades.into_iter().flat_map(|mades| &mades.stages).map(|stage| stage.duplicates).sum();
+    let duplicates: u64 = record.stages.iter().map(|stage| stage.duplicates).sum();
     if duplicates > 0 {
         output::log(&format!("{duplicates} msgs received more than once"));
     }

@@ -3,8 +3,8 @@ use crate::sample;
 use mailrun_journey::account::{AccountInputs, Arrivals, RelayInputs, ServerQueue, Topology, fates_sum, reconcile};
 use mailrun_journey::judge::{VerdictInputs, judge, outcome};
 use mailrun_journey::record::{
-    Arrival, Cause, Ending, ErrorRow, ExhaustedRow, LatencyMs, LedgerRow, MadesShape, MadesShapeStage, Ordered,
-    Outcome, PauseRow, Record, Resource, Role, ServerRow, StallRow, Surroundings, ThresholdRow, Verdict,
+    Arrival, Cause, Ending, ErrorRow, ExhaustedRow, LatencyMs, LedgerRow, MadesShape, Ordered, Outcome, PauseRow,
+    Record, Resource, Role, ServerRow, StageRow, StallRow, Surroundings, ThresholdRow, Verdict,
 };
 use mailrun_journey::threshold::{RunProtocol, Threshold, unseen_reason};
 use mailrun_journey::{Latencies, LatencyKind, Ledger, Phase, SourceTally, Stage};
@@ -158,7 +158,7 @@ fn messages_that_were_due_and_never_sent_are_late() {
     record.stages.iter_mut().for_each(|row| row.histogram = times.encoded());
     let judged = |record: &Record, expression: &str| {
         let row = Threshold::parse(expression, RunProtocol::Smtp).unwrap().evaluate(record);
-        (row.passed, row.value.map(f64::round), row.is_infinite)
+        (row.passed, row.value.map(f64::round), row.beyond.is_some())
     };
     let created = record.stages.iter().find(|row| row.name == Stage::Created).unwrap().count;
     for due in [None, Some(created)] {
@@ -175,7 +175,7 @@ fn messages_that_were_due_and_never_sent_are_late() {
     assert!(!judged(&record, "mail.p99 < 30s").2, "a phase is of what was sent");
     record.thresholds = vec![Threshold::parse("delivered.p99 < 30s", RunProtocol::Smtp).unwrap().evaluate(&record)];
     let verdict = conclude(&record, Topology::Server);
-    let why = "Threshold missed: delivered.p99 < 30s; too many messages were due and never sent.";
+    let why = "Threshold missed: delivered.p99 < 30s; it was > 5.00 ms, as 33 of 133 messages did not come in time.";
     assert_eq!((verdict.outcome, verdict.why.as_str()), (Some(Outcome::Fail), why));
     assert!(verdict.reasons.iter().any(|reason| reason.ends_with("messages due were never sent: they count as late.")));
 }
@@ -312,7 +312,14 @@ fn a_run_in_which_nothing_was_accepted_fails() {
 }
 
 fn row(expression: &str, value: Option<f64>, passed: bool) -> ThresholdRow {
-    ThresholdRow { expression: expression.to_owned(), value, passed, unit: "ms".to_owned(), ..ThresholdRow::default() }
+    ThresholdRow {
+        expression: expression.to_owned(),
+        value,
+        passed,
+        missed: !passed && value.is_some(),
+        unit: "ms".to_owned(),
+        ..ThresholdRow::default()
+    }
 }
 
 #[test]
@@ -333,7 +340,7 @@ fn a_metric_has_the_value_of_its_row() {
     let mut record = sample::run();
     record.stages[1].latency_ms =
         Some(LatencyMs { min: 1.0, mean: 2.0, p50: 3.0, p90: 4.0, p95: 5.0, p99: 6.0, p999: 7.0, max: 8.0 });
-    record.stages[1].rate_per_s = 12.5;
+    record.stages[1].rate_per_s = Some(12.5);
     let value = |record: &Record, metric: &str| {
         let limit = if matches!(metric, "rate" | "count") { "0" } else { "0ms" };
         let text = format!("accepted.{metric} > {limit}");
@@ -342,15 +349,14 @@ fn a_metric_has_the_value_of_its_row() {
     let metrics = ["min", "mean", "p50", "p90", "p95", "p99", "p999", "max", "rate", "count", "p42"];
     let values = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.5, 100.0].map(Some);
     assert_eq!(metrics.map(|metric| value(&record, metric))[..], [&values[..], &[None]].concat());
-    record.stages[1].offered_rate_per_s = Some(20.0);
-    assert_eq!(value(&record, "rate"), Some(20.0), "what was offered, without the wait for the last replies");
 }
 
 #[test]
 fn a_shape_of_a_market_is_judged_by_its_own_rate() {
-    let created = MadesShapeStage { name: "created".to_owned(), offered_rate_per_s: Some(20.0), ..Default::default() };
+    let created = StageRow { rate_per_s: Some(20.0), ..StageRow::new(Stage::Created, "mades") };
     let shape = MadesShape { stages: vec![created], ..MadesShape::default() };
-    let row = Threshold::parse("created.rate > 19/s", RunProtocol::Mades).unwrap().evaluate(&shape);
+    let row =
+        Threshold::parse("created.rate > 19/s", RunProtocol::Mades).unwrap().evaluate(&shape.as_run(&sample::run()));
     assert_eq!((row.value, row.passed), (Some(20.0), true));
 }
 
@@ -563,7 +569,7 @@ fn open_loop(arrival: Arrival, lag_p99_ms: f64, rate_per_s: f64) -> (Record, Str
             record.workload.arrival = arrival;
             record.workload.rate_per_s = Some(10.0);
             let created = record.stages.iter_mut().find(|row| row.name == Stage::Created).unwrap();
-            created.rate_per_s = rate_per_s;
+            created.rate_per_s = Some(rate_per_s);
             record.lag_ms = Some(LatencyMs { p99: lag_p99_ms, ..LatencyMs::default() });
         },
         Topology::Server,
@@ -587,7 +593,7 @@ fn a_source_that_falls_behind_its_schedule_is_named_and_makes_a_missed_rate_its_
             record.workload.arrival = Arrival::Constant;
             record.workload.rate_per_s = Some(10.0);
             let created = record.stages.iter_mut().find(|row| row.name == Stage::Created).unwrap();
-            (created.rate_per_s, created.latency_ms) = (9.4, Some(LatencyMs { p99, ..LatencyMs::default() }));
+            (created.rate_per_s, created.latency_ms) = (Some(9.4), Some(LatencyMs { p99, ..LatencyMs::default() }));
         };
         changed(change, Topology::Server).1
     };
@@ -715,7 +721,8 @@ fn replayed(lags_ms: &[f64], server_ms: f64, expressions: &[&str]) -> Verdict {
         let accepted = began + ms(server_ms);
         tally.created += 1;
         tally.first_created.get_or_insert(due);
-        tally.last_created = Some(began);
+        tally.created_times.record(began, due);
+        tally.accepted_times.record(accepted, due);
         tally.time(LatencyKind::Lag, began - due);
         tally.time(LatencyKind::Slip, began - due);
         tally.accepted += 1;
@@ -727,7 +734,8 @@ fn replayed(lags_ms: &[f64], server_ms: f64, expressions: &[&str]) -> Verdict {
     let mut record = sample::run();
     record.workload.arrival = Arrival::Constant;
     record.workload.rate_per_s = Some(150.0);
-    record.stages = tally.stages("source", Stage::Scheduled, Some(Duration::from_secs(4)));
+    record.offered_s = Some(4.0);
+    record.stages = tally.stages("source", Stage::Scheduled, Duration::ZERO);
     record.lag_ms = tally.lag.summary();
     let evaluated = expressions.iter().map(|text| Threshold::parse(text, RunProtocol::Smtp).unwrap().evaluate(&record));
     record.thresholds = evaluated.collect();

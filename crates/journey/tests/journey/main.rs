@@ -6,5 +6,6 @@ mod merge;
 mod properties;
 mod sample;
 mod schema;
+mod situations;
 mod time;
 mod verdicts;

@@ -76,7 +76,7 @@ fn parties_stages_and_errors_are_joined() {
     assert_eq!(run.errors, [error(0, 3), error(451, 1)]);
     assert_eq!((run.duration_s, run.ledger), (12.5, ledger));
     let delivered = run.stages.iter().find(|row| row.name == Stage::Delivered).unwrap();
-    assert_eq!((delivered.failed, delivered.since), (4, Some(Stage::Scheduled)), "open loop: the trace is dated so");
+    assert_eq!((delivered.missing, delivered.since), (4, Some(Stage::Scheduled)), "open loop: the trace is dated so");
 }
 
 #[test]

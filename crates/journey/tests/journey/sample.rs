@@ -39,20 +39,13 @@ pub(crate) fn party(role: Role, name: &str) -> Party {
 
 pub(crate) fn stage(name: Stage, party: &str) -> StageRow {
     StageRow {
-        name,
-        party: party.to_owned(),
         count: 100,
-        failed: 0,
         bytes: 40_000,
-        rate_per_s: 10.0,
-        bytes_per_s: 4_000.0,
+        rate_per_s: Some(10.0),
         duration_s: 10.0,
-        offered_rate_per_s: None,
         since: Some(Stage::Created),
         latency_ms: Some(LatencyMs { p99: 1.0, ..LatencyMs::default() }),
-        histogram: None,
-        service_ms: None,
-        service_histogram: None,
+        ..StageRow::new(name, party)
     }
 }
 

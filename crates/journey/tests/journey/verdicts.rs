@@ -63,11 +63,9 @@ prop_compose! {
             expression: format!("{} < 5", names[name]),
             limit: Some(5.0),
             value: is_seen.then_some(4.0),
-            margin: None,
-            is_infinite: false,
-            unit: String::new(),
             passed: passed && is_seen,
-            windows: Vec::new(),
+            missed: !passed && is_seen,
+            ..ThresholdRow::default()
         }).collect()
     }
 }
@@ -97,7 +95,7 @@ prop_compose! {
             record.workload.arrival = Arrival::Constant;
             record.workload.rate_per_s = Some(10.0);
             let created = record.stages.iter_mut().find(|row| row.name == Stage::Created).unwrap();
-            created.offered_rate_per_s = Some(if is_slow { 5.0 } else { 10.0 });
+            created.rate_per_s = Some(if is_slow { 5.0 } else { 10.0 });
             record.lag_ms = Some(LatencyMs { p99: if is_late { 50.0 } else { 1.0 }, ..LatencyMs::default() });
         }
         record.stalls.extend(stall.map(|(to_the_end, rejected, failed)| {
@@ -163,7 +161,7 @@ fn is_behind(record: &Record) -> bool {
 
 fn is_rate_missed(record: &Record) -> bool {
     let created = record.stages.iter().find(|row| row.name == Stage::Created).unwrap();
-    is_open(record) && created.offered_rate_per_s == Some(5.0) && record.ending == Some(Ending::Complete)
+    is_open(record) && created.rate_per_s == Some(5.0) && record.ending == Some(Ending::Complete)
 }
 
 /// Applies the rules of docs/ci.md one after another.

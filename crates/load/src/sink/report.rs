@@ -7,7 +7,7 @@ use mailrun_journey::seconds::second_of;
 use mailrun_journey::slowest::SlowDelivery;
 use mailrun_journey::tally::MAX_RUNS;
 use mailrun_journey::words::counted;
-use mailrun_journey::{Phase, RunId, RunTally, Series, SinkTally, Stage};
+use mailrun_journey::{MIN_ARRIVALS, Phase, RunId, RunTally, Series, SinkTally, Stage};
 use mailrun_journey::{judge, validity};
 use mailrun_net::{Endpoint, clock};
 use mailrun_party::host_sampler::{self, HostSampler};
@@ -100,7 +100,9 @@ impl SinkReport {
         let directory = dump.or_else(|| self.options.outputs.directory());
         let mut record = outputs::new_record(run, &self.options.name, self.started_at, workload, directory);
         outputs::set_zero(&mut record, series.zero());
-        record.series = series.rows(clock::now());
+        let now = clock::now();
+        record.observed_until_s = Some(now.saturating_sub(series.zero()).as_secs_f64());
+        record.series = series.rows(now);
         record.errors = self.total.errors.rows(record.origin_ns);
         record.usage = self.usage_sampler.party("sink", record.origin_ns).into_iter().collect();
         record.events = self.events(series.zero());
@@ -114,7 +116,7 @@ impl SinkReport {
         match run {
             Some(run) => {
                 let tally = self.total.runs.find(run).unwrap_or(&nothing);
-                record.stages = vec![tally.stage("sink", Stage::Created)];
+                record.stages = vec![tally.stage("sink", Stage::Created, series.zero())];
                 record.pauses.extend(tally.bodies.row("sink", Phase::Body));
                 record.ledger = self.ledger(tally);
                 record.slowest = slowest(tally, series.zero());
@@ -178,12 +180,11 @@ impl SinkReport {
     fn untraced_stage(&self) -> StageRow {
         let total = &self.total;
         let elapsed = total.first_arrival.zip(total.last_arrival).map_or(Duration::ZERO, |(first, last)| last - first);
-        let per_s = |amount: u64| if elapsed.is_zero() { 0.0 } else { amount as f64 / elapsed.as_secs_f64() };
+        let is_rated = total.messages >= MIN_ARRIVALS && !elapsed.is_zero();
         StageRow {
             count: total.messages,
             bytes: total.bytes,
-            rate_per_s: per_s(total.messages),
-            bytes_per_s: per_s(total.bytes),
+            rate_per_s: is_rated.then(|| (total.messages - 1) as f64 / elapsed.as_secs_f64()),
             duration_s: elapsed.as_secs_f64(),
             ..StageRow::new(Stage::Delivered, "sink")
         }

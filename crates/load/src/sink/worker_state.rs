@@ -293,9 +293,6 @@ impl SinkWorkerState {
             let run = tally.runs.open(trace.run);
             run.recipients += recipients.len() as u64;
             run.last_delivered = Some(now);
-            if !trace.is_warm_up() {
-                run.last_counted = Some(now);
-            }
             mark_units(run, trace, recipients);
         }
     }
@@ -365,7 +362,6 @@ impl SinkWorkerState {
             run.warm_up_messages += 1;
             run.warm_up_bytes += bytes;
         } else {
-            run.last_counted = Some(now);
             run.seconds.at(now, self.context.zero_of(trace)).delivered += 1;
         }
         mark_units(run, trace, recipients);
@@ -374,6 +370,7 @@ impl SinkWorkerState {
             CreationTime::Known(created) => {
                 let latency = now - created;
                 run.delivered.record(latency);
+                run.delivered_times.record(now, created);
                 let second = run.seconds.at(now, self.context.zero_of(trace));
                 second.latencies.record(latency);
                 second.arrive(now, created);
@@ -384,8 +381,15 @@ impl SinkWorkerState {
                 run.first_created = Some(run.first_created.map_or(created, |first| first.min(created)));
                 run.realtime |= trace.clock.is_realtime();
             }
-            CreationTime::InFuture => run.negative += 1,
-            CreationTime::Unknown => run.untimed += 1,
+            unknown => {
+                match unknown {
+                    CreationTime::InFuture => run.negative += 1,
+                    _ => run.untimed += 1,
+                }
+                if !trace.is_warm_up() {
+                    run.delivered_times.record(now, Duration::ZERO);
+                }
+            }
         }
     }
 

@@ -1,12 +1,13 @@
 //! Collects the workers' counts and produces the totals, the figures per second, the live line and,
 //! at the end, the record.
-use super::live_figures::SourceFigures;
+use super::live_figures::with_figures;
 use super::worker::SourceWorkers;
 use super::worker_state::TALLY_INTERVAL;
 use super::{SourceContext, report};
 use anyhow::{Result, bail};
 use mailrun_journey::record::{Ending, ThresholdRow};
 use mailrun_journey::stalls::{StallDetector, Tick};
+use mailrun_journey::threshold::RunningFigures;
 use mailrun_journey::{Latencies, RunId, SourceTally};
 use mailrun_net::clock;
 use mailrun_party::host_sampler::HostSampler;
@@ -151,7 +152,7 @@ impl SourceCollector {
             course: RunCourse {
                 origin: series.zero(),
                 began: self.began,
-                ended: self.total.last_created.unwrap_or(now),
+                ended: self.total.created_times.last().unwrap_or(now),
                 stalls: &stalls,
                 ending: self.end.ending,
                 stopped_at: self.end.stopped_at,
@@ -194,7 +195,7 @@ impl SourceCollector {
             None => total.last_ended,
             Some(_) if self.end.stopped_at.is_none() && self.context.plan.is_exhausted() => {
                 let due = options.messages.map(|messages| options.due_after(messages));
-                total.last_created.max(due.map(|due| self.began + due))
+                total.created_times.last().max(due.map(|due| self.began + due))
             }
             Some(_) => Some(self.context.plan.until().unwrap_or(now).min(self.end.stopped_at.unwrap_or(now))),
         };
@@ -254,12 +255,15 @@ impl SourceCollector {
         let progress = self.progress(now);
         let usage = &self.usage_sampler;
         let context = &self.context;
-        let figures = SourceFigures { tally: &self.total, now };
+        let total = &self.total;
+        let states = |figures: &RunningFigures<'_>| {
+            context.options.thresholds.iter().map(|one| threshold_state(one, figures)).collect()
+        };
         let name = &self.context.options.name;
         self.progress_output.figures(|| RunSnapshot {
             title: if name == "source" { name.clone() } else { format!("source · {name}") },
             subject: format!("{} · {}", context.options.to, load_in_short(&context.options.workload(&context.summary))),
-            thresholds: context.options.thresholds.iter().map(|one| threshold_state(one, &figures)).collect(),
+            thresholds: with_figures(total, now, states),
             parties: party_load("source", usage).into_iter().collect(),
             ..load_figures(&progress, None)
         });
@@ -297,7 +301,7 @@ impl SourceCollector {
         if total.open_messages() == 0 || !self.context.plan.is_over(now) {
             return Duration::ZERO;
         }
-        let last = total.last_created.max(total.last_reply).unwrap_or(self.began);
+        let last = total.created_times.last().max(total.last_reply).unwrap_or(self.began);
         let ends = self.drain_deadline.unwrap_or(last + self.context.options.timeout);
         ends.saturating_sub(now)
     }
@@ -332,9 +336,9 @@ impl SourceCollector {
         }
         let begins = self.began.max(self.context.warm_up_until) + ABORT_DELAY;
         if self.missed_threshold.is_none() && now >= begins {
-            let figures = SourceFigures { tally: &self.total, now };
-            let rows = options.abort_on.iter().map(|threshold| threshold.evaluate(&figures));
-            self.missed_threshold = rows.into_iter().find(|row| row.value.is_some() && !row.passed);
+            self.missed_threshold = with_figures(&self.total, now, |figures| {
+                options.abort_on.iter().map(|threshold| threshold.evaluate(figures)).find(|row| row.missed)
+            });
             if self.missed_threshold.is_some() {
                 self.stop(Ending::Aborted, now, DRAIN_TIMEOUT);
             }

@@ -1,62 +1,42 @@
 //! Figures of a run so far, for thresholds that can end the run.
-use mailrun_journey::record::LatencyMs;
-use mailrun_journey::threshold::{Fate, MetricSource, MetricValues};
-use mailrun_journey::{Latencies, SourceTally, Stage};
+use mailrun_journey::record::LedgerRow;
+use mailrun_journey::threshold::{MetricSource, RunningFigures, RunningStage};
+use mailrun_journey::{SourceTally, Stage};
 use std::time::Duration;
 
-pub(super) struct SourceFigures<'a> {
-    pub(super) tally: &'a SourceTally,
-    pub(super) now: Duration,
+/// Calls `use_figures` with the figures of the run so far.
+pub(super) fn with_figures<T>(
+    tally: &SourceTally,
+    now: Duration,
+    use_figures: impl FnOnce(&RunningFigures<'_>) -> T,
+) -> T {
+    let ledger = || LedgerRow {
+        rejected: Some(tally.recipients_rejected),
+        failed: Some(tally.recipients_failed),
+        ..LedgerRow::default()
+    };
+    use_figures(&RunningFigures {
+        stages: &|of| stage(tally, now, of),
+        // A message in transit is not late yet.
+        finished: (tally.created - tally.warm_up.created).saturating_sub(tally.open_messages()),
+        created_units: tally.recipients_created,
+        ledger: &ledger,
+    })
 }
 
-impl MetricValues for SourceFigures<'_> {
-    fn times(&self, source: MetricSource) -> Option<Latencies> {
-        Some(match source {
-            MetricSource::Stage(Stage::Created) => self.tally.slip.clone(),
-            MetricSource::Stage(Stage::Sent) => self.tally.sent_latency.clone(),
-            MetricSource::Stage(Stage::Accepted) => self.tally.accepted_latency.clone(),
-            MetricSource::Phase(phase) => self.tally.phases.0[phase as usize].clone(),
-            MetricSource::Stage(_) | MetricSource::Mades(_) => return None,
-        })
-    }
-
-    fn summary(&self, source: MetricSource) -> Option<LatencyMs> {
-        self.times(source)?.summary()
-    }
-
-    fn count(&self, source: MetricSource) -> Option<u64> {
-        let tally = self.tally;
-        let warm_up = &self.tally.warm_up;
-        match source {
-            MetricSource::Stage(Stage::Created) => Some(tally.created - warm_up.created),
-            MetricSource::Stage(Stage::Sent) => Some(tally.sent - warm_up.sent),
-            MetricSource::Stage(Stage::Accepted) => Some(tally.accepted - warm_up.accepted),
-            MetricSource::Phase(_) => self.times(source).map(|times| times.count()),
-            MetricSource::Stage(_) | MetricSource::Mades(_) => None,
+fn stage(tally: &SourceTally, now: Duration, of: MetricSource) -> Option<RunningStage> {
+    let warm_up = &tally.warm_up;
+    let (count, times) = match of {
+        MetricSource::Stage(Stage::Created) => (tally.created - warm_up.created, &tally.slip),
+        MetricSource::Stage(Stage::Sent) => (tally.sent - warm_up.sent, &tally.sent_latency),
+        MetricSource::Stage(Stage::Accepted) => (tally.accepted - warm_up.accepted, &tally.accepted_latency),
+        MetricSource::Phase(phase) => {
+            let times = &tally.phases.0[phase as usize];
+            (times.count(), times)
         }
-    }
-
-    fn rate_per_s(&self, source: MetricSource) -> Option<f64> {
-        let elapsed = self.now.saturating_sub(self.tally.first_created?);
-        let count = self.count(source)?;
-        (!elapsed.is_zero()).then(|| count as f64 / elapsed.as_secs_f64())
-    }
-
-    /// Counts only finished messages: a message in transit is not late yet.
-    fn due(&self) -> Option<u64> {
-        self.count(MetricSource::Stage(Stage::Created))
-            .map(|created| created.saturating_sub(self.tally.open_messages()))
-    }
-
-    fn created_units(&self) -> Option<u64> {
-        Some(self.tally.recipients_created)
-    }
-
-    fn fate(&self, fate: Fate) -> Option<u64> {
-        match fate {
-            Fate::Rejected => Some(self.tally.recipients_rejected),
-            Fate::Failed => Some(self.tally.recipients_failed),
-            Fate::Lost | Fate::NotDelivered | Fate::Duplicates | Fate::Corrupt => None,
-        }
-    }
+        MetricSource::Stage(_) => return None,
+    };
+    let elapsed_s = now.saturating_sub(tally.first_created.unwrap_or(now)).as_secs_f64();
+    let rate_per_s = (elapsed_s > 0.0).then(|| count as f64 / elapsed_s);
+    Some(RunningStage { count, rate_per_s, times: Some(times.clone()), summary: None })
 }

@@ -472,7 +472,7 @@ impl LoadSession {
             if tally.slowest.admits(latency) {
                 tally.slowest.insert(latency, job.summary(self.worker.find_reply(job.sequence())));
             }
-            tally.last_accepted = tally.last_accepted.max(Some(now));
+            tally.accepted_times.record(now, job.since);
         });
     }
 
@@ -631,7 +631,7 @@ impl MessageSource for LoadSession {
                 tally.time(LatencyKind::SentService, now.saturating_sub(began));
             }
             tally.time(LatencyKind::Phase(Phase::Body), now.saturating_sub(go_ahead));
-            tally.last_sent = tally.last_sent.max(Some(now));
+            tally.sent_times.record(now, since);
         });
     }
 

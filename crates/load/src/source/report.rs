@@ -3,6 +3,7 @@ use super::{RESERVED_DESCRIPTORS, SourceContext, SourceOptions};
 use mailrun_journey::account::{self, AccountInputs, ServerQueue, Topology};
 use mailrun_journey::judge::{VerdictInputs, judge};
 use mailrun_journey::missing::MissingTransaction;
+use mailrun_journey::overdue::complete_stages;
 use mailrun_journey::record::{Ending, MissingMessage, Record, Role, SlowMessage, Surroundings, ThresholdRow, WarmUp};
 use mailrun_journey::slowest::SlowTransaction;
 use mailrun_journey::{RunId, Series, SourceTally, Stage};
@@ -44,7 +45,8 @@ pub(super) fn record(
     outputs::set_zero(&mut record, series.zero());
     record.series = series.rows(known.now);
     let since = if options.offered_rate.is_some() { Stage::Scheduled } else { Stage::Created };
-    record.stages = tally.stages("source", since, known.offered_time);
+    record.stages = tally.stages("source", since, series.zero());
+    record.observed_until_s = Some(known.now.saturating_sub(series.zero()).as_secs_f64());
     record.due = known.due;
     record.offered_s = known.offered_time.map(|offered| offered.as_secs_f64());
     record.stalls = known.course.stalls.to_vec();
@@ -83,6 +85,7 @@ pub(super) fn record(
         arrivals: None,
         queue: ServerQueue::Unknown,
     });
+    complete_stages(&mut record);
     record.shard = options.shard_row(context.shard_start, tally.lag.encoded(), &record);
     if record.shard.is_none() {
         record.thresholds = thresholds(&record, options, known.missed_threshold);

@@ -243,7 +243,7 @@ impl SourceWorkerState {
                 return;
             }
             tally.first_created.get_or_insert(since);
-            tally.last_created = Some(now);
+            tally.created_times.record(now, since);
             tally.due_seconds.add(since, self.args.context.zero);
             if self.schedule.is_some() {
                 tally.time(LatencyKind::Slip, now - since);

@@ -1,62 +1,29 @@
 //! Figures of a run in progress. Thresholds that can end the run are checked against them.
-use super::stages::MessageStage;
 use super::tracker::MessageTracker;
-use mailrun_journey::Latencies;
-use mailrun_journey::record::LatencyMs;
-use mailrun_journey::threshold::{Fate, MetricSource, MetricValues};
+use mailrun_journey::threshold::{MetricSource, RunningFigures, RunningStage};
 use std::time::Duration;
 
-pub(super) struct MadesLiveFigures<'a> {
-    pub(super) tracker: &'a MessageTracker,
-    pub(super) now: Duration,
+/// Calls `use_figures` with the figures of the run so far.
+pub(super) fn with_figures<T>(
+    tracker: &MessageTracker,
+    now: Duration,
+    use_figures: impl FnOnce(&RunningFigures<'_>) -> T,
+) -> T {
+    use_figures(&RunningFigures {
+        stages: &|of| stage(tracker, now, of),
+        // Messages in flight do not count as late yet.
+        finished: tracker.created().saturating_sub(tracker.in_transit() as u64),
+        created_units: tracker.created(),
+        ledger: &|| tracker.final_ledger().ledger,
+    })
 }
 
-impl MadesLiveFigures<'_> {
-    fn stage(&self, of: MetricSource) -> Option<MessageStage> {
-        let path = self.tracker.path();
-        let stage = match of {
-            MetricSource::Stage(mailrun_journey::Stage::Created) => MessageStage::Created,
-            MetricSource::Stage(mailrun_journey::Stage::Sent) => MessageStage::Sent,
-            MetricSource::Stage(mailrun_journey::Stage::Accepted) => MessageStage::Settled,
-            MetricSource::Stage(mailrun_journey::Stage::Delivered) => path.mode.arrival(),
-            MetricSource::Stage(mailrun_journey::Stage::Notified) => path.last(),
-            MetricSource::Mades(name) => return path.stages().iter().copied().find(|stage| stage.name() == name),
-            MetricSource::Stage(_) | MetricSource::Phase(_) => return None,
-        };
-        Some(stage)
-    }
-}
-
-impl MetricValues for MadesLiveFigures<'_> {
-    fn times(&self, of: MetricSource) -> Option<Latencies> {
-        Some(self.tracker.waterfall.latency(self.stage(of)?).clone())
-    }
-
-    fn summary(&self, of: MetricSource) -> Option<LatencyMs> {
-        self.tracker.waterfall.latency(self.stage(of)?).summary()
-    }
-
-    fn count(&self, of: MetricSource) -> Option<u64> {
-        Some(self.tracker.waterfall.count(self.stage(of)?))
-    }
-
-    fn rate_per_s(&self, of: MetricSource) -> Option<f64> {
-        let elapsed = self.now.saturating_sub(self.tracker.waterfall.began()?);
-        let count = self.count(of)?;
-        (!elapsed.is_zero()).then(|| count as f64 / elapsed.as_secs_f64())
-    }
-
-    /// Returns the number of finished messages. Messages in flight do not count as late yet.
-    fn due(&self) -> Option<u64> {
-        Some(self.tracker.created().saturating_sub(self.tracker.in_transit() as u64))
-    }
-
-    fn created_units(&self) -> Option<u64> {
-        Some(self.tracker.created())
-    }
-
-    fn fate(&self, fate: Fate) -> Option<u64> {
-        // This visits every message, but only for a threshold on a fate, and four times per second.
-        fate.count(&self.tracker.final_ledger().ledger)
-    }
+fn stage(tracker: &MessageTracker, now: Duration, of: MetricSource) -> Option<RunningStage> {
+    let MetricSource::Stage(of) = of else { return None };
+    let stage = tracker.path().find(of)?;
+    let waterfall = &tracker.waterfall;
+    let count = waterfall.count(stage);
+    let elapsed_s = now.saturating_sub(waterfall.began().unwrap_or(now)).as_secs_f64();
+    let rate_per_s = (elapsed_s > 0.0).then(|| count as f64 / elapsed_s);
+    Some(RunningStage { count, rate_per_s, times: Some(waterfall.latency(stage).clone()), summary: None })
 }

@@ -33,6 +33,8 @@ mod sender;
 mod shape_schedule;
 mod shape_stats;
 mod side;
+#[cfg(test)]
+mod situations;
 mod stages;
 mod supervisor;
 mod timer_fd;

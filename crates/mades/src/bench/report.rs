@@ -6,9 +6,10 @@ use super::tracker::ReceiveQueue;
 use super::troubles::TroubleTimes;
 use super::verdict;
 use mailrun_journey::merge::{join_events, with_queue};
+use mailrun_journey::overdue::complete_stages;
 use mailrun_journey::record::{
     Ending, ErrorRow, EventKind, EventRow, LedgerRow, Mades, MadesAcknowledgements, MadesQueue, MadesShape,
-    MadesTrouble, Record, Role, SlowMessage, StageRow, StallRow, Surroundings, ThresholdRow, Workload,
+    MadesTrouble, Record, Role, SlowMessage, StallRow, Surroundings, ThresholdRow, Workload,
 };
 use mailrun_journey::slowest::MessagePhases;
 use mailrun_journey::{Latencies, Phase, Series};
@@ -36,7 +37,6 @@ pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Re
     let foreign = [ReceiveQueue::Reply, ReceiveQueue::Event, ReceiveQueue::Inbox].map(|queue| run_state.foreign(queue));
     let offered_s = run_state.offered().map(|offered| offered.as_secs_f64());
     let missed_count = run_state.pacer.borrow_mut().missed(run_state.is_given_up.get());
-    let mades = mades(run_state, &balance.missing, offered_s, missed_count, results.purged);
     let workload = workload(run_state);
     let directory = options.out.as_deref();
     let mut record = outputs::new_record(Some(run_state.run), &options.name, results.started_at, workload, directory);
@@ -50,10 +50,14 @@ pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Re
     record.offered_s = offered_s;
     let is_open_loop = run_state.pacer.borrow().is_open_loop();
     record.due = is_open_loop.then(|| run_state.tracker.borrow().created() + missed_count);
-    record.stages = stages(run_state, &balance.ledger, offered_s);
-    record.duration_s = mades.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
-    record.lag_ms = run_state.lag.borrow().summary();
     let origin = Duration::from_nanos(record.origin_ns);
+    let bytes_each = run_state.payloads.mean_size();
+    let missing = |stage: MessageStage| balance.missing[stage as usize];
+    record.stages = run_state.tracker.borrow().waterfall.stage_rows(origin, bytes_each, missing);
+    record.observed_until_s = Some(clock::now().saturating_sub(series.zero()).as_secs_f64());
+    let mades = mades(run_state, origin, missed_count, results.purged);
+    record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
+    record.lag_ms = run_state.lag.borrow().summary();
     record.stalls = results.stalls;
     let times: Vec<_> = run_state.tracker.borrow().troubles.times().collect();
     record.errors = mades.troubles.iter().zip(times).map(|(trouble, times)| error(trouble, times, origin)).collect();
@@ -66,10 +70,28 @@ pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Re
     record.parties = vec![party];
     record.ledger = LedgerRow { foreign: Some(foreign.iter().sum()), ..balance.ledger };
     record.ending = Some(results.ending);
-    record.mades = Some(mades.clone());
+    record.mades = Some(mades);
+    complete_stages(&mut record);
+    complete_shapes(&mut record);
     record.thresholds = thresholds(&record, run_state, results.missed_threshold);
-    record.verdict = verdict::conclude(&record, &mades);
+    if let Some(mades) = &record.mades {
+        record.verdict = verdict::conclude(&record, mades);
+    }
     record
+}
+
+/// Completes the stages of each shape, as those of the run.
+fn complete_shapes(record: &mut Record) {
+    let of_run = |record: &Record, shape: &MadesShape| {
+        let mut run = shape.as_run(record);
+        complete_stages(&mut run);
+        run.stages
+    };
+    let market = record.mades.as_ref().and_then(|mades| mades.market.as_ref());
+    let stages: Vec<_> = market.iter().flat_map(|market| &market.shapes).map(|shape| of_run(record, shape)).collect();
+    let market = record.mades.as_mut().and_then(|mades| mades.market.as_mut());
+    let shapes = market.into_iter().flat_map(|market| &mut market.shapes);
+    shapes.zip(stages).for_each(|(shape, stages)| shape.stages = stages);
 }
 
 /// Returns the events of the run: the stages of the rate, the outages, and an early end.
@@ -115,7 +137,8 @@ fn thresholds(record: &Record, run_state: &MadesRunState, missed_row: Option<&Th
             expression: format!("{}: {}", row.name, result.expression),
             ..result
         };
-        shape.thresholds().iter().map(|threshold| of_shape(threshold.evaluate(row))).collect::<Vec<_>>()
+        let run = row.as_run(record);
+        shape.thresholds().iter().map(|threshold| of_shape(threshold.evaluate(&run))).collect::<Vec<_>>()
     };
     evaluated.map(at_its_end).chain(shapes.zip(rows).flat_map(of_shape)).collect()
 }
@@ -142,13 +165,7 @@ pub(super) fn workload(run_state: &MadesRunState) -> Workload {
     }
 }
 
-fn mades(
-    run_state: &MadesRunState,
-    missing: &[u64; MessageStage::ALL.len()],
-    offered_s: Option<f64>,
-    missed: u64,
-    purged: u64,
-) -> Mades {
+fn mades(run_state: &MadesRunState, origin: Duration, missed: u64, purged: u64) -> Mades {
     let options = &run_state.options;
     let mut tracker = run_state.tracker.borrow_mut();
     let last = MessageStage::ALL.into_iter().filter_map(|stage| tracker.waterfall.last(stage)).max();
@@ -167,8 +184,8 @@ fn mades(
         max_in_transit: options.max_in_transit as u64,
         window: u64::from(options.window),
         timeout_s: options.timeout.as_secs_f64(),
+        asked_timeout_s: run_state.raised_from.map(|asked| asked.as_secs_f64()),
         in_transit_mean,
-        stages: tracker.waterfall.stage_rows(offered_s, |stage| missing[stage as usize]),
         hops: tracker.waterfall.hop_rows(),
         troubles: tracker.troubles.rows(),
         outages: run_state.outages.borrow().clone(),
@@ -182,7 +199,7 @@ fn mades(
             .waterfall
             .shapes
             .as_ref()
-            .map(|shapes| shapes.record(options, tracker.created(), missed, offered_s)),
+            .map(|shapes| shapes.record(options, tracker.created(), missed, origin)),
         acknowledgements: acknowledgements(run_state, tracker.waterfall.way_back()),
     }
 }
@@ -207,50 +224,6 @@ fn queues(run_state: &MadesRunState) -> Vec<MadesQueue> {
     rows.extend(events.map(|name| row("event", name, run_state.foreign(ReceiveQueue::Event))));
     if mode != MadesMode::Tracing {
         rows.push(row("inbox", &names.inbox, run_state.foreign(ReceiveQueue::Inbox)));
-    }
-    rows
-}
-
-/// Returns the stages that all protocols share.
-fn stages(run_state: &MadesRunState, ledger: &LedgerRow, offered_s: Option<f64>) -> Vec<StageRow> {
-    let tracker = run_state.tracker.borrow();
-    let mode = tracker.mode();
-    let waterfall = &tracker.waterfall;
-    let is_open_loop = run_state.pacer.borrow().is_open_loop();
-    let row = |name: mailrun_journey::Stage, stage: MessageStage, failed: Option<u64>| {
-        let count = waterfall.count(stage);
-        let span_s = waterfall.span(stage).as_secs_f64();
-        let bytes = (count as f64 * run_state.payloads.mean_size()).round() as u64;
-        let rate = |amount: f64| if span_s > 0.0 { amount / span_s } else { 0.0 };
-        let is_timed = stage != MessageStage::Created || is_open_loop;
-        let latency_ms = waterfall.latency(stage).summary().filter(|_| is_timed);
-        let since = if is_open_loop { mailrun_journey::Stage::Scheduled } else { mailrun_journey::Stage::Created };
-        StageRow {
-            name,
-            party: "mades".to_owned(),
-            count,
-            failed: failed.unwrap_or_default(),
-            bytes,
-            rate_per_s: rate(count as f64),
-            bytes_per_s: rate(bytes as f64),
-            duration_s: span_s,
-            offered_rate_per_s: offered_s.map(|offered_s| count as f64 / offered_s),
-            since: latency_ms.map(|_| since),
-            latency_ms,
-            histogram: waterfall.latency(stage).encoded().filter(|_| is_timed),
-            service_ms: waterfall.service(stage).summary(),
-            service_histogram: waterfall.service(stage).encoded(),
-        }
-    };
-    let mut rows = vec![
-        row(mailrun_journey::Stage::Created, MessageStage::Created, None),
-        row(mailrun_journey::Stage::Sent, MessageStage::Sent, None),
-        row(mailrun_journey::Stage::Accepted, MessageStage::Settled, ledger.rejected),
-        row(mailrun_journey::Stage::Delivered, mode.arrival(), ledger.lost),
-    ];
-    let last = tracker.path().last();
-    if last != mode.arrival() {
-        rows.push(row(mailrun_journey::Stage::Notified, last, None));
     }
     rows
 }

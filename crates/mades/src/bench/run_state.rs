@@ -1,5 +1,6 @@
 //! State that the tasks of a run share. All tasks are on one thread, so no lock is needed.
 use super::acknowledgement::Acknowledgements;
+use super::market::MarketShape;
 use super::options::MadesOptions;
 use super::pacer::LoadPacer;
 use super::run_payloads::RunPayloads;
@@ -12,6 +13,7 @@ use crate::api::RunMessageId;
 use crate::{PeerProduct, Uuid};
 use mailrun_journey::record::{MadesBroker, MadesOutage};
 use mailrun_journey::seconds::DueSeconds;
+use mailrun_journey::threshold::Threshold;
 use mailrun_journey::{Latencies, RunId};
 use mailrun_net::clock;
 use std::cell::{Cell, RefCell};
@@ -40,6 +42,8 @@ pub(super) struct MadesRunState {
     pub(super) waited_for_room: Cell<u64>,
     pub(super) outages: RefCell<Vec<MadesOutage>>,
     pub(super) brokers: RefCell<Vec<MadesBroker>>,
+    /// The time-out that was asked for, if a threshold needs a longer one.
+    pub(super) raised_from: Option<Duration>,
     pub(super) began: Duration,
     /// Time at which a message of this run last arrived.
     last_arrival: Cell<Duration>,
@@ -63,7 +67,12 @@ pub(super) enum OutageEnd {
 }
 
 impl MadesRunState {
-    pub(super) fn new(options: MadesOptions, run: RunId, mut payloads: RunPayloads, now: Duration) -> Self {
+    pub(super) fn new(mut options: MadesOptions, run: RunId, mut payloads: RunPayloads, now: Duration) -> Self {
+        // What comes after the time-out has no latency, so a threshold cannot ask about a longer time.
+        let shapes = options.market.iter().flat_map(|market| &market.shapes).flat_map(MarketShape::thresholds);
+        let asked = options.thresholds.iter().chain(&options.abort_on).chain(shapes);
+        let longest = asked.filter_map(Threshold::within).max().unwrap_or_default();
+        let raised_from = (longest > options.timeout).then(|| std::mem::replace(&mut options.timeout, longest));
         let mut tracker = MessageTracker::new(options.path(), options.max_in_transit, options.timeout);
         tracker.waterfall.observer.clone_from(&options.observer);
         let schedule = options.market.as_ref().map(|load| Rc::new(ShapeSchedule::new(load, jiff::Timestamp::now())));
@@ -91,6 +100,7 @@ impl MadesRunState {
             waited_for_room: Cell::new(0),
             outages: RefCell::default(),
             brokers: RefCell::default(),
+            raised_from,
             began: now,
             last_arrival: Cell::new(now),
             is_given_up: Cell::new(false),

@@ -3,8 +3,8 @@ use super::market::MarketLoad;
 use super::options::MadesOptions;
 use super::shape_schedule::ShapeSchedule;
 use super::stages::{MessagePath, MessageStage};
-use mailrun_journey::Latencies;
-use mailrun_journey::record::{MadesMarket, MadesShape, MadesShapeStage, MadesWindow};
+use mailrun_journey::record::{MadesMarket, MadesShape, MadesWindow, StageRow};
+use mailrun_journey::{Latencies, Stage, StageFigures, Throughput};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,7 +13,18 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default)]
 struct Reached {
     count: u64,
+    late: u64,
     latency: Latencies,
+    arrivals: Throughput,
+}
+
+/// Arrival of a message at a stage.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reach {
+    pub(super) at: Duration,
+    pub(super) due: Duration,
+    /// `None` if the message was late.
+    pub(super) latency: Option<Duration>,
 }
 
 /// Figures of a shape in one window. They include no distribution of times, because a run of weeks
@@ -55,10 +66,12 @@ impl ShapeStats {
         self.window_mut(sequence).due += 1;
     }
 
-    /// Counts a message that reaches a stage. A message without a latency was late.
-    pub(super) fn reach(&mut self, path: MessagePath, sequence: u64, stage: MessageStage, latency: Option<Duration>) {
+    pub(super) fn reach(&mut self, path: MessagePath, sequence: u64, stage: MessageStage, reach: Reach) {
+        let Reach { at, due, latency } = reach;
         let reached = &mut self.shapes[self.schedule.shape(sequence)][stage as usize];
         reached.count += 1;
+        reached.late += u64::from(latency.is_none());
+        reached.arrivals.record(at, due);
         if let Some(latency) = latency {
             reached.latency.record(latency);
         }
@@ -72,14 +85,9 @@ impl ShapeStats {
         }
     }
 
-    /// Returns the load and its figures for the record. `missed` messages were due but not created.
-    pub(super) fn record(
-        &self,
-        options: &MadesOptions,
-        created: u64,
-        missed: u64,
-        offered_s: Option<f64>,
-    ) -> MadesMarket {
+    /// Returns the load and its figures for the record, whose times count from `origin`. `missed`
+    /// messages were due but not created.
+    pub(super) fn record(&self, options: &MadesOptions, created: u64, missed: u64, origin: Duration) -> MadesMarket {
         let mut stats = self.clone();
         (created..created + missed).for_each(|sequence| stats.due(sequence));
         let mut market = options.market.as_ref().map(|load| load.record(&options.message_type)).unwrap_or_default();
@@ -89,14 +97,10 @@ impl ShapeStats {
         }
         for (shape, reached) in market.shapes.iter_mut().zip(&self.shapes) {
             let row = |stage: &MessageStage| {
-                let Reached { count, latency } = &reached[*stage as usize];
-                MadesShapeStage {
-                    name: stage.name().to_owned(),
-                    count: *count,
-                    offered_rate_per_s: offered_s.map(|offered_s| *count as f64 / offered_s),
-                    latency_ms: latency.summary(),
-                    histogram: latency.encoded(),
-                }
+                let Reached { count, late, latency, arrivals } = &reached[*stage as usize];
+                let service = &Latencies::default();
+                let figures = StageFigures { count: *count, failed: 0, bytes: 0, arrivals, times: latency, service };
+                StageRow { late: *late, ..figures.row(stage.stage(), "mades", Stage::Scheduled, None, origin) }
             };
             shape.stages = options.path().stages().iter().map(row).collect();
         }

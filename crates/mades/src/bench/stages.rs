@@ -11,6 +11,7 @@
 //! at its end. A correct endpoint reports the stages in this order, but the bench does not rely on
 //! that, because events may overtake the reply.
 use crate::simulator::EndpointMode;
+use mailrun_journey::Stage;
 
 /// A stage of a message. Arrays of figures by stage use the number of the variant as the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,19 +47,24 @@ impl MessageStage {
         Self::Acknowledged,
     ];
 
+    /// Returns the stage in records.
+    pub fn stage(self) -> Stage {
+        match self {
+            Self::Created => Stage::Created,
+            Self::Sent => Stage::Sent,
+            Self::Settled => Stage::Settled,
+            Self::Replied => Stage::Replied,
+            Self::Inbox => Stage::Inbox,
+            Self::Delivered => Stage::DeliveredEvent,
+            Self::Received => Stage::ReceivedEvent,
+            Self::Traced => Stage::TracingEvent,
+            Self::Acknowledged => Stage::Acknowledged,
+        }
+    }
+
     /// Returns the name in reports and records. Events have the names of the API.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Sent => "sent",
-            Self::Settled => "settled",
-            Self::Replied => "replied",
-            Self::Inbox => "inbox",
-            Self::Delivered => "DELIVERED",
-            Self::Received => "RECEIVED",
-            Self::Traced => "TRACING",
-            Self::Acknowledged => "acknowledged",
-        }
+        self.stage().name()
     }
 }
 
@@ -134,6 +140,18 @@ impl MessagePath {
             AcknowledgementMode::On => all,
             AcknowledgementMode::Off => &all[..all.len() - 1],
         }
+    }
+
+    /// Returns the stage that a stage of the record means on this path. Stages that all protocols
+    /// share have other names here, as in [`mailrun_journey::record::stage_named`].
+    pub fn find(self, of: Stage) -> Option<MessageStage> {
+        let own = self.stages().iter().copied().find(|stage| stage.stage() == of);
+        own.or_else(|| match of {
+            Stage::Accepted => Some(MessageStage::Settled),
+            Stage::Delivered => Some(self.mode.arrival()),
+            Stage::Notified => Some(self.last()).filter(|last| *last != self.mode.arrival()),
+            _ => None,
+        })
     }
 
     pub fn last(self) -> MessageStage {

@@ -1,6 +1,6 @@
 //! The periodic work of a run. The supervisor gives up overdue messages, reports progress, and
 //! decides when the run is over.
-use super::figures::MadesLiveFigures;
+use super::figures::with_figures;
 use super::observer::RunView;
 use super::pacer::PacerAction;
 use super::run_state::MadesRunState;
@@ -8,6 +8,7 @@ use super::stages::{MadesFate, MessageStage};
 use mailrun_journey::Latencies;
 use mailrun_journey::record::{Ending, Record, StallRow, ThresholdRow};
 use mailrun_journey::stalls::{StallDetector, Tick};
+use mailrun_journey::threshold::RunningFigures;
 use mailrun_net::clock;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::live::{LiveEvent, LiveProgress, LiveTimes};
@@ -176,7 +177,9 @@ impl RunSupervisor {
         let progress = LiveProgress { waits_s: self.remaining_wait(run_state, now).as_secs_f64(), ..progress };
         let usage = &self.usage_sampler;
         let tracker = run_state.tracker.borrow();
-        let figures = MadesLiveFigures { tracker: &tracker, now };
+        let states = |figures: &RunningFigures<'_>| {
+            run_state.options.thresholds.iter().map(|one| threshold_state(one, figures)).collect()
+        };
         self.progress_output.figures(|| RunSnapshot {
             title: "mades".to_owned(),
             subject: format!(
@@ -184,7 +187,7 @@ impl RunSupervisor {
                 run_state.options.outbox.url,
                 load_in_short(&super::report::workload(run_state))
             ),
-            thresholds: run_state.options.thresholds.iter().map(|one| threshold_state(one, &figures)).collect(),
+            thresholds: with_figures(&tracker, now, states),
             parties: party_load("mades", usage).into_iter().collect(),
             ..mades_figures(&progress)
         });
@@ -238,9 +241,10 @@ impl RunSupervisor {
         if self.missed_threshold.is_none() && is_time && !run_state.options.abort_on.is_empty() {
             self.next_threshold_check = now + PROGRESS_INTERVAL;
             let tracker = run_state.tracker.borrow();
-            let figures = MadesLiveFigures { tracker: &tracker, now };
-            let rows = run_state.options.abort_on.iter().map(|threshold| threshold.evaluate(&figures));
-            self.missed_threshold = rows.into_iter().find(|row| row.value.is_some() && !row.passed);
+            self.missed_threshold = with_figures(&tracker, now, |figures| {
+                let mut rows = run_state.options.abort_on.iter().map(|threshold| threshold.evaluate(figures));
+                rows.find(|row| row.missed)
+            });
         }
         self.missed_threshold.is_some()
     }

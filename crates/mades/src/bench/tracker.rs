@@ -196,10 +196,12 @@ impl MessageTracker {
         self.reordered
     }
 
-    /// Returns the mean number of messages in flight from the first message to `now`.
+    /// Returns the mean number of messages in flight from the first message to `now`, or to the last
+    /// message that was given up, if that was later.
     pub(super) fn mean_in_transit(&mut self, now: Duration) -> f64 {
         self.integrate_load(now);
-        let span_s = now.saturating_sub(self.waterfall.began().unwrap_or(now)).as_secs_f64();
+        let began = self.waterfall.began().unwrap_or(now);
+        let span_s = self.load_since.saturating_sub(began).as_secs_f64();
         if span_s > 0.0 { self.load_s / span_s } else { 0.0 }
     }
 
@@ -474,7 +476,7 @@ impl MessageTracker {
     /// integral.
     fn integrate_load(&mut self, now: Duration) {
         self.load_s += self.in_flight.count() as f64 * now.saturating_sub(self.load_since).as_secs_f64();
-        self.load_since = now;
+        self.load_since = self.load_since.max(now);
     }
 }
 
@@ -489,6 +491,7 @@ fn add_arrived(slowest: &mut Slowest<InFlightEntry>, mode: MadesMode, entry: &In
 mod tests {
     use super::super::stages::AcknowledgementMode;
     use super::*;
+    use mailrun_journey::Stage;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -566,8 +569,8 @@ mod tests {
         let balance = tracker.final_ledger();
         assert_eq!((balance.ledger.delivered, balance.ledger.lost, tracker.in_transit()), (Some(2), Some(0), 0));
         assert_eq!(balance.missing[MessageStage::Acknowledged as usize], 1);
-        let row = tracker.waterfall.stage_rows(None, |_| 0).pop().unwrap();
-        assert_eq!((row.name.as_str(), row.count, row.duplicates), ("acknowledged", 1, 1));
+        let row = tracker.waterfall.stage_rows(Duration::ZERO, 0.0, |_| 0).pop().unwrap();
+        assert_eq!((row.name, row.count, row.duplicates), (Stage::Acknowledged, 1, 1));
         assert_eq!(tracker.troubles.rows()[0].code, "acknowledged", "the stage that was waited for");
     }
 
@@ -584,8 +587,8 @@ mod tests {
         assert!(!tracker.declined(sequence, ms(4), "A02", ""), "the second and the third document");
         let balance = tracker.final_ledger();
         assert_eq!((balance.ledger.delivered, balance.missing), (Some(1), [0; 9]));
-        let row = tracker.waterfall.stage_rows(None, |_| 0).pop().unwrap();
-        assert_eq!((row.name.as_str(), row.count, row.duplicates), ("acknowledged", 0, 2));
+        let row = tracker.waterfall.stage_rows(Duration::ZERO, 0.0, |_| 0).pop().unwrap();
+        assert_eq!((row.name, row.count, row.duplicates), (Stage::Acknowledged, 0, 2));
         let troubles = tracker.troubles.rows();
         assert_eq!((troubles.len(), troubles[0].code.as_str(), troubles[0].count), (1, "A02", 1));
     }
@@ -615,7 +618,7 @@ mod tests {
         tracker.arrived(sequence, ms(70), PayloadIntegrity::Intact);
         let balance = tracker.final_ledger();
         assert_eq!((balance.ledger.lost, balance.ledger.delivered), (Some(0), Some(1)));
-        assert_eq!(tracker.waterfall.stage_rows(None, |_| 0)[3].late, 1);
+        assert_eq!(tracker.waterfall.stage_rows(Duration::ZERO, 0.0, |_| 0)[3].late, 1);
     }
 
     #[test]
@@ -847,12 +850,12 @@ mod tests {
             prop_assert_eq!(balance.ledger.in_flight, fates("in flight"));
             prop_assert!(mailrun_journey::account::fates_sum(&balance.ledger));
             prop_assert_eq!(balance.ledger.corrupt, Some(corrupt));
-            for row in tracker.waterfall.stage_rows(None, |_| 0).iter().skip(2) {
-                let stage = MessageStage::ALL.into_iter().find(|stage| stage.name() == row.name).unwrap();
+            for row in tracker.waterfall.stage_rows(Duration::ZERO, 0.0, |_| 0).iter().skip(2) {
+                let stage = MessageStage::ALL.into_iter().find(|stage| stage.stage() == row.name).unwrap();
                 let count = |of: &dyn Fn(&ReferenceModel) -> usize| naive.iter().map(of).sum::<usize>() as u64;
                 prop_assert_eq!(row.count, count(&|one| usize::from(one.stages.contains(&stage))));
                 prop_assert_eq!(row.duplicates, count(&|one| one.repeats.iter().filter(|other| **other == stage).count()));
-                prop_assert_eq!(row.late, count(&|one| one.late.iter().filter(|other| **other == stage).count()), "{}", row.name);
+                prop_assert_eq!(row.late, count(&|one| one.late.iter().filter(|other| **other == stage).count()), "{}", row.name.name());
             }
         }
     }

@@ -1,15 +1,16 @@
 //! Finds the verdict on a run, in sentences: why messages are missing in the ledger, why the
 //! figures may be wrong, and notes for the reader.
 use super::run_state::GIVEN_UP;
-use super::stages::MessageStage;
 use super::troubles::TroubleKind;
+use mailrun_journey::Stage;
 use mailrun_journey::account::{fates_sum, unsent};
 use mailrun_journey::judge::{
-    MissedRate, decide, has_threshold, lag_reason, missed_rate, pass_text, stall_reasons, threshold_reasons,
+    MissedRate, behind_note, decide, has_threshold, lag_reason, missed_rate, pass_text, stall_reasons,
+    threshold_reasons,
 };
 use mailrun_journey::reason::Reason;
 use mailrun_journey::record::{
-    AcknowledgementSender, Arrival, Cause, Ending, LedgerRow, Mades, MadesOutage, MadesStage, MadesTrouble, Record,
+    AcknowledgementSender, Arrival, Cause, Ending, LedgerRow, Mades, MadesOutage, MadesTrouble, Record, StageRow,
     Verdict,
 };
 use mailrun_journey::threshold::Fate;
@@ -74,8 +75,8 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
 /// Detects a queue that no endpoint reads. The sign is that the broker accepted messages and
 /// nothing ever answered.
 fn unread_queue(record: &Record, mades: &Mades) -> Option<Reason> {
-    let settled = mades.stages.iter().position(|row| row.name == MessageStage::Settled.name())?;
-    let (before, after) = mades.stages.split_at(settled + 1);
+    let settled = record.stages.iter().position(|row| row.name == Stage::Settled)?;
+    let (before, after) = record.stages.split_at(settled + 1);
     let first = after.first()?;
     let is_silent = after.iter().all(|row| row.count == 0) && before.iter().all(|row| row.count > 0);
     let LedgerRow { lost, rejected, expired, .. } = record.ledger;
@@ -84,8 +85,11 @@ fn unread_queue(record: &Record, mades: &Mades) -> Option<Reason> {
     let outbox = mades.queues.iter().find(|queue| queue.role == "outbox")?;
     let reader = if mades.mode == "toolbox" { "a toolbox" } else { "an endpoint" };
     (is_silent && !is_told && lost > Some(0)).then(|| {
-        let text =
-            format!("No message reached stage {}: does {reader} read {}? (--prefix, --mode)", first.name, outbox.name);
+        let text = format!(
+            "No message reached stage {}: does {reader} read {}? (--prefix, --mode)",
+            first.name.name(),
+            outbox.name
+        );
         Reason::new(Cause::Lost, text)
     })
 }
@@ -103,15 +107,15 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
     add(Cause::Corrupt, corrupt, &|count| {
         format!("Corrupt: {} arrived with a changed payload.", counted(count, "message"))
     });
-    for row in &mades.stages {
-        let MadesStage { missing, duplicates, .. } = *row;
+    for row in &record.stages {
+        let StageRow { missing, duplicates, .. } = *row;
         add(Cause::Duplicates, Some(duplicates), &|count| {
-            format!("Duplicates: {} reached the stage {} more than once.", counted(count, "message"), row.name)
+            format!("Duplicates: {} reached the stage {} more than once.", counted(count, "message"), row.name.name())
         });
         // A lost message also lacks all later stages, so it is reported only as lost.
         add(Cause::Missing, Some(missing).filter(|missing| Some(*missing) != lost), &|count| {
             let explanation = missing_text(mades, row);
-            format!("Missing: {} never reached the stage {}{explanation}", counted(count, "message"), row.name)
+            format!("Missing: {} never reached the stage {}{explanation}", counted(count, "message"), row.name.name())
         });
     }
     let rejecting = mades.acknowledgements.as_ref().map(|back| back.rejecting);
@@ -130,8 +134,8 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
 }
 
 /// Says why messages never reached a stage, if the reason is known.
-fn missing_text(mades: &Mades, row: &MadesStage) -> String {
-    let is_acknowledged = row.name == MessageStage::Acknowledged.name();
+fn missing_text(mades: &Mades, row: &StageRow) -> String {
+    let is_acknowledged = row.name == Stage::Acknowledged;
     let Some(back) = mades.acknowledgements.as_ref().filter(|_| is_acknowledged) else {
         return ".".to_owned();
     };
@@ -252,7 +256,7 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
         return Some(Reason::new(cause, text));
     }
     // A single message has no rate.
-    record.stages.iter().find(|row| row.name == mailrun_journey::Stage::Created && row.duration_s > 0.0)?;
+    record.stages.iter().find(|row| row.name == Stage::Created && row.duration_s > 0.0)?;
     let sentence = match missed_rate(record, "The bench offered")? {
         MissedRate::TooShort(reason) => return Some(reason),
         MissedRate::Missed(sentence) => sentence,
@@ -282,11 +286,19 @@ fn notes(record: &Record, mades: &Mades) -> Vec<String> {
             notes.push(text());
         }
     };
-    let answers: u64 = mades.stages.iter().map(|row| row.late).sum();
+    let answers: u64 = record.stages.iter().map(|row| row.late).sum();
     add(answers, &|| {
         let limit = mades.timeout_s;
         format!("{} came after the time-out of {limit} s: they count, but have no latency.", counted(answers, "answer"))
     });
+    if let Some(asked_s) = mades.asked_timeout_s {
+        let limit_s = mades.timeout_s;
+        add(1, &|| {
+            format!(
+                "Messages had {limit_s} s and not the {asked_s} s of --message-timeout, because a threshold asks for it."
+            )
+        });
+    }
     if let Some(back) = &mades.acknowledgements {
         add(back.unknown, &|| {
             let count = counted(back.unknown, "acknowledgement document");
@@ -317,6 +329,7 @@ fn notes(record: &Record, mades: &Mades) -> Vec<String> {
         format!("Messages of others were received from the queues {} and given back.", counted(mades.released, "time"))
     });
     add(mades.purged, &|| format!("--purge removed {} before the run.", counted(mades.purged, "message")));
+    notes.extend(behind_note(record));
     notes.extend(window_note(record, mades));
     // The lag is left out here, because it is already described in the terms of this protocol.
     notes.extend(warnings(&Record { lag_ms: None, ..record.clone() }));
@@ -378,20 +391,21 @@ fn codes_text(mades: &Mades, kinds: &[TroubleKind]) -> String {
 /// Returns a note about a full window. By Little's law, the latency in a closed loop equals the
 /// number of messages in flight divided by the rate, whatever the endpoint does.
 fn window_note(record: &Record, mades: &Mades) -> Option<String> {
-    let last = mades.stages.last()?;
-    let is_full = mades.in_transit_mean >= FULL_WINDOW_SHARE * mades.max_in_transit as f64 && last.rate_per_s > 0.0;
+    let last = record.stages.last()?;
+    let is_full = mades.in_transit_mean >= FULL_WINDOW_SHARE * mades.max_in_transit as f64;
+    let rate_per_s = last.rate_per_s.filter(|rate| *rate > 0.0);
     let created = record.ledger.created.unwrap_or_default();
     let waited = mades.waited_for_room;
     match record.workload.arrival {
-        Arrival::Closed => (is_full && mades.max_in_transit > 1).then(|| {
+        Arrival::Closed => rate_per_s.filter(|_| is_full && mades.max_in_transit > 1).map(|rate_per_s| {
             format!(
                 "Nearly {} messages were in transit all the time, so the latency is mostly the bench's own queue: {} in \
                  transit at {} msg/s are {:.1} ms (Little's law). Use a smaller --max-in-transit, or --rate, to see what \
                  the endpoint takes.",
                 grouped(mades.max_in_transit),
                 grouped(mades.in_transit_mean.round() as u64),
-                grouped(last.rate_per_s.round() as u64),
-                mades.in_transit_mean / last.rate_per_s * 1e3
+                grouped(rate_per_s.round() as u64),
+                mades.in_transit_mean / rate_per_s * 1e3
             )
         }),
         Arrival::Constant | Arrival::Poisson | Arrival::Market => (waited as f64 > MAX_WAITED_SHARE * created as f64).then(|| {
@@ -412,9 +426,10 @@ mod tests {
     use mailrun_report::sample;
 
     fn verdict(change: impl Fn(&mut Record, &mut Mades)) -> Verdict {
-        let mut record = Record { verdict: Verdict::default(), lag_ms: None, ..sample::held() };
-        let mut mades = sample::mades().mades.unwrap();
-        mades.stages.iter_mut().for_each(|row| row.missing = 0);
+        let Record { stages, mades, .. } = sample::mades();
+        let mut record = Record { verdict: Verdict::default(), lag_ms: None, stages, ..sample::held() };
+        let mut mades = mades.unwrap();
+        record.stages.iter_mut().for_each(|row| row.missing = 0);
         (mades.outages, mades.in_transit_mean) = (Vec::new(), 5.0);
         record.parties.truncate(1);
         (record.parties[0].user_s, record.parties[0].sys_s) = (Some(0.1), Some(0.1));
@@ -438,10 +453,10 @@ mod tests {
             ),
             (|record, _| record.ledger.corrupt = Some(3), "Corrupt: 3 messages"),
             (
-                |_, mades| mades.stages[3].duplicates = 2,
+                |record, _| record.stages[3].duplicates = 2,
                 "Duplicates: 2 messages reached the stage replied more than once.",
             ),
-            (|_, mades| mades.stages[6].missing = 9, "Missing: 9 messages never reached the stage RECEIVED"),
+            (|record, _| record.stages[6].missing = 9, "Missing: 9 messages never reached the stage RECEIVED"),
             (|record, _| record.ledger.created = Some(1), "a defect of mailrun itself"),
         ];
         for (change, expected) in cases {
@@ -449,9 +464,9 @@ mod tests {
             assert!(!verdict.closed && verdict.reasons.len() == 1, "{verdict:?}");
             assert!(verdict.reasons[0].contains(expected), "{verdict:?}");
         }
-        let lost = verdict(|record, mades| {
+        let lost = verdict(|record, _| {
             (record.ledger.lost, record.ledger.delivered) = (Some(7), Some(199_993));
-            mades.stages[4..].iter_mut().for_each(|row| row.missing = 7);
+            record.stages[4..].iter_mut().for_each(|row| row.missing = 7);
         });
         assert_eq!(lost.reasons.len(), 1, "what is lost lacks all that follows: {lost:?}");
     }
@@ -462,7 +477,7 @@ mod tests {
         let cases: [(&str, RecordEdit, Cause); 5] = [
             ("lost", |record, _| record.ledger.lost = Some(9), Cause::Lost),
             ("corrupt", |record, _| record.ledger.corrupt = Some(9), Cause::Corrupt),
-            ("duplicates", |_, mades| mades.stages[3].duplicates = 9, Cause::Duplicates),
+            ("duplicates", |record, _| record.stages[3].duplicates = 9, Cause::Duplicates),
             ("rejected", |record, _| record.ledger.rejected = Some(9), Cause::Rejected),
             ("failed", |record, _| record.ledger.failed = Some(9), Cause::Failed),
         ];
@@ -478,6 +493,7 @@ mod tests {
                         expression: format!("{name} <= 10"),
                         value: Some(9.0),
                         passed,
+                        missed: !passed,
                         ..ThresholdRow::default()
                     }));
                 })
@@ -497,9 +513,9 @@ mod tests {
     #[test]
     fn a_missing_acknowledgement_fails_the_run_with_what_is_known_of_it() {
         let missing = |count, back: MadesAcknowledgements| {
-            verdict(move |_, mades| {
-                let name = MessageStage::Acknowledged.name().to_owned();
-                mades.stages.push(MadesStage { name, count, missing: 9, ..MadesStage::default() });
+            verdict(move |record, mades| {
+                let row = StageRow::new(Stage::Acknowledged, "mades");
+                record.stages.push(StageRow { count, missing: 9, ..row });
                 mades.acknowledgements = Some(back.clone());
             })
         };
@@ -523,7 +539,7 @@ mod tests {
         let silent = |change: fn(&mut Record, &mut Mades)| {
             verdict(|record, mades| {
                 (record.ledger.lost, record.ledger.delivered) = (Some(200_000), Some(0));
-                mades.stages[3..].iter_mut().for_each(|row| (row.count, row.missing) = (0, 200_000));
+                record.stages[3..].iter_mut().for_each(|row| (row.count, row.missing) = (0, 200_000));
                 mades.queues[0].name = "wrong.outbox".to_owned();
                 change(record, mades);
             })
@@ -534,9 +550,9 @@ mod tests {
         for change in [
             // In these cases somebody answered, the broker accepted nothing, or there was no
             // endpoint.
-            (|_, mades| mades.stages[3].count = 1) as fn(&mut Record, &mut Mades),
+            (|record, _| record.stages[3].count = 1) as fn(&mut Record, &mut Mades),
             |record, _| (record.ledger.lost, record.ledger.rejected) = (Some(1), Some(199_999)),
-            |_, mades| mades.stages[2].count = 0,
+            |record, _| record.stages[2].count = 0,
             |_, mades| mades.queues.retain(|queue| queue.role != "outbox"),
         ] {
             let other = silent(change);
@@ -652,9 +668,9 @@ mod tests {
     fn a_connection_that_was_lost_for_good_is_the_reason_for_what_is_missing() {
         let verdict = verdict(|record, mades| {
             (record.ledger.lost, record.ledger.delivered) = (Some(159), Some(199_841));
-            (record.stages[0].name, record.stages[0].count) = (mailrun_journey::Stage::Created, 200_000);
+            (record.stages[0].name, record.stages[0].count) = (Stage::Created, 200_000);
             record.due = Some(200_102);
-            mades.stages.iter_mut().for_each(|row| row.missing = 159);
+            record.stages.iter_mut().for_each(|row| row.missing = 159);
             mades.outages = vec![MadesOutage {
                 side: "sender".to_owned(),
                 began_s: 1.9,

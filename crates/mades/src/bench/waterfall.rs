@@ -9,11 +9,11 @@
 //! recorded.
 use super::in_flight::InFlightEntry;
 use super::observer::RunObserver;
-use super::shape_stats::ShapeStats;
+use super::shape_stats::{Reach, ShapeStats};
 use super::stages::{MessagePath, MessageStage};
-use mailrun_journey::Latencies;
-use mailrun_journey::record::{MadesHop, MadesStage};
+use mailrun_journey::record::{MadesHop, StageRow};
 use mailrun_journey::seconds::Seconds;
+use mailrun_journey::{Latencies, Stage, StageFigures, Throughput};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -27,15 +27,15 @@ struct StageStats {
     latency: Latencies,
     /// Times from the creation of the messages to the stage, in an open loop.
     service: Latencies,
-    last: Option<Duration>,
+    arrivals: Throughput,
     /// Time at which the stage was first reached since the last interval.
     recent_first: Option<Duration>,
 }
 
 impl StageStats {
-    fn count_at(&mut self, now: Duration) {
+    fn count_at(&mut self, now: Duration, due: Duration) {
         self.count += 1;
-        self.last = self.last.max(Some(now));
+        self.arrivals.record(now, due);
         self.recent_first.get_or_insert(now);
     }
 }
@@ -90,7 +90,7 @@ impl Waterfall {
         entry.reach(stage, now);
         let latency = now.saturating_sub(entry.since);
         let reached = &mut self.stages[stage as usize];
-        reached.count_at(now);
+        reached.count_at(now, entry.since);
         reached.latency.record(latency);
         if self.is_open_loop {
             reached.service.record(now.saturating_sub(entry.created));
@@ -99,7 +99,7 @@ impl Waterfall {
             observer.stage_reached(stage, latency, now);
         }
         if let Some(shapes) = &mut self.shapes {
-            shapes.reach(self.path, entry.sequence, stage, Some(latency));
+            shapes.reach(self.path, entry.sequence, stage, Reach { at: now, due: entry.since, latency: Some(latency) });
         }
         self.count_second(stage, now);
         let second = self.seconds.at(now, self.zero);
@@ -135,22 +135,24 @@ impl Waterfall {
         let reached = &mut self.stages[MessageStage::Created as usize];
         reached.count += 1;
         reached.latency.record(entry.created.saturating_sub(entry.since));
-        reached.last = Some(entry.created);
+        reached.arrivals.record(entry.created, entry.since);
         reached.recent_first.get_or_insert(entry.since);
         if let Some(shapes) = &mut self.shapes {
             shapes.due(entry.sequence);
             let waited = entry.created.saturating_sub(entry.since);
-            shapes.reach(self.path, entry.sequence, MessageStage::Created, Some(waited));
+            let reach = Reach { at: entry.created, due: entry.since, latency: Some(waited) };
+            shapes.reach(self.path, entry.sequence, MessageStage::Created, reach);
         }
     }
 
     /// Records that a message reaches a stage for the first time, but after its time-out.
     pub(super) fn late(&mut self, sequence: u64, stage: MessageStage, now: Duration) {
         if let Some(shapes) = &mut self.shapes {
-            shapes.reach(self.path, sequence, stage, None);
+            shapes.reach(self.path, sequence, stage, Reach { at: now, due: Duration::ZERO, latency: None });
         }
         let reached = &mut self.stages[stage as usize];
-        reached.count_at(now);
+        // Nobody remembers when it was due.
+        reached.count_at(now, Duration::ZERO);
         reached.late += 1;
         self.count_second(stage, now);
     }
@@ -176,29 +178,18 @@ impl Waterfall {
         &self.stages[stage as usize].latency
     }
 
-    /// Returns the times from creation to a stage, for messages that may have been due earlier.
-    /// Empty in a closed loop.
-    pub(super) fn service(&self, stage: MessageStage) -> &Latencies {
-        &self.stages[stage as usize].service
-    }
-
     pub(super) fn last(&self, stage: MessageStage) -> Option<Duration> {
-        self.stages[stage as usize].last
+        self.stages[stage as usize].arrivals.last()
     }
 
     /// Returns the first and the last time at which the stage was reached since the last call.
     pub(super) fn take_span(&mut self, stage: MessageStage) -> Option<(Duration, Duration)> {
         let reached = &mut self.stages[stage as usize];
-        reached.recent_first.take().zip(reached.last)
+        reached.recent_first.take().zip(reached.arrivals.last())
     }
 
     pub(super) fn last_overall(&self) -> Option<Duration> {
-        self.stages.iter().filter_map(|reached| reached.last).max()
-    }
-
-    pub(super) fn span(&self, stage: MessageStage) -> Duration {
-        let last = self.stages[stage as usize].last;
-        self.first_created.zip(last).map_or(Duration::ZERO, |(first, last)| last.saturating_sub(first))
+        self.stages.iter().filter_map(|reached| reached.arrivals.last()).max()
     }
 
     /// Adds the latencies to the last stage since the last call to `to`.
@@ -222,23 +213,32 @@ impl Waterfall {
         }
     }
 
-    /// Returns the stages as rows of the record. `missing` counts the messages that lack a stage
-    /// without an explanation, and `offered_s` is the duration of the load.
-    pub(super) fn stage_rows(&self, offered_s: Option<f64>, missing: impl Fn(MessageStage) -> u64) -> Vec<MadesStage> {
+    /// Returns the stages as rows of the record, whose times count from `origin`. `missing` counts
+    /// the messages that lack a stage without an explanation, and a message has `bytes_each`.
+    pub(super) fn stage_rows(
+        &self,
+        origin: Duration,
+        bytes_each: f64,
+        missing: impl Fn(MessageStage) -> u64,
+    ) -> Vec<StageRow> {
+        let since = if self.is_open_loop { Stage::Scheduled } else { Stage::Created };
         let row = |stage: MessageStage| {
             let reached = &self.stages[stage as usize];
-            let duration_s = self.span(stage).as_secs_f64();
-            MadesStage {
-                name: stage.name().to_owned(),
+            let no_times = &Latencies::default();
+            let is_timed = stage != MessageStage::Created || self.is_open_loop;
+            let figures = StageFigures {
                 count: reached.count,
+                failed: 0,
+                bytes: (reached.count as f64 * bytes_each).round() as u64,
+                arrivals: &reached.arrivals,
+                times: if is_timed { &reached.latency } else { no_times },
+                service: &reached.service,
+            };
+            StageRow {
                 missing: missing(stage),
                 duplicates: reached.repeats,
                 late: reached.late,
-                rate_per_s: if duration_s > 0.0 { reached.count as f64 / duration_s } else { 0.0 },
-                offered_rate_per_s: offered_s.map(|offered_s| reached.count as f64 / offered_s),
-                duration_s,
-                latency_ms: reached.latency.summary().filter(|_| stage != MessageStage::Created),
-                histogram: reached.latency.encoded().filter(|_| stage != MessageStage::Created),
+                ..figures.row(stage.stage(), "mades", since, self.first_created, origin)
             }
         };
         self.path.stages().iter().copied().map(row).collect()
@@ -295,7 +295,7 @@ mod tests {
             let inbox = if number == 0 { 60 } else { 3 + number % 3 };
             vec![(MessageStage::Sent, 0), (MessageStage::Settled, 1), (MessageStage::Inbox, inbox)]
         });
-        let rows = waterfall.stage_rows(None, |_| 0);
+        let rows = waterfall.stage_rows(Duration::ZERO, 0.0, |_| 0);
         let times = rows[3].latency_ms.unwrap();
         assert!(near(times.p50, 4.0) && near(times.max, 60.0) && near(times.min, 3.0), "{times:?}");
     }
@@ -305,7 +305,7 @@ mod tests {
         // For {1, 100, 100}, go-mades-bench gave 1 ms (§1.7.3).
         let waterfall =
             run(MadesMode::Amqp, 3, |number| vec![(MessageStage::Inbox, if number == 0 { 1 } else { 100 })]);
-        assert!(near(waterfall.stage_rows(None, |_| 0)[3].latency_ms.unwrap().p50, 100.0));
+        assert!(near(waterfall.stage_rows(Duration::ZERO, 0.0, |_| 0)[3].latency_ms.unwrap().p50, 100.0));
     }
 
     #[test]
@@ -322,7 +322,7 @@ mod tests {
                 ms(1) + Duration::from_micros(if number < half { 10_000 } else { 14_000 }),
             );
         }
-        let mean = waterfall.stage_rows(None, |_| 0)[3].latency_ms.unwrap().mean;
+        let mean = waterfall.stage_rows(Duration::ZERO, 0.0, |_| 0)[3].latency_ms.unwrap().mean;
         assert!(near(mean, 12.0), "{mean}");
     }
 
@@ -383,8 +383,8 @@ mod tests {
         });
         let way_back = waterfall.way_back().summary().unwrap();
         assert!(near(way_back.p50, 25.0) && near(way_back.max, 25.0), "{way_back:?}");
-        let row = waterfall.stage_rows(None, |_| 0).pop().unwrap();
-        assert_eq!((row.name.as_str(), row.count), ("acknowledged", 100));
+        let row = waterfall.stage_rows(Duration::ZERO, 0.0, |_| 0).pop().unwrap();
+        assert_eq!((row.name, row.count), (Stage::Acknowledged, 100));
         assert!(near(row.latency_ms.unwrap().p50, 55.0));
         assert!(near(waterfall.hop_rows().pop().unwrap().latency_ms.unwrap().p50, 14.0));
     }
@@ -394,7 +394,7 @@ mod tests {
         let mut waterfall = run(MadesMode::Amqp, 2, |_| vec![(MessageStage::Inbox, 1)]);
         waterfall.late(0, MessageStage::Inbox, ms(9_000));
         waterfall.repeat(MessageStage::Inbox);
-        let row = &waterfall.stage_rows(None, |stage| u64::from(stage == MessageStage::Inbox) * 7)[3];
+        let row = &waterfall.stage_rows(Duration::ZERO, 0.0, |stage| u64::from(stage == MessageStage::Inbox) * 7)[3];
         assert_eq!((row.count, row.late, row.duplicates, row.missing), (3, 1, 1, 7));
         assert!(row.latency_ms.unwrap().max < 2.0);
         assert!(near(row.duration_s, 8.0), "{row:?}");

@@ -1,7 +1,7 @@
 //! JSON for github-action-benchmark: a list of `{name, unit, value, range, extra}`. Rates and
 //! latencies have separate lists, because the tool has one direction of improvement for each list.
-use crate::figures::stages;
 use crate::headline::{self, Headline};
+use crate::numbers::stage_latency;
 use crate::printable::printable;
 use mailrun_journey::record::Record;
 use serde_json::{Value, json};
@@ -27,17 +27,19 @@ fn of_run(record: &Record, direction: Direction) -> Vec<Value> {
 }
 
 fn rates(record: &Record) -> Vec<Value> {
-    let rows = stages(record).into_iter().filter(|stage| stage.count > 0);
-    rows.map(|stage| row(record, &format!("{} rate", stage.name), "msg/s", stage.rate(), None)).collect()
+    let rated = record.stages.iter().filter_map(|stage| Some((stage.name.name(), stage.rate_per_s?)));
+    rated.map(|(name, per_s)| row(record, &format!("{name} rate"), "msg/s", per_s, None)).collect()
 }
 
 fn latencies(record: &Record) -> Vec<Value> {
     let mut rows = Vec::new();
-    for stage in stages(record) {
-        let Some(times) = stage.latency else { continue };
-        for (name, value) in [("p50", times.p50), ("p95", times.p95), ("p99", times.p99)] {
-            let range = format!("{}..{}", times.min, times.max);
-            rows.push(row(record, &format!("{} {name}", stage.name), "ms", value, Some(range)));
+    for stage in &record.stages {
+        let Some(times) = stage.latency_ms else { continue };
+        let percentiles = [("p50", times.p50), ("p95", times.p95), ("p99", times.p99)];
+        // JSON has no number for a time beyond all others.
+        for (name, value) in percentiles.into_iter().filter(|(_, value)| value.is_finite()) {
+            let range = format!("{}..{}", times.min, stage_latency(stage, times.max));
+            rows.push(row(record, &format!("{} {name}", stage.name.name()), "ms", value, Some(range)));
         }
     }
     rows
@@ -78,7 +80,7 @@ mod tests {
         let rows = list(Direction::SmallerIsBetter);
         assert_eq!(rows.len(), 9);
         assert_eq!((&rows[1]["name"], &rows[1]["value"]), (&json!("quick: sent p95"), &json!(2.5)));
-        assert_eq!(rows[1]["range"], json!("0.012..12.5"));
+        assert_eq!(rows[1]["range"], json!("0.012..12.50 ms"));
         assert!(rows[1]["extra"].as_str().unwrap().starts_with("PASS 200,000 delivered"));
     }
 }

@@ -47,7 +47,6 @@ fn bound_mades(own: &mut Mades) {
         [&mut row.kind, &mut row.code, &mut row.text].into_iter().for_each(cut);
     }
     own.outages.iter_mut().for_each(|row| cut(&mut row.why));
-    own.stages.iter_mut().for_each(|row| cut(&mut row.name));
     own.queues.iter_mut().for_each(|row| cut(&mut row.name));
 }
 

@@ -4,10 +4,10 @@
 //! Spreadsheets treat a cell that begins with `=`, `+`, `-` or `@` as a formula. If a text of a
 //! peer begins so, it gets an apostrophe in front. Figures stay unchanged.
 use crate::fates::units;
-use crate::figures::{errors, stages};
+use crate::figures::errors;
 use crate::printable::printable;
-use mailrun_journey::record::{EventKind, LatencyMs, Record};
-use mailrun_journey::stage::Phase;
+use mailrun_journey::record::{EventKind, LatencyMs, Record, StageRow};
+use mailrun_journey::stage::{Phase, Stage};
 
 macro_rules! cells {
     ($($value:expr),+ $(,)?) => { vec![$(CsvCell::from($value)),+] };
@@ -95,7 +95,10 @@ impl CsvTable {
                 "bytes",
                 "duration_s",
                 "rate_per_s",
-                "offered_rate_per_s",
+                "missing",
+                "late",
+                "duplicates",
+                "beyond_ms",
                 "min_ms",
                 "mean_ms",
                 "p50_ms",
@@ -109,7 +112,7 @@ impl CsvTable {
                 &["phase", "count", "min_ms", "mean_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms", "p999_ms", "max_ms"]
             }
             Self::Errors => &["phase", "code", "text", "count", "first_s", "last_s", "sample"],
-            Self::Thresholds => &["expression", "limit", "value", "margin", "unit", "passed"],
+            Self::Thresholds => &["expression", "limit", "value", "beyond", "margin", "unit", "passed", "missed"],
             Self::Ledger => &["fate", "units"],
             Self::Slowest => &[
                 "message",
@@ -134,7 +137,7 @@ impl CsvTable {
     fn rows(self, record: &Record) -> Vec<Vec<CsvCell<'_>>> {
         match self {
             Self::Series => series(record),
-            Self::Stages => stages(record).iter().map(stage).collect(),
+            Self::Stages => record.stages.iter().map(stage).collect(),
             Self::Phases => phases(record),
             Self::Errors => error_rows(record),
             Self::Thresholds => thresholds(record),
@@ -232,19 +235,22 @@ fn series(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
     rows.collect()
 }
 
-fn stage<'a>(row: &crate::figures::StageFigures<'a>) -> Vec<CsvCell<'a>> {
+fn stage(row: &StageRow) -> Vec<CsvCell<'_>> {
     let mut cells = cells![
-        row.name,
-        row.party,
-        row.since,
+        row.name.name(),
+        row.party.as_str(),
+        row.since.map_or("", Stage::name),
         row.count,
         row.failed,
         row.bytes,
         row.duration_s,
         row.rate_per_s,
-        row.offered_rate_per_s
+        row.missing,
+        row.late,
+        row.duplicates,
+        row.beyond_ms
     ];
-    cells.extend(latency(row.latency));
+    cells.extend(latency(row.latency_ms));
     cells
 }
 
@@ -284,9 +290,11 @@ fn thresholds(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
             row.expression.as_str(),
             row.limit,
             row.value,
+            row.beyond,
             row.margin,
             row.unit.as_str(),
-            if row.passed { "true" } else { "false" }
+            if row.passed { "true" } else { "false" },
+            if row.missed { "true" } else { "false" }
         ]
     });
     rows.collect()

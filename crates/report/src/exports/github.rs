@@ -80,8 +80,12 @@ mod tests {
     #[test]
     fn a_missed_threshold_is_annotated_once() {
         let mut record = sample::held();
-        let missed =
-            ThresholdRow { expression: "sent.p99 < 1ms".to_owned(), value: Some(2.0), ..ThresholdRow::default() };
+        let missed = ThresholdRow {
+            expression: "sent.p99 < 1ms".to_owned(),
+            value: Some(2.0),
+            missed: true,
+            ..ThresholdRow::default()
+        };
         record.thresholds = vec![missed];
         record.verdict = judge::decide(judge::threshold_reasons(&record), "");
         assert_eq!(annotations(&record), "::error title=mailrun quick%3A FAIL::sent.p99 < 1ms: it was 2\n");
@@ -92,7 +96,12 @@ mod tests {
         let mut record = sample::lossy();
         record.name = "a,b:c".to_owned();
         record.verdict.why = "100 %\r\n::set-output name=x::y".to_owned();
-        let missed = ThresholdRow { expression: "lost <= 0".to_owned(), value: Some(200.0), ..ThresholdRow::default() };
+        let missed = ThresholdRow {
+            expression: "lost <= 0".to_owned(),
+            value: Some(200.0),
+            missed: true,
+            ..ThresholdRow::default()
+        };
         record.thresholds = vec![missed];
         assert_eq!(
             annotations(&record),

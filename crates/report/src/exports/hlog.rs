@@ -1,6 +1,5 @@
 //! An interval log of HdrHistogram with the stored distributions, which any HDR tool can read. Each
 //! stage and each phase has one line for the whole run, tagged with its name.
-use crate::figures::stages;
 use mailrun_journey::record::Record;
 use mailrun_journey::{IntervalLog, Latencies};
 use std::collections::BTreeSet;
@@ -36,11 +35,11 @@ fn started(record: &Record) -> SystemTime {
 fn distributions(record: &Record) -> Vec<(String, &str)> {
     let mut tags = BTreeSet::new();
     let mut rows = Vec::new();
-    for stage in stages(record) {
-        let name =
-            if tags.insert(stage.name) { stage.name.to_owned() } else { format!("{}-{}", stage.name, stage.party) };
-        rows.extend(stage.histogram.map(|text| (name.clone(), text)));
-        rows.extend(stage.service_histogram.map(|text| (format!("{name}-service"), text)));
+    for row in &record.stages {
+        let name = row.name.name();
+        let name = if tags.insert(name) { name.to_owned() } else { format!("{name}-{}", row.party) };
+        rows.extend(row.histogram.as_deref().map(|text| (name.clone(), text)));
+        rows.extend(row.service_histogram.as_deref().map(|text| (format!("{name}-service"), text)));
     }
     let phases = record.phases.iter().filter_map(|row| Some((row.name.name().to_owned(), row.histogram.as_deref()?)));
     rows.extend(phases);

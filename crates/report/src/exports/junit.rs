@@ -148,7 +148,7 @@ fn cases(record: &Record) -> Vec<JunitCase> {
     let thresholds = record.thresholds.iter().map(|row| JunitCase {
         name: row.expression.clone(),
         seconds: 0.0,
-        problem: missed(row),
+        problem: missed(row, record.verdict.outcome),
     });
     std::iter::once(verdict).chain(thresholds).collect()
 }
@@ -169,20 +169,31 @@ fn verdict(record: &Record) -> Option<JunitProblem> {
 
 /// Says how a threshold was missed, or that its value could not be seen.
 pub(super) fn missed_text(row: &ThresholdRow) -> String {
-    let text = match row.value {
-        Some(value) => format!("it was {value} {}", row.unit),
-        None if row.is_infinite => "too many messages were due and never sent".to_owned(),
-        None => "could not be seen".to_owned(),
+    let text = match (row.value, row.beyond) {
+        (Some(value), _) => format!("it was {value} {}", row.unit),
+        (None, Some(bound)) => format!("it was > {bound} {}", row.unit),
+        (None, None) if row.missed => row.why.clone(),
+        (None, None) => "could not be seen".to_owned(),
+    };
+    let text = match (row.value.or(row.beyond), row.missed) {
+        (Some(_), true) if !row.why.is_empty() => format!("{}, as {}", text.trim_end(), row.why),
+        (_, false) if !row.why.is_empty() => format!("{}, but {}", text.trim_end(), row.why),
+        _ => text,
     };
     format!("{}: {}", row.expression, text.trim_end())
 }
 
-fn missed(row: &ThresholdRow) -> Option<JunitProblem> {
+/// Returns the problem of a threshold. In a run that is not valid, a miss is no fact about the
+/// server.
+fn missed(row: &ThresholdRow, outcome: Option<Outcome>) -> Option<JunitProblem> {
     if row.passed {
         return None;
     }
     let message = missed_text(row);
-    if row.value.is_none() && !row.is_infinite {
+    if outcome == Some(Outcome::Invalid) {
+        return Some(JunitProblem { kind: ProblemKind::Error, word: "INVALID", message, details: Vec::new() });
+    }
+    if !row.missed {
         return Some(JunitProblem { kind: ProblemKind::Error, word: "INCONCLUSIVE", message, details: Vec::new() });
     }
     let quantity = |number: f64| format!("{number} {}", row.unit).trim_end().to_owned();
@@ -190,7 +201,7 @@ fn missed(row: &ThresholdRow) -> Option<JunitProblem> {
     let details = vec![
         format!("expression: {}", row.expression),
         format!("limit: {}", known(row.limit)),
-        format!("value: {}", row.value.map_or_else(|| "infinite".to_owned(), quantity)),
+        format!("value: {}", row.beyond.map_or_else(|| known(row.value), |bound| format!("> {}", quantity(bound)))),
         format!("margin: {}", known(row.margin)),
     ];
     Some(JunitProblem { kind: ProblemKind::Failure, word: "FAIL", message, details })
@@ -209,14 +220,14 @@ mod tests {
 
     fn threshold(value: Option<f64>, passed: bool) -> ThresholdRow {
         ThresholdRow {
-            is_infinite: false,
             expression: "accepted.p99 < 2ms".to_owned(),
             limit: Some(2.0),
             value,
             margin: value.map(|value| 2.0 - value),
             unit: "ms".to_owned(),
             passed,
-            windows: Vec::new(),
+            missed: !passed && value.is_some(),
+            ..ThresholdRow::default()
         }
     }
 
@@ -242,9 +253,9 @@ mod tests {
         assert!(text.contains("message=\"accepted.p99 &lt; 2ms: it was 3.5 ms\" type=\"FAIL\""), "{text}");
         assert!(text.contains("margin: -1.5 ms"), "{text}");
         assert!(text.contains("type=\"INCONCLUSIVE\""), "{text}");
-        record.thresholds = vec![ThresholdRow { is_infinite: true, ..threshold(None, false) }];
+        record.thresholds = vec![ThresholdRow { beyond: Some(3_000.0), missed: true, ..threshold(None, false) }];
         let text = junit(&[record]);
-        let failure = "accepted.p99 &lt; 2ms: too many messages were due and never sent\" type=\"FAIL\"";
+        let failure = "accepted.p99 &lt; 2ms: it was &gt; 3000 ms\" type=\"FAIL\"";
         assert!(text.contains(failure) && text.contains("errors=\"0\""), "{text}");
     }
 

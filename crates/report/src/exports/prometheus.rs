@@ -4,11 +4,11 @@
 //! Times are in seconds and sizes in bytes, which are the base units of Prometheus. Texts of peers
 //! are never labels, because each new reply text would create a new time series.
 use crate::fates::units;
-use crate::figures::{StageFigures, errors, stages};
+use crate::figures::errors;
 use crate::headline::Headline;
 use crate::metrics_text::{Exposition, MetricsText, label_text};
-use mailrun_journey::Latencies;
-use mailrun_journey::record::{LatencyMs, Outcome, Party, Record};
+use mailrun_journey::record::{LatencyMs, Outcome, Party, Record, StageRow};
+use mailrun_journey::{Latencies, Stage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -132,49 +132,61 @@ fn ledger(out: &mut MetricsText, record: &Record) {
 
 /// Returns the stages, but only the first stage of each name and party, so that no time series
 /// occurs twice.
-fn distinct_stages(record: &Record) -> Vec<StageFigures<'_>> {
+fn distinct_stages(record: &Record) -> Vec<&StageRow> {
     let mut seen = BTreeSet::new();
-    stages(record).into_iter().filter(|stage| seen.insert((label_text(stage.name), label_text(stage.party)))).collect()
+    record.stages.iter().filter(|row| seen.insert((row.name.name(), label_text(&row.party)))).collect()
 }
 
-fn stage_counts(out: &mut MetricsText, stages: &[StageFigures<'_>]) {
+fn stage_counts(out: &mut MetricsText, stages: &[&StageRow]) {
     out.family("stage_messages_total", "counter", "messages that reached a stage");
     for row in stages {
-        out.sample("stage_messages_total", &[("stage", row.name), ("party", row.party)], row.count);
+        out.sample("stage_messages_total", &stage_labels(row), row.count);
     }
     out.family("stage_failed_total", "counter", "messages that failed before a stage");
     for row in stages {
-        out.sample("stage_failed_total", &[("stage", row.name), ("party", row.party)], row.failed);
+        out.sample("stage_failed_total", &stage_labels(row), row.failed);
     }
     out.family("stage_bytes_total", "counter", "message bytes that reached a stage");
     for row in stages {
-        if let Some(bytes) = row.bytes {
-            out.sample("stage_bytes_total", &[("stage", row.name), ("party", row.party)], bytes);
-        }
+        out.sample("stage_bytes_total", &stage_labels(row), row.bytes);
     }
-    out.family("stage_messages_per_second", "gauge", "messages per second over the time in which load was offered");
+    out.family("stage_messages_per_second", "gauge", "messages per second that reached a stage");
     for row in stages {
-        out.sample("stage_messages_per_second", &[("stage", row.name), ("party", row.party)], row.rate());
+        if let Some(per_s) = row.rate_per_s {
+            out.sample("stage_messages_per_second", &stage_labels(row), per_s);
+        }
     }
 }
 
-fn stage_times(out: &mut MetricsText, stages: &[StageFigures<'_>]) {
+fn stage_times(out: &mut MetricsText, stages: &[&StageRow]) {
     out.family("stage_latency_seconds", "summary", "latency of messages to a stage");
     for row in stages {
-        if let Some(times) = row.latency {
-            let labels = [("stage", row.name), ("party", row.party), ("since", row.since)];
+        if let Some(times) = row.latency_ms {
+            let labels = timed_labels(row);
             // Not each message of a stage has a time.
-            let timed = row.histogram.and_then(Latencies::decode).map_or(row.count, |times| times.count());
+            let timed = times_of(row).map_or(row.count, |times| times.count());
             summary(out, "stage_latency_seconds", &labels, &times, timed);
         }
     }
     out.family("stage_latency_distribution_seconds", "histogram", "latency of messages to a stage, by bucket");
     for row in stages {
-        if let Some(times) = row.histogram.and_then(Latencies::decode) {
-            let labels = [("stage", row.name), ("party", row.party), ("since", row.since)];
-            histogram(out, "stage_latency_distribution_seconds", &labels, &times);
+        if let Some(times) = times_of(row) {
+            histogram(out, "stage_latency_distribution_seconds", &timed_labels(row), &times);
         }
     }
+}
+
+fn stage_labels(row: &StageRow) -> [(&'static str, &str); 2] {
+    [("stage", row.name.name()), ("party", row.party.as_str())]
+}
+
+fn timed_labels(row: &StageRow) -> [(&'static str, &str); 3] {
+    let [stage, party] = stage_labels(row);
+    [stage, party, ("since", row.since.map_or("", Stage::name))]
+}
+
+fn times_of(row: &StageRow) -> Option<Latencies> {
+    Latencies::decode(row.histogram.as_deref()?)
 }
 
 fn phases(out: &mut MetricsText, record: &Record) {

@@ -203,7 +203,7 @@ proptest! {
         let mut record = sample::lossy();
         record.duration_s = value;
         for row in &mut record.stages {
-            row.rate_per_s = value;
+            row.rate_per_s = Some(value);
             row.count = count;
             row.latency_ms.iter_mut().for_each(|times| times.mean = value);
         }

@@ -1,11 +1,11 @@
 //! Describes a run for publication, with everything that a reader needs to judge a figure. Facts
 //! that the record lacks are named as missing.
 use super::private_words::{LEFT_OUT, public_command, public_sentence};
-use crate::figures::{StageFigures, final_stage};
+use crate::figures::final_stage;
 use crate::headline::{self, Headline};
-use crate::numbers::{count, latency, memory, octets, rate, seconds};
+use crate::numbers::{count, latency, memory, octets, rate, seconds, stage_latency};
 use crate::table::{markdown_text, plain};
-use mailrun_journey::record::{Arrival, Host, HostDisk, Record};
+use mailrun_journey::record::{Arrival, Host, HostDisk, LatencyMs, Record, StageRow};
 
 /// Text for a fact that the record lacks.
 const MISSING: &str = "not recorded";
@@ -22,8 +22,8 @@ pub(super) fn share(record: &Record) -> String {
         text.push_str(&format!("- **{name}**: {}\n", markdown_text(&value)));
     }
     let last = final_stage(record);
-    text.push_str(&format!("\n**Results** ({})\n\n", markdown_text(&span(last.as_ref()))));
-    for (name, value) in results(last.as_ref()) {
+    text.push_str(&format!("\n**Results** ({})\n\n", markdown_text(&span(last))));
+    for (name, value) in results(last) {
         text.push_str(&format!("- {name}: {}\n", markdown_text(&value)));
     }
     text
@@ -36,9 +36,9 @@ pub(super) fn share_short(record: &Record) -> String {
         chosen.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
     };
     let host = &record.host;
-    let results = results(last.as_ref());
+    let results = results(last);
     let times: Vec<String> =
-        COMPUTED_FOR.iter().map(|number| format!("{} in {}", count(*number), took(last.as_ref(), *number))).collect();
+        COMPUTED_FOR.iter().map(|number| format!("{} in {}", count(*number), took(last, *number))).collect();
     let lines = [
         format!("mailrun {} (commit {}): {}", version(record), commit(record), outcome(record)),
         format!(
@@ -51,7 +51,7 @@ pub(super) fn share_short(record: &Record) -> String {
         ),
         format!("{}; {}", command(record), workload(record)),
         format!("{}; {} (computed from the rate)", of(&["rate"], results.clone()), times.join(", ")),
-        format!("{}: {}; left out: {}", span(last.as_ref()), of(&["avg", "p50", "p95", "max"], results), left_out()),
+        format!("{}: {}; left out: {}", span(last), of(&["avg", "p50", "p95", "max"], results), left_out()),
     ];
     lines.map(|line| plain(&line) + "\n").concat()
 }
@@ -113,26 +113,29 @@ fn left_out() -> String {
     )
 }
 
-fn results(last: Option<&StageFigures<'_>>) -> Vec<(String, String)> {
+fn results(last: Option<&StageRow>) -> Vec<(String, String)> {
     let messages = last.map_or_else(|| MISSING.to_owned(), |stage| count(stage.count));
-    let per_s = last.map_or_else(|| MISSING.to_owned(), |stage| format!("{} msg/s", rate(stage.rate())));
+    let per_s = last.and_then(|stage| stage.rate_per_s);
+    let per_s = per_s.map_or_else(|| MISSING.to_owned(), |per_s| format!("{} msg/s", rate(per_s)));
     let mut rows = vec![("messages".to_owned(), messages), ("rate".to_owned(), per_s)];
     for number in COMPUTED_FOR {
         let name = format!("time for {}", count(number));
         rows.push((name, format!("{} (computed from the rate)", took(last, number))));
     }
-    let times = last.and_then(|stage| stage.latency);
-    let figure = |time: Option<f64>| time.map_or_else(|| MISSING.to_owned(), latency);
-    rows.push(("avg".to_owned(), figure(times.map(|times| times.mean))));
-    rows.push(("p50".to_owned(), figure(times.map(|times| times.p50))));
-    rows.push(("p95".to_owned(), figure(times.map(|times| times.p95))));
-    rows.push(("max".to_owned(), figure(times.map(|times| times.max))));
+    let times = last.and_then(|stage| Some((stage, stage.latency_ms?)));
+    let shown = |read: fn(LatencyMs) -> f64| {
+        times.map_or_else(|| MISSING.to_owned(), |(stage, times)| stage_latency(stage, read(times)))
+    };
+    rows.push(("avg".to_owned(), shown(|times| times.mean)));
+    rows.push(("p50".to_owned(), shown(|times| times.p50)));
+    rows.push(("p95".to_owned(), shown(|times| times.p95)));
+    rows.push(("max".to_owned(), shown(|times| times.max)));
     rows
 }
 
 /// Returns the time that `messages` messages take at the rate of the run.
-fn took(last: Option<&StageFigures<'_>>, messages: u64) -> String {
-    let per_s = last.map(StageFigures::rate).filter(|rate| rate.is_finite() && *rate > 0.0);
+fn took(last: Option<&StageRow>, messages: u64) -> String {
+    let per_s = last.and_then(|stage| stage.rate_per_s).filter(|rate| rate.is_finite() && *rate > 0.0);
     per_s.map_or_else(|| MISSING.to_owned(), |per_s| brief(messages as f64 / per_s))
 }
 
@@ -140,10 +143,12 @@ fn brief(time_s: f64) -> String {
     if time_s < 1.0 { latency(time_s * 1e3) } else { seconds(time_s) }
 }
 
-fn span(last: Option<&StageFigures<'_>>) -> String {
+fn span(last: Option<&StageRow>) -> String {
     match last {
-        Some(stage) if !stage.since.is_empty() => format!("{} to {}", stage.since, stage.name),
-        Some(stage) => stage.name.to_owned(),
+        Some(stage) => match stage.since {
+            Some(since) => format!("{} to {}", since.name(), stage.name.name()),
+            None => stage.name.name().to_owned(),
+        },
         None => format!("latency {MISSING}"),
     }
 }

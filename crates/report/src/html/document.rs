@@ -114,11 +114,9 @@ fn without_details(record: &Record) -> Record {
     record.stages.iter_mut().for_each(|row| {
         row.histogram = None;
         row.service_histogram = None;
+        row.arrivals = None;
     });
     record.phases.iter_mut().for_each(|row| row.histogram = None);
-    if let Some(mades) = &mut record.mades {
-        mades.stages.iter_mut().for_each(|row| row.histogram = None);
-    }
     record
 }
 

@@ -22,10 +22,7 @@ pub(super) fn thresholds(runs: PageRuns<'_>) -> Option<PagePart> {
 }
 
 pub(super) fn stage_counts(runs: PageRuns<'_>) -> Option<PagePart> {
-    part(runs, "stages", "Stages", |record| match &record.mades {
-        Some(own) => mades::stages(own),
-        None => stages::reached(record),
-    })
+    part(runs, "stages", "Stages", stages::reached)
 }
 
 pub(super) fn handshakes(runs: PageRuns<'_>) -> Option<PagePart> {

@@ -10,9 +10,9 @@ use super::runs::{PagePart, PageRuns};
 use super::tables;
 use super::time_axis::{MAX_POINTS, TimeAxis};
 use super::value::data;
-use crate::headline::final_stage;
+use crate::figures::final_stage;
 use crate::numbers::{count, counted, latency, rate};
-use crate::seconds::step;
+use crate::seconds::{load_end, step};
 use mailrun_journey::record::{EventKind, EventRow, PartyUsage, Record, Role, SeriesRow, UsageRow};
 use serde_json::{Value, json as value};
 use std::collections::BTreeSet;
@@ -61,15 +61,18 @@ struct TimeCurve {
 }
 
 impl TimeCurve {
-    /// Returns the median and the maximum for the legend.
-    fn summary(&self, unit: TimeUnit) -> String {
-        let mut values: Vec<f64> =
-            self.rows.iter().map(|(_, value)| *value).filter(|value| value.is_finite()).collect();
+    /// Returns the median over the load and the maximum for the legend. After the load, a queue only
+    /// drains, which would make every median small.
+    fn summary(&self, unit: TimeUnit, record: &Record) -> String {
+        let last = record.series[..load_end(record)].last().map_or(u64::MAX, |row| row.second);
+        let finite = self.rows.iter().filter(|(_, value)| value.is_finite());
+        let max = finite.clone().map(|(_, value)| *value).max_by(f64::total_cmp);
+        let mut values: Vec<f64> = finite.filter(|(second, _)| *second <= last).map(|(_, value)| *value).collect();
         values.sort_by(f64::total_cmp);
         let text = |value: f64| if unit == TimeUnit::Millis { latency(value) } else { rate(value) };
-        match (values.get(values.len() / 2), values.last()) {
-            (Some(median), Some(max)) if median < max => format!("median {}, max {}", text(*median), text(*max)),
-            (_, Some(max)) => text(*max),
+        match (values.get(values.len() / 2), max) {
+            (Some(median), Some(max)) if *median < max => format!("median {}, max {}", text(*median), text(max)),
+            (_, Some(max)) => text(max),
             _ => "–".to_owned(),
         }
     }
@@ -236,8 +239,9 @@ fn figure(record: &Record, panel: &TimePanel, axis: &TimeAxis) -> String {
     }
     let names = |curves: &[&TimeCurve]| {
         let named = curves.iter().filter(|curve| !curve.is_baseline);
-        let rows: Vec<(String, CurveStyle)> =
-            named.map(|curve| (format!("{}: {}", curve.name, curve.summary(panel.unit)), curve.style)).collect();
+        let rows: Vec<(String, CurveStyle)> = named
+            .map(|curve| (format!("{}: {}", curve.name, curve.summary(panel.unit, record)), curve.style))
+            .collect();
         plot::legend(rows.iter().map(|(text, style)| (text.as_str(), *style)))
     };
     let mut drawings = format!("{}{}", plot::plot(&spoken(panel), HEIGHT, &x, &y, &shapes), names(&rates));
@@ -332,11 +336,11 @@ fn numbers(record: &Record, panels: &[TimePanel], axis: &TimeAxis) -> String {
         .map(|event| value!({ "at": event.at_s, "text": crate::table::plain(&shortened(&event_text(event))) }))
         .collect();
     let stalls: Vec<[f64; 2]> = record.stalls.iter().take(MAX_STALLS).map(|stall| [stall.from_s, stall.to_s]).collect();
-    let panels: Vec<Value> = panels.iter().map(|panel| panel_numbers(panel, axis, is_thin)).collect();
+    let panels: Vec<Value> = panels.iter().map(|panel| panel_numbers(panel, record, axis, is_thin)).collect();
     json(&value!({ "x": rounded(&axis.times(), false), "events": events, "stalls": stalls, "panels": panels }))
 }
 
-fn panel_numbers(panel: &TimePanel, axis: &TimeAxis, is_thin: bool) -> Value {
+fn panel_numbers(panel: &TimePanel, record: &Record, axis: &TimeAxis, is_thin: bool) -> Value {
     let is_short = is_thin || panel.unit != TimeUnit::Millis;
     let curve = |curve: &TimeCurve| {
         value!({
@@ -345,7 +349,7 @@ fn panel_numbers(panel: &TimePanel, axis: &TimeAxis, is_thin: bool) -> Value {
             "dashes": curve.style.dashes,
             "depth": curve.is_depth,
             "hidden": curve.is_on_demand,
-            "summary": curve.summary(panel.unit),
+            "summary": curve.summary(panel.unit, record),
             "baseline": curve.is_baseline,
             "y": rounded(&axis.values(curve.rows.iter().copied()), is_short),
         })

@@ -3,7 +3,7 @@
 use super::plot::{self, CurveStyle, PlotScale};
 use super::runs::{PagePart, PageRuns};
 use super::tables;
-use crate::{mades, stages};
+use crate::stages;
 use mailrun_journey::Latencies;
 use mailrun_journey::record::{LatencyMs, Record};
 
@@ -21,11 +21,7 @@ pub(super) struct PercentileCurve {
 
 /// Returns the table of latencies and a folded plot. `None` if no latency is known.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
-    let table = |record: &Record| match &record.mades {
-        Some(own) => mades::latencies(record, own),
-        None => stages::latencies(record),
-    };
-    let (own, other) = runs.both(table)?;
+    let (own, other) = runs.both(stages::latencies)?;
     let table = tables::section(&own, other.as_ref(), None);
     let drawing = drawing(runs).map_or_else(String::new, |figure| tables::folded("All percentiles as curves", &figure));
     Some(PagePart { id: "percentiles", title: "Latency by stage", body: table + &drawing })
@@ -77,12 +73,6 @@ fn curves(record: &Record) -> Vec<PercentileCurve> {
             curves.push(PercentileCurve { name, style, points: points(&times, histogram, count) });
         }
     };
-    if let Some(mades) = &record.mades {
-        for row in &mades.stages {
-            add(row.name.clone(), row.latency_ms, row.histogram.as_ref(), row.count);
-        }
-        return curves;
-    }
     for row in &record.stages {
         add(row.name.name().to_owned(), row.latency_ms, row.histogram.as_ref(), row.count);
         let service = format!("{} (service)", row.name.name());
@@ -104,7 +94,7 @@ fn points(times: &LatencyMs, histogram: Option<&String>, count: u64) -> Vec<(f64
         }
     };
     points.push((end, times.max));
-    points.retain(|(_, ms)| *ms > 0.0);
+    points.retain(|(_, ms)| *ms > 0.0 && ms.is_finite());
     points
 }
 

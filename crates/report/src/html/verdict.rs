@@ -6,7 +6,7 @@ use crate::ending::{first_sentence, notes};
 use crate::fates::errors_once;
 use crate::figures::final_stage;
 use crate::headline::{self, Headline};
-use crate::numbers::{count, latency, rate, seconds};
+use crate::numbers::{count, rate, seconds, stage_latency};
 use mailrun_journey::record::{Outcome, Record};
 
 struct KeyFigure<'a> {
@@ -106,12 +106,14 @@ fn key_figures(record: &Record) -> Vec<KeyFigure<'_>> {
     let mut figures = Vec::new();
     let mut add = |name, value, text| figures.push(KeyFigure { name, value, text });
     if let Some(last) = final_stage(record) {
-        add(last.name, last.count as f64, count(last.count));
-        add("msg/s", last.rate(), rate(last.rate()));
-        if let Some(times) = last.latency {
-            add("p50", times.p50, latency(times.p50));
-            add("p99", times.p99, latency(times.p99));
-            add("max", times.max, latency(times.max));
+        add(last.name.name(), last.count as f64, count(last.count));
+        if let Some(per_s) = last.rate_per_s {
+            add("msg/s", per_s, rate(per_s));
+        }
+        if let Some(times) = last.latency_ms {
+            for (name, ms) in [("p50", times.p50), ("p99", times.p99), ("max", times.max)] {
+                add(name, ms, stage_latency(last, ms));
+            }
         }
     }
     let errors = errors_once(record).fold(0_u64, |sum, row| sum.saturating_add(row.count));

@@ -1,0 +1,143 @@
+//! Messages that were due and did not reach a stage in time: they never came, or came after their
+//! time-out.
+//!
+//! Their times are longer than any limit, so they count in each percentile, as late for ever:
+//!
+//! ```text
+//! 390 of 400 arrived, 10 never did     p50  20 ms   of all 400
+//!                                      p99  > 3 s   it falls among the 10
+//! ```
+//! A limit is missed for certain if a message is lost, or if it was waited for longer than the
+//! limit. A message that may still be in a queue, and was waited for a shorter time, decides
+//! nothing.
+use crate::latencies::Latencies;
+use crate::record::{LatencyMs, MissingFate, MissingMessage, Record, SeriesRow, StageRow};
+use crate::series;
+use crate::stage::Stage;
+use std::time::Duration;
+
+/// Returns the number of messages that were due: at least those that were created.
+pub fn due(record: &Record) -> Option<u64> {
+    record.stage(Stage::Created).map(|row| row.count).max(record.due)
+}
+
+/// Returns the number of messages that were due and did not reach this stage in time.
+pub fn absent(record: &Record, row: &StageRow) -> u64 {
+    let in_time = row.count.saturating_sub(row.late.saturating_add(arrived_again(record, row)));
+    due(record).unwrap_or_default().saturating_sub(in_time)
+}
+
+/// Returns the absent messages that were sent. Those that never were may be the source's fault.
+pub fn sent_in_vain(record: &Record, row: &StageRow) -> u64 {
+    absent(record, row).saturating_sub(crate::account::unsent(record))
+}
+
+/// Returns the arrivals of the row that are no messages of their own. Over MADES they are not in
+/// its count.
+fn arrived_again(record: &Record, row: &StageRow) -> u64 {
+    if record.mades.is_none() { row.duplicates } else { 0 }
+}
+
+/// Returns the number of absent messages that may have reached the stage within `limit` if the run
+/// had waited for longer. They must be known to be somewhere, or nobody knows where they are.
+pub fn undecided(record: &Record, row: &StageRow, limit: Duration) -> u64 {
+    let open = absent(record, row).min(open(record, row.name));
+    let Some(until_s) = record.observed_until_s.filter(|_| open > 0) else { return open };
+    let width_s = series::width(&record.series);
+    let end_s = |row: &SeriesRow| (row.second.saturating_add(width_s) as f64).min(load_end_s(record));
+    let young = record.series.iter().filter(|row| end_s(row) > until_s - limit.as_secs_f64());
+    let is_old = |message: &&MissingMessage| {
+        let answered_s = message.answered_s.unwrap_or(f64::INFINITY);
+        message.fate == MissingFate::NotSeen && answered_s <= until_s - limit.as_secs_f64()
+    };
+    let old = if is_of_far_end(row.name) { record.missing.iter().filter(is_old).count() as u64 } else { 0 };
+    open.saturating_sub(old).min(young.fold(0, |sum, row| sum.saturating_add(row.created)))
+}
+
+/// Returns the end of the load in seconds since the record's zero: no message was due later.
+fn load_end_s(record: &Record) -> f64 {
+    let warm_up_s = record.warm_up.map_or(0.0, |warm_up| warm_up.length_s);
+    record.offered_s.map_or(f64::INFINITY, |offered_s| warm_up_s + offered_s)
+}
+
+/// Returns the number of messages that may still reach a stage.
+fn open(record: &Record, stage: Stage) -> u64 {
+    let ledger = &record.ledger;
+    let in_flight = ledger.in_flight.unwrap_or_default();
+    if is_of_far_end(stage) {
+        let counts = [ledger.queued, ledger.not_delivered].into_iter().flatten();
+        return counts.fold(in_flight, u64::saturating_add);
+    }
+    // Without a sink, all that was accepted counts as in flight.
+    if ledger.delivered.is_none() { in_flight.saturating_sub(ledger.accepted.unwrap_or_default()) } else { in_flight }
+}
+
+/// True if only the far end sees that a message reaches the stage.
+pub fn is_of_far_end(stage: Stage) -> bool {
+    !matches!(stage, Stage::Created | Stage::Sent | Stage::Accepted | Stage::Settled | Stage::Replied)
+}
+
+/// Returns the time in milliseconds that each absent message took at least, if it is known.
+pub fn bound_ms(record: &Record, row: &StageRow, times: Option<&Latencies>) -> f64 {
+    if let Some(mades) = &record.mades {
+        return mades.timeout_s * 1e3;
+    }
+    let waited_s = record.observed_until_s.map_or(0.0, |until_s| (until_s - load_end_s(record)).max(0.0));
+    let is_open = absent(record, row).min(open(record, row.name)) > 0;
+    // A message that never comes takes longer than all others.
+    let longest_ms = times.filter(|_| !is_open).and_then(Latencies::summary).map_or(0.0, |times| times.max);
+    longest_ms.max(waited_s * 1e3)
+}
+
+/// Returns the usual figures of these times and of `absent` messages whose times are longer than
+/// any. Such a figure is infinite, also the mean. `None` without any messages.
+pub fn summary(times: Option<&Latencies>, absent: u64) -> Option<LatencyMs> {
+    let known = times.and_then(Latencies::summary);
+    if absent == 0 {
+        return known;
+    }
+    let never = f64::INFINITY;
+    let quantile = |share: f64| times.map_or(never, |times| quantile_ms(times, share, absent));
+    Some(LatencyMs {
+        min: known.map_or(never, |known| known.min),
+        mean: never,
+        p50: quantile(0.5),
+        p90: quantile(0.9),
+        p95: quantile(0.95),
+        p99: quantile(0.99),
+        p999: quantile(0.999),
+        max: never,
+    })
+}
+
+/// Returns the time in milliseconds that a share (0 to 1) of all messages does not exceed; infinite
+/// if absent messages are among them.
+pub fn quantile_ms(times: &Latencies, share: f64, absent: u64) -> f64 {
+    let count = times.count();
+    let of_known = share * (1.0 + absent as f64 / count.max(1) as f64);
+    if count == 0 || of_known > 1.0 { f64::INFINITY } else { times.quantile_ms(of_known) }
+}
+
+/// Completes the stages of a finished record: percentiles count the messages that never came. The
+/// ledger must be known.
+pub fn complete_stages(record: &mut Record) {
+    let is_timed = record.stages.iter().any(|row| row.histogram.is_some());
+    let since = record.stages.iter().rev().find_map(|row| row.since);
+    let is_closed = !crate::account::is_open_loop(record);
+    let complete = |row: &StageRow| {
+        let times = row.histogram.as_deref().and_then(Latencies::decode);
+        let absent = absent(record, row);
+        let is_left = row.name == Stage::Created && is_closed;
+        // Messages that arrived without a usable time leave nothing to be said about the others.
+        let is_untimed = times.is_none() && (row.count > 0 || !is_timed);
+        let latency_ms = if is_left || is_untimed { row.latency_ms } else { summary(times.as_ref(), absent) };
+        let is_beyond = latency_ms.is_some_and(|times| times.max.is_infinite());
+        let beyond_ms = is_beyond.then(|| bound_ms(record, row, times.as_ref()));
+        (latency_ms, beyond_ms)
+    };
+    let completed: Vec<_> = record.stages.iter().map(complete).collect();
+    for (row, (latency_ms, beyond_ms)) in record.stages.iter_mut().zip(completed) {
+        (row.latency_ms, row.beyond_ms) = (latency_ms, beyond_ms);
+        row.since = row.since.or(since.filter(|_| latency_ms.is_some()));
+    }
+}

@@ -1,0 +1,244 @@
+//! Situations of a run over MADES, each with the conclusion that it must lead to, as `journey` has them for SMTP. The events
+//! are simulated, so no clock is read.
+use super::stages::{MadesMode, MessageStage};
+use super::tracker::{EndpointReply, MessageTracker, PayloadIntegrity};
+use super::verdict::conclude;
+use mailrun_journey::overdue::complete_stages;
+use mailrun_journey::record::{Arrival, Mades, Outcome, Party, Record, Role, Workload};
+use mailrun_journey::threshold::{RunProtocol, Threshold};
+use mailrun_journey::{Latencies, Stage};
+use std::time::Duration;
+
+const ZERO: Duration = Duration::from_secs(1_000);
+
+fn s(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
+}
+
+/// What happens to a message: how late the bench creates it, and how long it takes to the inbox. Without the latter it is
+/// lost, and with `None` for both the endpoint rejects it.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Arrives { lag: f64, took: f64 },
+    Lost { lag: f64 },
+    Rejected,
+}
+
+/// Makes the record of a run with these messages, due at a constant rate. `max_in_transit` is what the user allowed.
+fn run(ways: &[Way], per_s: f64, timeout: f64, max_in_transit: u64, thresholds: &[&str]) -> Record {
+    let mut tracker = MessageTracker::new(MadesMode::Endpoint.into(), ways.len(), s(timeout));
+    tracker.waterfall.is_open_loop = true;
+    let mut lag = Latencies::default();
+    // Events in the order of time: the creation of a message, and its arrival.
+    let mut events: Vec<(Duration, usize, bool)> = Vec::new();
+    for (number, way) in ways.iter().enumerate() {
+        let due = ZERO + s(number as f64 / per_s);
+        let (Way::Arrives { lag: late, .. } | Way::Lost { lag: late }) = *way else {
+            events.push((due, number, true));
+            continue;
+        };
+        lag.record(s(late));
+        events.push((due + s(late), number, true));
+        if let Way::Arrives { took, .. } = way {
+            events.push((due + s(late) + s(*took), number, false));
+        }
+    }
+    events.sort_by_key(|(at, number, is_creation)| (*at, *number, !is_creation));
+    let mut sequences = vec![0; ways.len()];
+    for (at, way_number, is_creation) in &events {
+        tracker.expire(*at);
+        let way = ways[*way_number];
+        if *is_creation {
+            let due = ZERO + s(*way_number as f64 / per_s);
+            let number = tracker.create(due, *at);
+            sequences[*way_number] = number;
+            tracker.sent(number, *at);
+            tracker.settled(number, *at);
+            let reply = match way {
+                Way::Rejected => EndpointReply::Refused { code: "ECP-1", text: "no" },
+                _ => EndpointReply::Accepted { peer_id: 0 },
+            };
+            tracker.replied(number, *at, reply);
+        } else {
+            let number = sequences[*way_number];
+            tracker.arrived(number, *at, PayloadIntegrity::Intact);
+            tracker.event(number, *at, MessageStage::Delivered);
+            tracker.event(number, *at, MessageStage::Received);
+        }
+    }
+    let end = events.last().map_or(ZERO, |(at, ..)| *at) + s(timeout);
+    tracker.expire(end);
+    let balance = tracker.final_ledger();
+    let missing = |stage: MessageStage| balance.missing[stage as usize];
+    let mut record = Record {
+        workload: Workload { arrival: Arrival::Constant, rate_per_s: Some(per_s), ..Workload::default() },
+        parties: vec![Party::new(Role::Source, "mades")],
+        stages: tracker.waterfall.stage_rows(ZERO, 3_000.0, missing),
+        ledger: balance.ledger,
+        lag_ms: lag.summary(),
+        offered_s: Some(ways.len() as f64 / per_s),
+        due: Some(ways.len() as u64),
+        observed_until_s: Some((end - ZERO).as_secs_f64()),
+        ..Record::empty()
+    };
+    let last = tracker.waterfall.last_overall().unwrap();
+    let mades = Mades {
+        mode: "endpoint".to_owned(),
+        timeout_s: timeout,
+        max_in_transit,
+        in_transit_mean: tracker.mean_in_transit(last),
+        ..Mades::default()
+    };
+    record.mades = Some(mades.clone());
+    complete_stages(&mut record);
+    let parse = |text: &&str| Threshold::parse(text, RunProtocol::Mades).unwrap();
+    record.thresholds = thresholds.iter().map(|text| parse(text).evaluate(&record)).collect();
+    record.verdict = conclude(&record, &mades);
+    record
+}
+
+/// Messages that a network carries at this rate, in order.
+fn carried(count: u32, per_s: f64, network: f64) -> Vec<Way> {
+    let mut free = 0.0_f64;
+    let way = |number: u32| {
+        let due = f64::from(number) / per_s;
+        free = free.max(due) + 1.0 / network;
+        Way::Arrives { lag: 0.0, took: free - due }
+    };
+    (0..count).map(way).collect()
+}
+
+fn each(mut ways: Vec<Way>, every: usize, to: Way) -> Vec<Way> {
+    ways.iter_mut().skip(every / 2).step_by(every).for_each(|way| *way = to);
+    ways
+}
+
+#[test]
+fn each_situation_has_its_conclusion() {
+    use Outcome::{Fail, Inconclusive, Invalid, Pass};
+    let sound = |lag: f64| vec![Way::Arrives { lag, took: 0.02 }; 400];
+    let lost = Way::Lost { lag: 0.04 };
+    let mut wrong = Vec::new();
+    for (situation, ways, timeout, thresholds, outcome, why) in [
+        (
+            "nothing is amiss",
+            sound(0.0),
+            60.0,
+            &["inbox.p99 < 1s", "received.within(1s) >= 100%"][..],
+            Pass,
+            "400 delivered, none lost",
+        ),
+        ("row 6: percentiles", carried(400, 100.0, 20.0), 3.0, &["inbox.p99 < 4s"], Fail, "it was > 3,000 ms, as 3"),
+        ("row 6: the maximum", carried(400, 100.0, 20.0), 3.0, &["inbox.max < 4s"], Fail, "it was > 3,000 ms, as 3"),
+        (
+            "row 6: the rate",
+            carried(400, 100.0, 20.0),
+            3.0,
+            &["inbox.rate > 90/s"],
+            Fail,
+            "inbox.rate > 90/s; it was 20",
+        ),
+        ("row 7", carried(400, 100.0, 20.0), 5.0, &["inbox.within(5s) >= 99%"], Fail, "it was 31"),
+        ("a slow network alone fails nothing", carried(400, 100.0, 20.0), 60.0, &[], Pass, "400 delivered"),
+        (
+            "row 12: 4 % are lost, and the bench is late",
+            each(sound(0.04), 25, lost),
+            3.0,
+            &["lost <= 5%", "received.within(60s) >= 99%"],
+            Fail,
+            "received.within(60s) >= 99%; it was 96 %",
+        ),
+        (
+            "row 12: a percentile",
+            each(sound(0.04), 25, lost),
+            3.0,
+            &["lost <= 5%", "received.p99 < 60s"],
+            Fail,
+            "as 16 of 400 messages",
+        ),
+        (
+            "row 12: rejected",
+            each(sound(0.04), 25, Way::Rejected),
+            3.0,
+            &["rejected <= 5%", "received.within(60s) >= 99%"],
+            Fail,
+            "it was 96 %",
+        ),
+        (
+            "losses that the thresholds allow",
+            each(sound(0.0), 25, lost),
+            3.0,
+            &["lost <= 5%", "received.p95 < 1s"],
+            Pass,
+            "16 lost",
+        ),
+        (
+            "row 14: all are lost",
+            vec![Way::Lost { lag: 0.0 }; 400],
+            3.0,
+            &["lost <= 100%", "received.within(3s) >= 99%"],
+            Fail,
+            "it was 0 %",
+        ),
+        (
+            "the bench's own delay explains the miss",
+            each(sound(0.0), 20, Way::Arrives { lag: 0.3, took: 0.02 }),
+            60.0,
+            &["inbox.p99 < 100ms"],
+            Invalid,
+            "The source itself was late",
+        ),
+        (
+            "five messages have no rate",
+            sound(0.0)[..5].to_vec(),
+            60.0,
+            &["inbox.rate > 1/s"],
+            Inconclusive,
+            "fewer than 20 messages",
+        ),
+        (
+            "hardly any arrived",
+            each(vec![lost; 400], 40, Way::Arrives { lag: 0.04, took: 0.02 }),
+            3.0,
+            &["lost <= 100%", "inbox.rate > 1/s"],
+            Fail,
+            "only 10 messages arrived",
+        ),
+    ] {
+        let record = run(&ways, 100.0, timeout, 100_000, thresholds);
+        let verdict = &record.verdict;
+        if verdict.outcome != Some(outcome) || !verdict.why.contains(why) {
+            wrong.push(format!(
+                "{situation}: expected {outcome:?} {why:?}\n  found {:?} {:?}",
+                verdict.outcome, verdict.reasons
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_more_messages_are_in_transit_than_there_are() {
+    // Row 8: most messages take no time, and one is given up after a minute.
+    let ways = each(vec![Way::Arrives { lag: 0.0, took: 0.001 }; 100], 100, Way::Lost { lag: 0.0 });
+    let record = run(&ways, 1_000.0, 60.0, 1_000, &[]);
+    let mean = record.mades.as_ref().unwrap().in_transit_mean;
+    assert!(mean <= 1.5, "{mean}");
+    assert!(
+        !record.verdict.reasons.iter().any(|reason| reason.contains("in transit all the time")),
+        "{:?}",
+        record.verdict
+    );
+}
+
+#[test]
+fn late_answers_count_in_the_rate_and_in_no_percentile() {
+    let record = run(&carried(400, 100.0, 20.0), 100.0, 3.0, 1_000, &[]);
+    let inbox = record.stage(Stage::Inbox).unwrap();
+    assert!(
+        (inbox.rate_per_s.unwrap() / 20.0 - 1.0).abs() < 0.02 && inbox.count == 400 && inbox.late > 300,
+        "{inbox:?}"
+    );
+    assert!(inbox.latency_ms.unwrap().p50.is_infinite() && inbox.beyond_ms == Some(3_000.0), "{inbox:?}");
+    assert_eq!(record.stage(Stage::Delivered), Some(inbox), "the name that all protocols share");
+}
