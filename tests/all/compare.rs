@@ -1,6 +1,6 @@
 //! `mailrun compare` of stored runs, and `mailrun baseline`, on records that the tests write.
 use crate::party::{Ended, MAILRUN, mailrun, run};
-use mailrun_journey::record::{KeepAwake, Record};
+use mailrun_journey::record::{KeepAwake, LatencyMs, Record};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -308,6 +308,11 @@ fn a_baseline_has_no_runs_that_failed_and_no_name_that_leads_elsewhere() {
     };
     let a = place.path("a");
     refused(&["save", "main", &a], "a/4 was INVALID: nothing was saved; --allow-failed");
+    let late = place.side("late", &EQUAL[..1], |_, record| {
+        record.workload.arrival = mailrun_journey::record::Arrival::Constant;
+        record.lag_ms = Some(LatencyMs { p99: 50.0, ..LatencyMs::default() });
+    });
+    refused(&["save", "main", &late[0]], "would not count (The source fell behind its schedule");
     refused(&["save", "main", &format!("{a}/0"), &mixed[0]], "a baseline is of one load and one host");
     refused(&["save", "main", &format!("{a}/0"), &format!("{a}/0")], "is the same run as");
     refused(&["save", "main", &place.path("nowhere")], "No such file");

@@ -141,8 +141,7 @@ impl SaveBaselineArgs {
     fn check(&self, runs: &[StoredRun]) -> Result<()> {
         let Some((first, rest)) = runs.split_first() else { bail!("there is no run to save") };
         for (place, run) in runs.iter().enumerate() {
-            let reason = defect(&run.record).filter(|_| !self.allow_failed);
-            if let Some(reason) = reason {
+            if let Some(reason) = defect(&run.record).filter(|_| !self.allow_failed) {
                 bail!("{} {reason}: nothing was saved; --allow-failed saves it all the same", printable(&run.name));
             }
             let is_same =
@@ -166,17 +165,19 @@ impl SaveBaselineArgs {
     }
 }
 
-/// Returns why a run is saved only with `--allow-failed`, or `None` if the run is good.
-fn defect(record: &Record) -> Option<&'static str> {
-    if record.ending == Some(Ending::Interrupted) {
-        return Some("was interrupted");
-    }
-    match judge::outcome(record) {
+/// Returns why a run is saved only with `--allow-failed`, or `None` if the run is good. A run that
+/// no comparison would count is never good, also if it passed.
+fn defect(record: &Record) -> Option<String> {
+    let failed = match judge::outcome(record) {
+        _ if record.ending == Some(Ending::Interrupted) => Some("was interrupted"),
         Some(Outcome::Pass) | None => None,
         Some(Outcome::Fail) => Some("failed"),
         Some(Outcome::Invalid) => Some("was INVALID"),
         Some(Outcome::Inconclusive) => Some("was INCONCLUSIVE"),
-    }
+    };
+    let uncounted =
+        || mailrun_compare::defect(record).map(|reason| format!("would not count ({})", reason.trim_end_matches('.')));
+    failed.map(str::to_owned).or_else(uncounted)
 }
 
 /// Reads all runs of a baseline. Fails if any of them cannot be read.

@@ -6,7 +6,7 @@ use crate::run_figures::{
 };
 use crate::selection::{self, ComparableRuns, RunSide};
 use crate::settings::CompareSettings;
-use crate::unpaired::compare_runs;
+use crate::unpaired::{MIN_RUNS, compare_runs};
 use anyhow::{Result, bail};
 use mailrun_journey::judge;
 use mailrun_journey::record::{Outcome, Record};
@@ -67,7 +67,8 @@ pub struct StoredComparison {
     pub fail_remarks: Vec<String>,
     /// Figures that some runs lack, or that are 0.
     pub not_compared: Vec<String>,
-    /// Those among them that all reference runs have and the judged runs do not.
+    /// Those among them that all reference runs have and the judged runs do not: a value is missing, or it is a rate of 0
+    /// or a time beyond all that was waited for.
     pub missing: Vec<String>,
     pub metrics: Vec<MetricRow>,
     /// The reference runs and the judged runs, with their curves.
@@ -213,7 +214,11 @@ fn figure_rows(old: &[Vec<RunFigure>], new: &[Vec<RunFigure>], margin: f64) -> F
             side.iter().map(of_run).collect::<Option<Vec<f64>>>()
         };
         let (of_old, of_new) = (values(old), values(new));
-        if of_old.is_some() && of_new.is_none() {
+        // Such a value has no ratio to another, and is worse than any.
+        let is_bad = |value: f64| !value.is_finite() || (metric.gain == Gain::Higher && value <= 0.0);
+        let is_whole =
+            |side: &Option<Vec<f64>>| side.as_ref().is_some_and(|values| !values.iter().copied().any(is_bad));
+        if is_whole(&of_old) && !is_whole(&of_new) {
             missing.push(printable(&metric.name).into_owned());
         }
         let both = of_old.zip(of_new).filter(|(_, new)| !new.is_empty());
@@ -274,7 +279,7 @@ impl StoredComparison {
     pub fn page(&self, limit: Option<f64>) -> ComparisonPage {
         let left_out = self.left_out.iter().map(|run| format!("Left out: {run}"));
         let missing = (!self.not_compared.is_empty())
-            .then(|| format!("Not compared, as not all runs have it: {}", self.not_compared.join(", ")));
+            .then(|| format!("Not compared, as not all runs have a value: {}", self.not_compared.join(", ")));
         ComparisonPage {
             title: format!("stored runs: {}, against {}", self.runs, self.against),
             outcome: limit.map(|limit| self.judged(limit)),
@@ -305,11 +310,26 @@ impl StoredComparison {
             }
             ComparisonOutcome::MetricMissing => (
                 Outcome::Fail,
-                format!("not in all of the runs, but in all that they are compared with: {}", self.missing.join("; ")),
+                format!(
+                    "missing, 0 or beyond all times in some of the runs, and in none that they are compared with: {}",
+                    self.missing.join("; ")
+                ),
             ),
             ComparisonOutcome::NoRegression => (Outcome::Pass, format!("no figure is worse by {share} or more")),
             ComparisonOutcome::Undecided => {
-                (Outcome::Inconclusive, format!("a figure may be worse by {share} or more: make more runs"))
+                let wanted = |count: usize, side: &str| {
+                    let more = MIN_RUNS.saturating_sub(count);
+                    (more > 0).then(|| format!("{more} more of {side}"))
+                };
+                let wanted = [wanted(self.runs, "the runs"), wanted(self.against, "those that they are compared with")];
+                let wanted: Vec<String> = wanted.into_iter().flatten().collect();
+                let todo = match wanted.is_empty() {
+                    true => "make more runs".to_owned(),
+                    false => {
+                        format!("a verdict takes {MIN_RUNS} runs a side that count, so make {}", wanted.join(" and "))
+                    }
+                };
+                (Outcome::Inconclusive, format!("a figure may be worse by {share} or more: {todo}"))
             }
         }
     }
@@ -378,6 +398,35 @@ mod tests {
         let comparison = compare_stored(&four, &others, 0.02).unwrap();
         assert!(comparison.metrics.iter().all(|row| row.verdict == "too few runs"), "{comparison:?}");
         assert_eq!(comparison.outcome(0.05), ComparisonOutcome::Undecided);
+        let wanted = "a verdict takes 5 runs a side that count, so make 1 more of the runs and 1 more of those that they are compared with";
+        assert!(comparison.judged(0.05).1.ends_with(wanted), "{}", comparison.judged(0.05).1);
+    }
+
+    #[test]
+    fn a_rate_of_0_and_a_time_beyond_all_others_are_worse_and_never_left_out_in_silence() {
+        let against = side("a", &[1000.0; 6]);
+        let stopped = compare_stored(&side("b", &[0.0; 6]), &against, 0.02).unwrap();
+        assert_eq!(
+            (stopped.missing, stopped.not_compared),
+            (vec!["delivered, msg/s".to_owned()], vec!["delivered, msg/s".to_owned()])
+        );
+        let mut late = side("c", &[1000.0; 6]);
+        for (_, record) in &mut late.runs {
+            let times = record.stages[2].latency_ms.as_mut().unwrap();
+            (times.p99, times.max) = (f64::INFINITY, f64::INFINITY);
+        }
+        let late = compare_stored(&late, &against, 0.02).unwrap();
+        assert_eq!(
+            (late.missing.as_slice(), late.outcome(0.05)),
+            (&["delivered p99, ms".to_owned()][..], ComparisonOutcome::MetricMissing)
+        );
+        assert!(
+            late.judged(0.05).1.starts_with("missing, 0 or beyond all times in some of the runs"),
+            "{}",
+            late.judged(0.05).1
+        );
+        let mended = compare_stored(&against, &side("d", &[0.0; 6]), 0.02).unwrap();
+        assert!(mended.missing.is_empty() && mended.not_compared == ["delivered, msg/s"], "{mended:?}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::rank_sum;
 use crate::settings::CompareSettings;
 
 /// With fewer runs on a side, there is no verdict, whatever the settings say.
-const MIN_RUNS: usize = 5;
+pub(crate) const MIN_RUNS: usize = 5;
 
 /// Compares the runs of B with those of A in a family of metrics that was chosen beforehand. All metrics should have
 /// the same runs; if one has fewer, only the common ones count.
