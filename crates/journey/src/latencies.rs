@@ -116,6 +116,11 @@ impl Latencies {
         self.recorded().map_or(0.0, |histogram| in_ms(histogram.value_at_quantile(quantile)))
     }
 
+    /// Returns the standard deviation in milliseconds, or 0 without any times.
+    pub fn stddev_ms(&self) -> f64 {
+        self.recorded().map_or(0.0, |histogram| histogram.stdev() / NS_PER_MS)
+    }
+
     /// Returns the recorded times in nanoseconds with their counts, in ascending order and to the
     /// histogram's precision.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {

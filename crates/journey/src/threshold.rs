@@ -2,7 +2,7 @@
 //! run's record or while the run goes on.
 //!
 //! ```text
-//! accepted.p99 < 50ms             STAGE or PHASE . p0 … p100 | min | mean | max     a time; p999 is p99.9
+//! accepted.p99 < 50ms             STAGE or PHASE . p0 … p100 | min | mean | max | stddev     a time; p999 is p99.9
 //! delivered.rate > 5000/s         STAGE . rate       messages per second, as in the table of stages
 //! accepted.count >= 10k           STAGE or PHASE . count
 //! delivered.within(60s) >= 95%    STAGE or PHASE . within(TIME)     of all that were due; what is lost is late
@@ -47,7 +47,8 @@ const MADES_STAGES: [(&str, Stage); 11] = [
     ("TRACING", Stage::TracingEvent),
 ];
 /// Figures of a stage or a phase.
-const METRICS: [&str; 11] = ["p50", "p90", "p95", "p99", "p999", "min", "mean", "max", "rate", "count", "within"];
+const METRICS: [&str; 12] =
+    ["p50", "p90", "p95", "p99", "p999", "min", "mean", "max", "stddev", "rate", "count", "within"];
 
 /// Fates of a recipient that a threshold may concern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +140,7 @@ enum Metric {
     Min,
     Mean,
     Max,
+    StdDev,
     Rate,
     Count,
     Within(Duration),
@@ -503,7 +505,9 @@ fn metric_value(figures: &impl MetricValues, place: MetricSource, metric: Metric
             (None, _) => Value::Unknown,
         },
         Metric::Within(time) => share_within(figures, place, time),
-        Metric::Quantile(_) | Metric::Min | Metric::Mean | Metric::Max => time_value(figures, place, metric, limit),
+        Metric::Quantile(_) | Metric::Min | Metric::Mean | Metric::Max | Metric::StdDev => {
+            time_value(figures, place, metric, limit)
+        }
     }
 }
 
@@ -540,6 +544,7 @@ fn time_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, 
         (Metric::Min, Some(known)) => Some(known.min),
         (Metric::Mean, Some(known)) if absent == 0 => Some(known.mean),
         (Metric::Max, Some(known)) if absent == 0 => Some(known.max),
+        (Metric::StdDev, Some(_)) if absent == 0 => times.as_ref().map(Latencies::stddev_ms),
         (Metric::Quantile(share), Some(known)) => match &times {
             Some(times) => Some(overdue::quantile_ms(times, share, absent)),
             None => quantile_of_summary(known, share),
@@ -917,6 +922,7 @@ fn parse_metric(text: &str) -> Result<Metric, String> {
         "min" => Ok(Metric::Min),
         "mean" | "avg" => Ok(Metric::Mean),
         "max" => Ok(Metric::Max),
+        "stddev" => Ok(Metric::StdDev),
         "rate" => Ok(Metric::Rate),
         "count" => Ok(Metric::Count),
         _ if text.starts_with('p') && text[1..].starts_with(|c: char| c.is_ascii_digit()) => {
@@ -999,6 +1005,7 @@ mod tests {
             ("accepted.p99 < 1,000ms", 1_000.0, LimitUnit::Milliseconds),
             ("delivered.rate > 30k/h", 30_000.0 / 3_600.0, LimitUnit::PerSecond),
             ("sent.mean < 200us", 0.2, LimitUnit::Milliseconds),
+            ("accepted.stddev < 5ms", 5.0, LimitUnit::Milliseconds),
             ("fresh(30s) per 15min >= 98%", 98.0, LimitUnit::Percent),
             ("fresh( 30s )per 7d>99.9%", 99.9, LimitUnit::Percent),
             ("fresh(2min) >= 99.9%", 99.9, LimitUnit::Percent),
@@ -1147,6 +1154,9 @@ mod tests {
             let share = goal.lost_share(&record, due).unwrap();
             assert!((share - lost).abs() < 0.011, "{due}: {share}");
         }
+        let spread = Threshold::parse("accepted.stddev < 50ms", RunProtocol::Smtp).unwrap();
+        let row = spread.evaluate(&record);
+        assert!(row.passed && (row.value.unwrap() - 28.87).abs() < 0.1, "of 1 to 100 ms: {row:?}");
         let within = Threshold::parse("accepted.within(50ms) >= 60%", RunProtocol::Smtp).unwrap();
         let row = within.evaluate(&Record { due: Some(50), ..record });
         assert!(!row.passed && (row.value.unwrap() - 50.0).abs() < 1.1, "100 arrived, and half of them late: {row:?}");

@@ -23,105 +23,130 @@ use std::time::Duration;
 pub const MIN_ARRIVALS: u64 = 20;
 /// Share of the arrivals after which the time ends.
 const SHARE: f64 = 0.95;
-/// Length of a step at first, as a power of two in nanoseconds (16 µs). Steps double when there are
+/// Length of a step at first, as a power of two in nanoseconds (1 ms). Steps double when there are
 /// too many of them.
-const FIRST_SHIFT: u32 = 14;
+const FIRST_SHIFT: u32 = 20;
+/// Longest step that is read, and the latest time, as powers of two in nanoseconds.
+const MAX_SHIFT: u32 = 48;
+const MAX_NS: u64 = 1 << 60;
 /// Maximum number of steps. The rate is therefore exact to a 2,000th of the time.
 const MAX_STEPS: usize = 4096;
 /// Longest text that is read. Texts that we write have at most a tenth of this length.
 const MAX_ENCODED_BYTES: usize = 1 << 17;
 const MAX_INFLATED_BYTES: u64 = 1 << 17;
 
-/// Counts messages by the time at which they reached a stage, in memory of fixed size.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Counts messages by the time at which they reached a stage, in memory of fixed size. Times are
+/// nanoseconds since the zero of the clock, because each message is compared with three of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Throughput {
     steps: Steps,
-    first: Option<Duration>,
-    last: Option<Duration>,
+    /// Greater than any time if nothing arrived.
+    first_ns: u64,
+    last_ns: u64,
     /// Time at which the last of the messages was due or, in a closed loop, created.
-    last_due: Option<Duration>,
+    last_due_ns: u64,
 }
 
-/// Number of events in each step of time. A step begins at a multiple of its length, so that the
-/// steps of two workers can be added.
+impl Default for Throughput {
+    fn default() -> Self {
+        Self { steps: Steps::default(), first_ns: u64::MAX, last_ns: 0, last_due_ns: 0 }
+    }
+}
+
+/// Number of events in each step of time that has any, in the order of time. A step begins at a
+/// multiple of its length, so that the steps of two workers can be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Steps {
     /// Length of a step as a power of two in nanoseconds.
     shift: u32,
-    /// Number of the first step, counted from the zero of the clock.
-    base: u64,
-    counts: Vec<u64>,
+    /// Numbers of steps, counted from the zero of the clock, with the number of their events.
+    counts: Vec<(u64, u64)>,
 }
 
 impl Default for Steps {
     fn default() -> Self {
-        Self { shift: FIRST_SHIFT, base: 0, counts: Vec::new() }
+        Self { shift: FIRST_SHIFT, counts: Vec::new() }
     }
 }
 
 impl Steps {
     #[inline]
-    fn add(&mut self, at_ns: u64, count: u64) {
-        let step = (at_ns >> self.shift).wrapping_sub(self.base);
-        match self.counts.get_mut(usize::try_from(step).unwrap_or(usize::MAX)) {
-            Some(known) => *known = known.saturating_add(count),
-            None => self.add_outside(at_ns, count),
+    fn add(&mut self, at_ns: u64) {
+        let step = at_ns >> self.shift;
+        match self.counts.last_mut() {
+            Some((last, count)) if *last == step => *count += 1,
+            Some((last, _)) if *last > step => self.merge(&Self { shift: self.shift, counts: vec![(step, 1)] }),
+            _ => self.append(step),
         }
     }
 
-    /// Adds events before the first step or after the last.
-    #[cold]
-    fn add_outside(&mut self, at_ns: u64, count: u64) {
-        if self.counts.is_empty() {
-            self.base = at_ns >> self.shift;
-        }
-        loop {
-            let step = at_ns >> self.shift;
-            let begin = self.base.min(step);
-            let end = (self.base + self.counts.len() as u64).max(step + 1);
-            if end - begin <= MAX_STEPS as u64 {
-                let missing = (self.base - begin) as usize;
-                self.counts.splice(0..0, std::iter::repeat_n(0, missing));
-                self.base = begin;
-                self.counts.resize((end - begin) as usize, 0);
-                let known = &mut self.counts[(step - begin) as usize];
-                *known = known.saturating_add(count);
-                return;
-            }
+    fn append(&mut self, step: u64) {
+        self.counts.push((step, 1));
+        self.limit();
+    }
+
+    /// Adds the steps of another worker, or of this worker since its last tick. Only steps since the
+    /// first of them are visited, so a long run makes this no slower.
+    fn merge(&mut self, other: &Self) {
+        let Some((first, _)) = other.counts.first() else { return };
+        while self.shift < other.shift {
             self.double();
+        }
+        let coarser = self.shift - other.shift;
+        if self.counts.last().is_none_or(|(last, _)| *last <= first >> coarser) {
+            other.counts.iter().for_each(|(step, count)| self.push((step >> coarser, *count)));
+            return self.limit();
+        }
+        let at = self.counts.partition_point(|(step, _)| *step < first >> coarser);
+        let known = self.counts.split_off(at);
+        let mut known = known.into_iter().peekable();
+        for (step, count) in other.counts.iter().map(|(step, count)| (step >> coarser, *count)) {
+            while let Some(earlier) = known.next_if(|(earlier, _)| *earlier <= step) {
+                self.push(earlier);
+            }
+            self.push((step, count));
+        }
+        known.for_each(|later| self.push(later));
+        self.limit();
+    }
+
+    fn limit(&mut self) {
+        while self.counts.len() > MAX_STEPS {
+            self.double();
+        }
+    }
+
+    /// Adds a step that is not before the last one.
+    fn push(&mut self, (step, count): (u64, u64)) {
+        match self.counts.last_mut() {
+            Some((last, known)) if *last == step => *known = known.saturating_add(count),
+            _ => self.counts.push((step, count)),
         }
     }
 
     /// Doubles the length of the steps.
     fn double(&mut self) {
-        let base = self.base >> 1;
-        let mut counts = vec![0_u64; self.counts.len() / 2 + 1];
-        for (step, count) in (self.base..).zip(&self.counts) {
-            let known = &mut counts[((step >> 1) - base) as usize];
-            *known = known.saturating_add(*count);
-        }
-        while counts.last() == Some(&0) {
-            counts.pop();
-        }
-        *self = Self { shift: self.shift + 1, base, counts };
-    }
-
-    fn merge(&mut self, other: &Self) {
-        while self.shift < other.shift && !other.counts.is_empty() {
-            self.double();
-        }
-        for (at_ns, count) in other.iter().filter(|(_, count)| *count > 0) {
-            self.add(at_ns, count);
-        }
+        self.shift += 1;
+        let halves = std::mem::take(&mut self.counts);
+        halves.into_iter().for_each(|(step, count)| self.push((step >> 1, count)));
     }
 
     /// Returns the beginning of each step in nanoseconds, with the number of its events.
     fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        (self.base..).zip(&self.counts).map(|(step, count)| (step << self.shift, *count))
+        self.counts.iter().map(|(step, count)| (step << self.shift, *count))
     }
 
     fn total(&self) -> u64 {
-        self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
+        self.counts.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count))
+    }
+
+    /// Returns the same counts at other times.
+    fn moved(&self, to: impl Fn(u64) -> u64) -> Self {
+        // The beginning of a step may fall into the end of another one, its middle does not.
+        let middle = (1_u64 << self.shift) / 2;
+        let mut moved = Self { shift: self.shift, counts: Vec::new() };
+        self.iter().for_each(|(at_ns, count)| moved.push((to(at_ns + middle) >> self.shift, count)));
+        moved
     }
 
     /// Removes all events, and keeps the memory and the length of a step.
@@ -134,65 +159,70 @@ impl Throughput {
     /// Counts a message that reached the stage.
     #[inline]
     pub fn record(&mut self, at: Duration, due: Duration) {
-        self.due(due);
-        self.first = Some(self.first.map_or(at, |first| first.min(at)));
-        self.last = self.last.max(Some(at));
-        self.steps.add(ns(at), 1);
-    }
-
-    /// Notes when a message was due. Only messages that never reach the stage need this call.
-    #[inline]
-    pub fn due(&mut self, due: Duration) {
-        self.last_due = self.last_due.max(Some(due));
+        let at_ns = ns(at);
+        self.first_ns = self.first_ns.min(at_ns);
+        self.last_ns = self.last_ns.max(at_ns);
+        self.last_due_ns = self.last_due_ns.max(ns(due));
+        self.steps.add(at_ns);
     }
 
     pub fn merge(&mut self, other: &Self) {
-        self.first = self.first.into_iter().chain(other.first).min();
-        self.last = self.last.max(other.last);
-        self.last_due = self.last_due.max(other.last_due);
+        self.first_ns = self.first_ns.min(other.first_ns);
+        self.last_ns = self.last_ns.max(other.last_ns);
+        self.last_due_ns = self.last_due_ns.max(other.last_due_ns);
         self.steps.merge(&other.steps);
     }
 
     pub fn clear(&mut self) {
-        (self.first, self.last, self.last_due) = (None, None, None);
+        (self.first_ns, self.last_ns, self.last_due_ns) = (u64::MAX, 0, 0);
         self.steps.clear();
     }
 
+    fn is_empty(&self) -> bool {
+        self.first_ns == u64::MAX
+    }
+
     pub fn last(&self) -> Option<Duration> {
-        self.last
+        (!self.is_empty()).then(|| Duration::from_nanos(self.last_ns))
     }
 
     /// Returns the messages per second that reached the stage, or `None` if they were too few.
     pub fn per_s(&self) -> Option<f64> {
         let total = self.steps.total();
-        let (first, last) = self.first.zip(self.last).filter(|_| total >= MIN_ARRIVALS)?;
+        if total < MIN_ARRIVALS {
+            return None;
+        }
         let most = (total as f64 * SHARE).ceil() as u64;
-        let last_due = ns(self.last_due.unwrap_or_default());
         let mut arrived = 0_u64;
         let mut end_ns = 0;
         for (begin_ns, count) in self.steps.iter() {
-            if arrived >= most && begin_ns > last_due {
+            if arrived >= most && begin_ns > self.last_due_ns {
                 break;
             }
             arrived = arrived.saturating_add(count);
             end_ns = begin_ns.saturating_add(1 << self.steps.shift);
         }
         // All messages of the last step count, so the time ends with it, unless no message came so late.
-        let end_ns = if arrived < total { end_ns } else { ns(last) };
-        let elapsed_s = end_ns.saturating_sub(ns(first)) as f64 / 1e9;
+        let end_ns = if arrived < total { end_ns } else { self.last_ns };
+        let elapsed_s = end_ns.saturating_sub(self.first_ns) as f64 / 1e9;
         (elapsed_s > 0.0).then(|| (arrived - 1) as f64 / elapsed_s)
     }
 
     /// Encodes the times as a text, counted from `origin`: variable-length numbers, deflated, Base64.
     /// Returns `None` if nothing arrived.
     pub fn encoded(&self, origin: Duration) -> Option<String> {
-        let relative = |at: Option<Duration>| ns(at.unwrap_or_default().saturating_sub(origin));
-        let moved = self.moved(|at_ns| at_ns.saturating_sub(ns(origin)));
-        let Steps { shift, base, counts } = &moved.steps;
-        let ends = [Some(self.first?), self.last, self.last_due].map(relative);
+        if self.is_empty() {
+            return None;
+        }
+        let Steps { shift, counts } = self.steps.moved(|at_ns| at_ns.saturating_sub(ns(origin)));
+        let ends = [self.first_ns, self.last_ns, self.last_due_ns].map(|at_ns| at_ns.saturating_sub(ns(origin)));
         let mut bytes = Vec::new();
-        let numbers = ends.into_iter().chain([u64::from(*shift), *base]).chain(counts.iter().copied());
-        numbers.for_each(|number| write_number(&mut bytes, number));
+        ends.into_iter().chain([u64::from(shift)]).for_each(|number| write_number(&mut bytes, number));
+        let mut before = 0;
+        for (step, count) in counts {
+            [step - before, count].into_iter().for_each(|number| write_number(&mut bytes, number));
+            before = step;
+        }
         let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
         encoder.write_all(&bytes).ok()?;
         Some(STANDARD.encode(encoder.finish().ok()?))
@@ -208,34 +238,26 @@ impl Throughput {
         let mut rest = bytes.as_slice();
         let mut number = || read_number(&mut rest);
         let [first, last, last_due] = [number()?, number()?, number()?];
-        let (shift, base) = (u32::try_from(number()?).ok().filter(|shift| *shift < 48)?, number()?);
-        let counts: Vec<u64> = std::iter::from_fn(number).take(MAX_STEPS).collect();
-        // A time of centuries is none, and must not overflow when it is moved.
-        let is_sound = base.checked_shl(shift).is_some_and(|begin| begin >> shift == base && begin < 1 << 60);
-        if !is_sound || [first, last, last_due].iter().any(|at| *at >= 1 << 60) {
+        let shift = u32::try_from(number()?).ok().filter(|shift| *shift < MAX_SHIFT)?;
+        let mut steps = Steps { shift, counts: Vec::new() };
+        let mut step = 0_u64;
+        while let (Some(distance), Some(count), true) = (number(), number(), steps.counts.len() < MAX_STEPS) {
+            // A time of centuries is none, and must not overflow when it is moved.
+            step = step.checked_add(distance).filter(|step| *step <= MAX_NS >> shift)?;
+            steps.push((step, count));
+        }
+        if [first, last, last_due].iter().any(|at| *at > MAX_NS) {
             return None;
         }
-        let at = |at: u64| Some(origin + Duration::from_nanos(at));
-        let read =
-            Self { steps: Steps { shift, base, counts }, first: at(first), last: at(last), last_due: at(last_due) };
-        Some(Self { steps: read.moved(|at_ns| at_ns.saturating_add(ns(origin))).steps, ..read })
-    }
-
-    /// Returns the same counts with the steps at other times. Ends stay as they are.
-    fn moved(&self, to: impl Fn(u64) -> u64) -> Self {
-        let mut steps = Steps { shift: self.steps.shift, ..Steps::default() };
-        // The beginning of a step may fall into the end of another one, its middle does not.
-        let middle = (1_u64 << self.steps.shift) / 2;
-        self.steps
-            .iter()
-            .filter(|(_, count)| *count > 0)
-            .for_each(|(at_ns, count)| steps.add(to(at_ns + middle), count));
-        Self { steps, ..self.clone() }
+        let moved = |at_ns: u64| at_ns.saturating_add(ns(origin));
+        let steps = steps.moved(moved);
+        Some(Self { steps, first_ns: moved(first), last_ns: moved(last), last_due_ns: moved(last_due) })
     }
 }
 
+/// Times of a clock fit for 584 years.
 fn ns(at: Duration) -> u64 {
-    at.as_secs().saturating_mul(1_000_000_000).saturating_add(at.subsec_nanos().into())
+    at.as_secs().wrapping_mul(1_000_000_000).wrapping_add(at.subsec_nanos().into())
 }
 
 /// Writes a number in groups of seven bits, the lowest first. All but the last have the highest bit
@@ -346,14 +368,14 @@ mod tests {
             let mut sum = Throughput::default();
             workers.iter().for_each(|worker| sum.merge(worker));
             prop_assert_eq!(sum.steps.total(), times.len() as u64);
-            prop_assert_eq!((sum.first, sum.last, sum.last_due), (whole.first, whole.last, whole.last_due));
+            prop_assert_eq!((sum.first_ns, sum.last_ns, sum.last_due_ns), (whole.first_ns, whole.last_ns, whole.last_due_ns));
             let is_near = |one: &Throughput, other: &Throughput| match (one.per_s(), other.per_s()) {
                 (Some(one), Some(other)) => (one / other - 1.0).abs() < 0.06,
                 (one, other) => one == other,
             };
             prop_assert!(is_near(&sum, &whole), "{:?} {:?}", sum.per_s(), whole.per_s());
             let read = Throughput::decode(&whole.encoded(origin).unwrap(), origin).unwrap();
-            prop_assert_eq!((read.first, read.last, read.last_due), (whole.first, whole.last, whole.last_due));
+            prop_assert_eq!((read.first_ns, read.last_ns, read.last_due_ns), (whole.first_ns, whole.last_ns, whole.last_due_ns));
             prop_assert_eq!(read.steps.total(), times.len() as u64);
             prop_assert!(is_near(&read, &whole), "{:?} {:?}", read.per_s(), whole.per_s());
         }

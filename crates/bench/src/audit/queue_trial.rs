@@ -10,10 +10,6 @@ use mailrun_journey::record::Role;
 use mailrun_party::interrupt::{Interrupted, StopRequest};
 use std::time::{Duration, Instant};
 
-/// Messages of the trial.
-pub(super) const MESSAGES: u64 = 3;
-/// Fault rule of the sink, which defers every recipient once.
-pub(super) const DEFERRING_SINK: &str = "rcpt: greylist 1s";
 /// Time in which the server may try again. Some servers wait for minutes. The end of the queue is
 /// not seen then.
 const RETRY_LIMIT: Duration = Duration::from_secs(4);

@@ -7,7 +7,6 @@
 //! ```
 use super::AuditOptions;
 use super::fault::{AuditFault, Moments};
-use super::queue_trial;
 use super::reach;
 use crate::contestant::Contestant;
 use crate::directory::RunDirectory;
@@ -65,6 +64,10 @@ pub(super) const QUEUE_POLL: Duration = Duration::from_millis(250);
 /// Mail that left the queue last may still be on its way to the sink. The round therefore ends only
 /// after the queue was empty, and no mail arrived, for this long.
 pub(super) const SETTLE: Duration = Duration::from_millis(500);
+/// Messages of the round that tries the command for the queue.
+pub(super) const TRIAL_MESSAGES: u64 = 3;
+/// Fault rule of the sink in that round, which defers every recipient once.
+const TRIAL_SINK: &str = "rcpt: greylist 1s";
 /// Why a round is void in which no mail was at stake.
 pub(super) const NOTHING_ACCEPTED: &str = "no message was answered 250 before the fault";
 
@@ -602,7 +605,7 @@ impl Round<'_> {
         let (messages, sessions, sink) = match self.load {
             RoundLoad::Full => (options.messages, SESSIONS, SLOW_SINK),
             RoundLoad::Quiet => (1, 1, HOLDING_SINK),
-            RoundLoad::Trial => (queue_trial::MESSAGES, 1, queue_trial::DEFERRING_SINK),
+            RoundLoad::Trial => (TRIAL_MESSAGES, 1, TRIAL_SINK),
         };
         // One rate for all, so that a few messages are sent at once.
         let rate = options.messages.max(messages) as f64 / LOAD.as_secs_f64();

@@ -275,7 +275,7 @@ fn each_stage_has_the_rate_at_which_messages_reached_it() {
     }
     let behind = load(50.0, 10.0).delivered_at(18.0).record(&[]).verdict.reasons;
     assert!(
-        behind[0].starts_with("Deliveries fell behind: accepted 49.9/s, delivered 18.0/s,")
+        behind[0].starts_with("Deliveries fell behind: accepted 50.0/s, delivered 18.0/s,")
             && behind[0].ends_with("the queue grew to 312."),
         "{behind:?}"
     );
