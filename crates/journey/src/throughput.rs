@@ -31,6 +31,9 @@ const MAX_SHIFT: u32 = 48;
 const MAX_NS: u64 = 1 << 60;
 /// Maximum number of steps. The rate is therefore exact to a 2,000th of the time.
 const MAX_STEPS: usize = 4096;
+/// Maximum number of steps in a text, which would otherwise be the greater part of a record. A 250th
+/// of the time is exact enough for a sum.
+const MAX_WRITTEN_STEPS: usize = 512;
 /// Longest text that is read. Texts that we write have at most a tenth of this length.
 const MAX_ENCODED_BYTES: usize = 1 << 17;
 const MAX_INFLATED_BYTES: u64 = 1 << 17;
@@ -82,7 +85,7 @@ impl Steps {
 
     fn append(&mut self, step: u64) {
         self.counts.push((step, 1));
-        self.limit();
+        self.limit(MAX_STEPS);
     }
 
     /// Adds the steps of another worker, or of this worker since its last tick. Only steps since the
@@ -95,7 +98,7 @@ impl Steps {
         let coarser = self.shift - other.shift;
         if self.counts.last().is_none_or(|(last, _)| *last <= first >> coarser) {
             other.counts.iter().for_each(|(step, count)| self.push((step >> coarser, *count)));
-            return self.limit();
+            return self.limit(MAX_STEPS);
         }
         let at = self.counts.partition_point(|(step, _)| *step < first >> coarser);
         let known = self.counts.split_off(at);
@@ -107,11 +110,11 @@ impl Steps {
             self.push((step, count));
         }
         known.for_each(|later| self.push(later));
-        self.limit();
+        self.limit(MAX_STEPS);
     }
 
-    fn limit(&mut self) {
-        while self.counts.len() > MAX_STEPS {
+    fn limit(&mut self, most: usize) {
+        while self.counts.len() > most {
             self.double();
         }
     }
@@ -214,7 +217,9 @@ impl Throughput {
         if self.is_empty() {
             return None;
         }
-        let Steps { shift, counts } = self.steps.moved(|at_ns| at_ns.saturating_sub(ns(origin)));
+        let mut steps = self.steps.moved(|at_ns| at_ns.saturating_sub(ns(origin)));
+        steps.limit(MAX_WRITTEN_STEPS);
+        let Steps { shift, counts } = steps;
         let ends = [self.first_ns, self.last_ns, self.last_due_ns].map(|at_ns| at_ns.saturating_sub(ns(origin)));
         let mut bytes = Vec::new();
         ends.into_iter().chain([u64::from(shift)]).for_each(|number| write_number(&mut bytes, number));
@@ -223,7 +228,7 @@ impl Throughput {
             [step - before, count].into_iter().for_each(|number| write_number(&mut bytes, number));
             before = step;
         }
-        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
         encoder.write_all(&bytes).ok()?;
         Some(STANDARD.encode(encoder.finish().ok()?))
     }
