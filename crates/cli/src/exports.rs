@@ -4,7 +4,7 @@ use mailrun_journey::judge;
 use mailrun_journey::record::Record;
 use mailrun_party::misspelling::is_misspelling;
 use mailrun_party::output_file;
-use mailrun_party::outputs::cannot_write;
+use mailrun_party::output_file::cannot_write;
 use mailrun_report::exports::{CsvTable, ExportFormat, annotations};
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;

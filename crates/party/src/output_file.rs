@@ -1,7 +1,7 @@
 //! Files with results. A file appears as a whole, and an older file with its name stays as it is
 //! until then: a run that cannot start, or that is killed, leaves neither an empty file nor half of
 //! one. FIFOs, devices and descriptors such as `/dev/stdout` are written to as they are.
-use crate::outputs::cannot_write;
+use crate::reason::reason;
 use anyhow::Result;
 use rustix::fs::Access;
 use rustix::io::Errno;
@@ -34,6 +34,11 @@ pub enum OutputFile {
 enum Place {
     File(PathBuf),
     Stream,
+}
+
+/// For example `cannot write DIR/run.json: No space left on device`.
+pub fn cannot_write(path: &Path, error: &io::Error) -> anyhow::Error {
+    anyhow::anyhow!("cannot write {}: {}", path.display(), reason(error))
 }
 
 /// Checks that an output can be written, before work that takes long. Creates the directory if it

@@ -5,9 +5,8 @@ use crate::host;
 use crate::live::{LiveEvent, LiveMode, LiveProgress};
 use crate::live_line::{LiveDisplay, LiveLine, NonTerminalOutput, RateWindow};
 use crate::live_metrics::LiveMetrics;
-use crate::output_file::{self, OutputFile};
+use crate::output_file::{self, OutputFile, cannot_write};
 use crate::process_usage;
-use crate::reason::reason;
 use anyhow::{Context, Result};
 use mailrun_dashboard::RunSnapshot;
 use mailrun_journey::record::{BusyPollRow, ClockRow, Party, Record, Role, Workload};
@@ -90,11 +89,6 @@ pub fn write_ledger(path: &Path, units: &Ledger) -> Result<()> {
         file.into_inner()?.finish()
     });
     written.map_err(|error| cannot_write(path, &error))
-}
-
-/// For example `cannot write DIR/run.json: No space left on device`.
-pub fn cannot_write(path: &Path, error: &io::Error) -> anyhow::Error {
-    anyhow::anyhow!("cannot write {}: {}", path.display(), reason(error))
 }
 
 /// Shows a party's progress as a line or as JSON events.

@@ -6,7 +6,7 @@
 //! ```
 use super::reading::{StoredRun, read_runs, run_file_stem};
 use anyhow::{Result, bail};
-use mailrun_party::outputs::cannot_write;
+use mailrun_party::output_file::cannot_write;
 use mailrun_party::reason::reason;
 use std::collections::BTreeSet;
 use std::fmt;
