@@ -3,7 +3,7 @@
 //! task of a worker, for example in a handler's answer that takes time. A program with many
 //! connections at a time should use [`crate::ClientSession`].
 use crate::client_io::{AsyncIo, BlockingIo, ClientIo, run_blocking};
-use crate::client_session::ClientSecurity;
+use crate::client_session::{ClientSecurity, is_acceptance};
 use crate::nonce::nonce;
 use crate::tls_setup::ClientTls;
 use mailrun_eventloop::{Endpoint, clock};
@@ -361,7 +361,12 @@ impl<I: ClientIo> Dialogue<I> {
             };
             let mut input = &buffer[..count];
             let mut out = Vec::new();
-            while let Some(event) = self.session.next_event(&mut input, clock::now(), &mut out)? {
+            loop {
+                let awaits_only_a_message = self.session.awaits_only_a_message();
+                let Some(event) = self.session.next_event(&mut input, clock::now(), &mut out)? else { break };
+                if awaits_only_a_message && is_acceptance(&event) && self.io.is_reset() {
+                    return Err(Violation::Reset(event.reply.code()).into());
+                }
                 if event.to != Verb::Quit {
                     last = format!("{} {}", event.reply.code(), event.reply.text());
                 }

@@ -20,6 +20,8 @@ pub(crate) trait ClientIo {
     async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
     async fn start_tls(&mut self, setup: &ClientTls) -> io::Result<()>;
     fn is_encrypted(&self) -> bool;
+    /// Returns true if the peer has reset the connection.
+    fn is_reset(&self) -> bool;
 }
 
 /// Runs a future of a blocking connection, which is always ready at once.
@@ -97,6 +99,14 @@ impl ClientIo for BlockingIo {
 
     fn is_encrypted(&self) -> bool {
         matches!(self, Self::Tls(_))
+    }
+
+    fn is_reset(&self) -> bool {
+        let socket = match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(tls) => &tls.0.sock,
+        };
+        matches!(socket.take_error(), Ok(Some(_)))
     }
 }
 
@@ -176,5 +186,9 @@ impl ClientIo for AsyncIo {
 
     fn is_encrypted(&self) -> bool {
         self.stream.is_encrypted()
+    }
+
+    fn is_reset(&self) -> bool {
+        self.stream.is_reset()
     }
 }

@@ -349,9 +349,13 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
             let waited_for = self.client.waits_for();
             // Replies to messages come in their order, so those to the unwritten ones come last.
             let is_early = self.unwritten_messages > 0 && self.client.awaited_messages() <= self.unwritten_messages;
+            let awaits_only_a_message = self.client.awaits_only_a_message();
             match self.client.next_event(&mut input, now, out) {
                 Ok(Some(event)) if is_early && is_acceptance(&event) => {
                     return Err(SessionEnd::Violated(waited_for, Violation::Early(event.reply.code())));
+                }
+                Ok(Some(event)) if awaits_only_a_message && is_acceptance(&event) && self.stream.is_reset() => {
+                    return Err(SessionEnd::Violated(waited_for, Violation::Reset(event.reply.code())));
                 }
                 Ok(Some(event)) => self.source.replied(&event, now),
                 Ok(None) => return Ok(()),
@@ -397,7 +401,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
 }
 
 /// Returns true if the reply accepts a message, for all recipients or in LMTP for one of them.
-fn is_acceptance(event: &Event<'_>) -> bool {
+pub(crate) fn is_acceptance(event: &Event<'_>) -> bool {
     matches!(event.to, Verb::Message | Verb::Delivery(_)) && event.reply.is_positive()
 }
 
@@ -405,12 +409,12 @@ fn is_acceptance(event: &Event<'_>) -> bool {
 mod tests {
     use super::{ClientSession, MessageSource, NextAction, SessionEnd};
     use crate::{Answer, Handler, Outbox, Server, Socket, Timer, clock};
-    use mailrun_smtp::client::{Client, Event, PipelineMode, Verb};
+    use mailrun_smtp::client::{Chunking, Client, Event, Options, PipelineMode, Protocol, Verb, Violation};
     use mailrun_smtp::data;
     use mailrun_smtp::envelope::Envelope;
     use std::future::{Future, poll_fn};
     use std::pin::pin;
-    use std::sync::Arc;
+    use std::sync::{Arc, mpsc};
     use std::task::{Context, Poll};
     use std::time::Duration;
 
@@ -496,13 +500,20 @@ mod tests {
         assert!(pairs.clone().all(|(rendered, written)| written >= rendered), "{:?}", pairs.collect::<Vec<_>>());
     }
 
-    /// A message that is larger than the buffers of a connection.
+    /// A message whose peer does not read all of it.
     struct LargeMessage {
+        bytes: usize,
         accepted: usize,
         rendered: usize,
+        /// Ends when the peer has closed the connection. The message waits for it after its last
+        /// octet was handed over.
+        closed: Option<mpsc::Receiver<()>>,
     }
 
+    /// More than the buffers of a connection hold.
     const LARGE_BYTES: usize = 32 << 20;
+    /// What the buffers of a connection hold, and more than the peer reads at once.
+    const MEDIUM_BYTES: usize = 32 << 10;
 
     impl MessageSource for LargeMessage {
         fn poll_next(&mut self, _: &mut Context<'_>, _: &Client, _: bool, _: Duration) -> Poll<NextAction> {
@@ -516,15 +527,21 @@ mod tests {
         }
 
         fn message_bytes(&self) -> u64 {
-            LARGE_BYTES as u64
+            self.bytes as u64
         }
 
         fn render_chunk(&mut self, outbox: &mut Outbox) {
             self.rendered += 1;
-            outbox.bytes().extend_from_slice(&b"A line of the message.........\r\n".repeat(LARGE_BYTES / 32));
+            outbox.bytes().extend_from_slice(&b"A line of the message.........\r\n".repeat(self.bytes / 32));
         }
 
-        fn written(&mut self, _: Duration) {}
+        fn written(&mut self, _: Duration) {
+            if self.rendered > 0
+                && let Some(closed) = self.closed.take()
+            {
+                let _ = closed.recv();
+            }
+        }
 
         fn replied(&mut self, event: &Event<'_>, _: Duration) {
             let is_end = matches!(event.to, Verb::Message | Verb::Delivery(_));
@@ -532,63 +549,108 @@ mod tests {
         }
     }
 
-    /// Serves one connection: answers each command, and `reply` after the first line of the message.
-    /// Then closes without reading the rest.
-    fn answer_too_early(listener: &std::net::TcpListener, offer: &str, reply: &str) {
-        use std::io::{BufRead, BufReader, Write};
-        let (mut wire, _) = listener.accept().expect("a client");
-        let mut lines = BufReader::new(wire.try_clone().expect("a descriptor")).lines();
-        let mut is_message = false;
-        wire.write_all(b"220 hello\r\n").expect("written");
-        while let Some(Ok(line)) = lines.next() {
-            let answer = match line.get(..4) {
-                _ if is_message => reply.to_owned(),
-                Some("EHLO") => offer.to_owned(),
-                Some("LHLO") => offer.to_owned(),
-                Some("DATA") => "354 go on\r\n".to_owned(),
-                Some("BDAT") => String::new(),
-                _ => "250 2.1.0 ok\r\n".to_owned(),
-            };
-            wire.write_all(answer.as_bytes()).expect("written");
-            if is_message {
-                return;
+    /// A peer that serves one connection and then closes it.
+    #[derive(Clone, Copy)]
+    struct Peer {
+        offer: &'static str,
+        protocol: Protocol,
+        /// Its answer to the message.
+        reply: &'static str,
+        /// True if it reads the whole message before it answers. Otherwise it reads a part.
+        reads_all: bool,
+    }
+
+    const PIPELINING: &str = "250-me\r\n250 PIPELINING\r\n";
+    const CHUNKING: &str = "250-me\r\n250-PIPELINING\r\n250 CHUNKING\r\n";
+    const ACCEPTED: &str = "250 2.0.0 taken\r\n";
+    const REFUSED: &str = "552 5.3.4 too big\r\n";
+
+    impl Peer {
+        fn serve(self, listener: &std::net::TcpListener) {
+            use std::io::{BufRead, BufReader, Write};
+            let (mut wire, _) = listener.accept().expect("a client");
+            let mut lines = BufReader::new(wire.try_clone().expect("a descriptor")).lines();
+            let mut is_message = false;
+            wire.write_all(b"220 hello\r\n").expect("written");
+            while let Some(Ok(line)) = lines.next() {
+                let answer = match line.get(..4) {
+                    _ if is_message && self.reads_all && line != "." => continue,
+                    _ if is_message => self.reply,
+                    Some("EHLO" | "LHLO") => self.offer,
+                    Some("DATA") => "354 go on\r\n",
+                    Some("BDAT") => "",
+                    _ => "250 2.1.0 ok\r\n",
+                };
+                wire.write_all(answer.as_bytes()).expect("written");
+                if is_message {
+                    return;
+                }
+                is_message = matches!(line.get(..4), Some("DATA" | "BDAT"));
             }
-            is_message = matches!(line.get(..4), Some("DATA" | "BDAT"));
         }
+    }
+
+    /// Sends a message of `bytes` to the peer. Returns how many replies accepted it, and how the
+    /// session ended. If `waits`, nothing of the answer is read before the peer has closed.
+    fn send_to(peer: Peer, bytes: usize, waits: bool) -> (usize, SessionEnd) {
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (close, closed) = mpsc::channel();
+        let server = std::thread::spawn(move || {
+            peer.serve(&listener);
+            drop(close);
+        });
+        let work = move |worker_buffers: crate::WorkerBuffers| async move {
+            let mut source = LargeMessage { bytes, accepted: 0, rendered: 0, closed: waits.then_some(closed) };
+            let mut timer = Timer::default();
+            let socket = Socket::connect(address).await.expect("connects");
+            let options = Options { protocol: peer.protocol, chunking: Chunking::IfOffered, ..Options::default() };
+            let client = Client::with_options("test".into(), Arc::new(options), None, clock::now());
+            let timeout = Duration::from_secs(60);
+            let ended = ClientSession::new(socket, client, &mut source, &mut timer, timeout, worker_buffers);
+            let ended = ended.run().await;
+            (source.accepted, ended)
+        };
+        let thread = crate::worker::spawn("early", crate::WorkerOptions::default(), work).expect("a thread");
+        let outcome = thread.join().expect("no panic").expect("a loop");
+        server.join().expect("no panic");
+        outcome
     }
 
     #[test]
     fn a_reply_before_the_whole_message_was_sent_accepts_nothing() {
-        use mailrun_smtp::client::{Chunking, Options, Protocol};
-        let pipelining = "250-me\r\n250 PIPELINING\r\n";
-        let chunking = "250-me\r\n250-PIPELINING\r\n250 CHUNKING\r\n";
-        for (offer, protocol, reply, is_refused) in [
-            (pipelining, Protocol::Smtp, "250 2.0.0 taken\r\n", false),
-            (chunking, Protocol::Smtp, "250 2.0.0 taken\r\n", false),
-            (pipelining, Protocol::Lmtp, "250 2.0.0 taken\r\n", false),
-            (pipelining, Protocol::Smtp, "552 5.3.4 too big\r\n", true),
+        for (offer, protocol, reply) in [
+            (PIPELINING, Protocol::Smtp, ACCEPTED),
+            (CHUNKING, Protocol::Smtp, ACCEPTED),
+            (PIPELINING, Protocol::Lmtp, ACCEPTED),
+            (PIPELINING, Protocol::Smtp, REFUSED),
         ] {
-            let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-            let address = listener.local_addr().expect("an address");
-            let peer = std::thread::spawn(move || answer_too_early(&listener, offer, reply));
-            let work = move |worker_buffers: crate::WorkerBuffers| async move {
-                let mut source = LargeMessage { accepted: 0, rendered: 0 };
-                let mut timer = Timer::default();
-                let socket = Socket::connect(address).await.expect("connects");
-                let options = Options { protocol, chunking: Chunking::IfOffered, ..Options::default() };
-                let client = Client::with_options("test".into(), Arc::new(options), None, clock::now());
-                let timeout = Duration::from_secs(60);
-                let ended = ClientSession::new(socket, client, &mut source, &mut timer, timeout, worker_buffers);
-                let ended = ended.run().await;
-                (source.accepted, ended)
-            };
-            let thread = crate::worker::spawn("early", crate::WorkerOptions::default(), work).expect("a thread");
-            let (accepted, ended) = thread.join().expect("no panic").expect("a loop");
-            peer.join().expect("no panic");
+            let (accepted, ended) = send_to(Peer { offer, protocol, reply, reads_all: false }, LARGE_BYTES, false);
             assert_eq!(accepted, 0, "{reply} {ended:?}");
-            let is_early = matches!(ended, SessionEnd::Violated(_, mailrun_smtp::client::Violation::Early(250)));
+            let is_early = matches!(ended, SessionEnd::Violated(_, Violation::Early(250)));
             // The reset may overtake the reply.
-            assert!(is_early || is_refused || matches!(ended, SessionEnd::Lost(..)), "{ended:?}");
+            assert!(is_early || reply == REFUSED || matches!(ended, SessionEnd::Lost(..)), "{ended:?}");
+        }
+    }
+
+    #[test]
+    fn a_reply_with_a_reset_of_the_connection_accepts_nothing() {
+        for (offer, protocol) in
+            [(PIPELINING, Protocol::Smtp), (CHUNKING, Protocol::Smtp), (PIPELINING, Protocol::Lmtp)]
+        {
+            let lazy = Peer { offer, protocol, reply: ACCEPTED, reads_all: false };
+            let (accepted, ended) = send_to(lazy, MEDIUM_BYTES, true);
+            assert_eq!(accepted, 0, "{ended:?}");
+            assert!(matches!(ended, SessionEnd::Violated(_, Violation::Reset(250))), "{ended:?}");
+        }
+    }
+
+    #[test]
+    fn a_peer_that_closes_after_the_whole_message_has_accepted_it() {
+        for protocol in [Protocol::Smtp, Protocol::Lmtp] {
+            let brief = Peer { offer: PIPELINING, protocol, reply: ACCEPTED, reads_all: true };
+            let (accepted, ended) = send_to(brief, MEDIUM_BYTES, true);
+            assert_eq!(accepted, 1, "{ended:?}");
         }
     }
 }

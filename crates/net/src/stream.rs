@@ -6,6 +6,8 @@ use crate::tls_setup::{ClientTls, ServerTls};
 use mailrun_eventloop::Socket;
 use mailrun_smtp::proxy::ProxyHeader;
 use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+use rustix::net::sockopt;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::num::NonZeroUsize;
@@ -177,6 +179,14 @@ impl Stream {
 
     pub(crate) fn reset_on_close(&self) {
         self.socket.reset_on_close();
+    }
+
+    /// Returns true if the peer has reset the connection, as a system does for a program that
+    /// closes without having read everything. This costs a system call only if the connection has
+    /// ended.
+    pub(crate) fn is_reset(&self) -> bool {
+        self.socket.has_ended()
+            && matches!(sockopt::socket_error(&self.socket), Ok(Err(Errno::CONNRESET | Errno::PIPE)))
     }
 
     /// Returns true if the connection uses TLS.

@@ -139,6 +139,12 @@ pub enum Violation {
     /// The peer accepted a message before it had received all of it.
     #[error("the peer's reply {0} to the message came before the whole message had been sent")]
     Early(u16),
+    /// The peer accepted a message and then reset the connection, as a system does for a program
+    /// that closes without having read all of it.
+    #[error(
+        "the peer's reply {0} to the message came with a reset of the connection: the message may not have been read to its end"
+    )]
+    Reset(u16),
     /// Unencrypted bytes followed the 220 to STARTTLS. A third party may have injected them
     /// (CVE-2011-0411).
     #[error("{0} bytes of plain text followed the reply to STARTTLS")]

@@ -236,6 +236,12 @@ impl Client {
         self.core.due.iter().filter(|due| **due == DueReply::Message).count()
     }
 
+    /// Returns true if the end of a message is the last thing that the peer has to answer. What a
+    /// peer leaves unread is then a part of this message.
+    pub fn awaits_only_a_message(&self) -> bool {
+        self.core.due.len() == 1 && self.awaited_messages() == 1
+    }
+
     /// Returns when the session times out, if a reply is awaited. `timeout` is the longest wait for
     /// each reply. The options may shorten it for the greeting and QUIT.
     pub fn deadline(&self, timeout: Duration) -> Option<Duration> {
