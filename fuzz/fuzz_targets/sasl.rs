@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_smtp::checks::sasl::check(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_sasl::checks::check(data));

@@ -13,7 +13,7 @@
 //! | `password` | a password that is not printed |
 //! | `peer_error` | errors that a peer reports, including redirects |
 //! | `peer_product` | the product and the version of a peer |
-//! | `sasl`, `sasl_client`, `scram` | the login, for servers and clients |
+//! | `sasl`, `sasl_client` | the login, for servers and clients |
 #[cfg(test)]
 mod adversary;
 mod buffers;
@@ -28,7 +28,6 @@ mod peer_error;
 mod peer_product;
 mod sasl;
 mod sasl_client;
-mod scram;
 
 pub use buffers::{EncodedMessage, OutputBuffer};
 pub use codec::{DecodeError, Elements, Reader, Scalar, Value, Writer};
@@ -39,9 +38,9 @@ pub use connection::{
 pub use frame::{DeliveryOutcome, LinkRole};
 #[doc(hidden)]
 pub use fuzz_support::{FuzzConnection, FuzzOutcome};
+pub use mailrun_sasl::scram::ScramHash;
 pub use password::Password;
 pub use peer_error::{PeerError, RedirectTarget};
 pub use peer_product::PeerProduct;
 pub use sasl::{ListenerAuth, PlainCredentials};
 pub use sasl_client::{ClientLogin, LoginError};
-pub use scram::ScramHash;

@@ -3,6 +3,8 @@
 use crate::codec::{DecodeError, Reader};
 use crate::frame::{self, Layer};
 use crate::password::Password;
+use mailrun_sasl::plain::PlainMessage;
+use mailrun_sasl::same;
 
 /// A user name and its password, which a server accepts from its clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,21 +63,13 @@ impl ListenerAuth {
 }
 
 impl PlainCredentials {
-    /// Returns true if a response of PLAIN has this user and password: `[authzid] NUL authcid NUL
-    /// password` (RFC 4616 §2). It always compares all bytes, so that its duration reveals nothing.
+    /// Returns true if a response of PLAIN has this user and password. It always compares both, so
+    /// that its duration reveals nothing.
     fn matches(&self, response: &[u8]) -> bool {
-        let mut parts = response.split(|octet| *octet == 0).skip(1);
-        let user = parts.next().unwrap_or_default();
-        let password = parts.next().unwrap_or_default();
-        let same_user = constant_time_eq(user, self.user.as_bytes());
-        let same_password = constant_time_eq(password, self.password.reveal().as_bytes());
-        same_user & same_password & parts.next().is_none()
+        PlainMessage::parse(response).is_some_and(|shown| {
+            same(shown.name, self.user.as_bytes()) & same(shown.password, self.password.reveal().as_bytes())
+        })
     }
-}
-
-fn constant_time_eq(given: &[u8], right: &[u8]) -> bool {
-    let differences = given.iter().zip(right.iter().cycle()).fold(0, |differences, (a, b)| differences | (a ^ b));
-    differences == 0 && given.len() == right.len()
 }
 
 impl AuthOutcome {

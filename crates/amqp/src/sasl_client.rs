@@ -7,7 +7,8 @@
 use crate::codec::{DecodeError, Elements, Reader, Value};
 use crate::frame::{self, Layer};
 use crate::password::Password;
-use crate::scram::{ScramFirst, ScramHash, ScramProof, prepared};
+use mailrun_sasl::scram::{ClientFinal, ClientFirst, ScramHash};
+use mailrun_sasl::{plain, prepared};
 use thiserror::Error;
 
 /// Login of a client: its identity, and how it proves it.
@@ -86,8 +87,8 @@ pub(crate) enum LoginStep {
 enum LoginState {
     ExpectMechanisms,
     ExpectOutcome,
-    ExpectServerFirst(ScramFirst),
-    ExpectServerFinal(ScramProof),
+    ExpectServerFirst(ClientFirst),
+    ExpectServerFinal(ClientFinal),
 }
 
 #[derive(Clone, Debug)]
@@ -124,9 +125,11 @@ impl SaslClient {
             // EXTERNAL sends an empty response, which stands for the identity in the certificate.
             // Without a response, the server would send a challenge first.
             ClientLogin::Anonymous | ClientLogin::External => Vec::new(),
-            ClientLogin::Plain { user, password } => plain_response(user, password.reveal())?,
+            ClientLogin::Plain { user, password } => {
+                plain::message(user, password.reveal()).ok_or(LoginError::Forbidden)?
+            }
             ClientLogin::Scram { hash, user, password, nonce } => {
-                let first = ScramFirst::new(*hash, user, nonce).filter(|_| prepared(password.reveal()).is_some());
+                let first = ClientFirst::new(*hash, user, nonce).filter(|_| prepared(password.reveal()).is_some());
                 let first = first.ok_or(LoginError::Forbidden)?;
                 let message = first.message().into_bytes();
                 state = LoginState::ExpectServerFirst(first);
@@ -156,7 +159,7 @@ impl SaslClient {
             }
             // Some servers send server-final as a challenge, and the outcome after an empty
             // response.
-            (LoginState::ExpectServerFinal(proof), _) if proof.is_answered_by(challenge) => {
+            (LoginState::ExpectServerFinal(proof), _) if proof.is_proved_by(challenge) => {
                 self.state = LoginState::ExpectOutcome;
                 String::new()
             }
@@ -179,20 +182,12 @@ impl SaslClient {
             (4, _) => Err(LoginError::Unavailable),
             (1.., _) => Err(LoginError::Rejected),
             (0, LoginState::ExpectOutcome) => Ok(LoginStep::Authenticated),
-            (0, LoginState::ExpectServerFinal(proof)) if proof.is_answered_by(server_final) => {
+            (0, LoginState::ExpectServerFinal(proof)) if proof.is_proved_by(server_final) => {
                 Ok(LoginStep::Authenticated)
             }
             (0, LoginState::ExpectServerFinal(_) | LoginState::ExpectServerFirst(_)) => Err(LoginError::Unproven),
         }
     }
-}
-
-/// Returns the response of PLAIN: `NUL user NUL password`.
-fn plain_response(user: &str, password: &str) -> Result<Vec<u8>, LoginError> {
-    if user.contains('\0') || password.contains('\0') {
-        return Err(LoginError::Forbidden);
-    }
-    Ok(format!("\0{user}\0{password}").into_bytes())
 }
 
 #[cfg(test)]

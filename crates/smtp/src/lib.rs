@@ -61,7 +61,6 @@
 //! | `proxy` | the header that a proxy sends before the session |
 //! | `reply` | writes and parses replies (RFC 5321 §4.2, RFC 2034) |
 //! | `reply_reason` | every reply that the server sends by itself, with its text |
-//! | `sasl` | the mechanisms of AUTH for both sides |
 //! | `server` | the side that receives mail |
 //! | `settings` | settings that all sessions of a server share |
 //! | `xclient` | XCLIENT, with which a proxy names its client (Postfix) |
@@ -84,7 +83,6 @@ pub mod login;
 pub mod proxy;
 pub mod reply;
 pub mod reply_reason;
-pub mod sasl;
 pub mod server;
 mod settings;
 pub mod xclient;
@@ -96,6 +94,8 @@ pub use domain::Domain;
 pub use envelope::Envelope;
 pub use extensions::Extensions;
 pub use limits::Limits;
+/// The mechanisms of AUTH (RFC 4954), for both sides.
+pub use mailrun_sasl as sasl;
 pub use reply::{ReceivedReply, Reply};
 pub use server::Server;
 

@@ -6,7 +6,6 @@ pub mod command;
 pub mod data;
 pub mod proxy;
 pub mod reply;
-pub mod sasl;
 
 /// Generator of pseudo-random numbers (SplitMix64; Steele, Lea and Flood 2014).
 #[derive(Clone, Debug)]

@@ -1,5 +1,6 @@
 //! The client's side of an AUTH exchange, which answers each challenge with a response.
-use super::{Credentials, Mechanism, Nonce, cram_md5, encode, prepared, scram};
+use crate::scram::ScramHash;
+use crate::{Credentials, Mechanism, Nonce, cram_md5, encode, plain, prepared, scram};
 
 /// Reason why an exchange cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -132,8 +133,7 @@ fn begin(mechanism: Mechanism, credentials: &Credentials, nonce: Option<String>)
     let Credentials { name, secret, .. } = credentials;
     let has = |octet: char| name.contains(octet) || secret.contains(octet);
     match mechanism {
-        Mechanism::Plain if has('\0') => None,
-        Mechanism::Plain => Some(State::First(format!("\0{name}\0{secret}").into_bytes(), None)),
+        Mechanism::Plain => Some(State::First(plain::message(name, secret)?, None)),
         Mechanism::Login => Some(State::Name),
         Mechanism::CramMd5 => Some(State::Challenge),
         Mechanism::Xoauth2 if has('\u{1}') => None,
@@ -144,7 +144,7 @@ fn begin(mechanism: Mechanism, credentials: &Credentials, nonce: Option<String>)
             // The password is needed only after the challenge, but then a server would have to be
             // told that the exchange is off, and another mechanism could no longer be tried.
             prepared(secret)?;
-            let first = scram::ClientFirst::new(name, &nonce?)?;
+            let first = scram::ClientFirst::new(ScramHash::Sha256, name, &nonce?)?;
             Some(State::First(first.message().into_bytes(), Some(first)))
         }
     }

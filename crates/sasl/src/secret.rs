@@ -1,5 +1,5 @@
 //! Secrets of a server's users, in the forms in which a server may store them.
-use super::{same, scram};
+use crate::{same, scram};
 use sha2::{Digest, Sha256};
 use std::fmt;
 

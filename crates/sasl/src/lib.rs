@@ -1,5 +1,10 @@
-//! Mechanisms of AUTH (RFC 4954) as state machines for both sides. The server sends challenges, and
-//! the client answers each with a response.
+//! SASL (RFC 4422) as state machines without I/O: the mechanisms with which clients of mail servers
+//! and of message brokers log in. The server sends challenges, and the client answers each with a
+//! response.
+//!
+//! `client` and `server` are the two sides of the mechanisms of SMTP's AUTH (RFC 4954). AMQP has a
+//! dialogue of its own and uses what `plain` and `scram` write and check, also with other hash
+//! functions than SHA-256.
 //!
 //! | mechanism | first word | what crosses the wire | RFC |
 //! |---|---|---|---|
@@ -9,10 +14,13 @@
 //! | PLAIN | client | the secret | 4616 |
 //! | LOGIN | server | the secret | none; draft-murchison-sasl-login |
 //!
-//! This module has no source of randomness: callers pass nonces as arguments.
+//! The crate has no source of randomness: callers pass nonces as arguments.
+#[doc(hidden)]
+pub mod checks;
 pub mod client;
 mod cram_md5;
 mod decoy;
+pub mod plain;
 pub mod scram;
 mod secret;
 pub mod server;
@@ -136,13 +144,15 @@ impl Mechanisms {
         Mechanism::ALL.into_iter().find(|mechanism| self.has(*mechanism))
     }
 
-    /// Parses the names after AUTH in a reply to EHLO. Unknown names are skipped.
-    pub(crate) fn parse(names: &[u8]) -> Self {
+    /// Parses names that are separated by spaces, as after AUTH in a reply to EHLO. Unknown names
+    /// are skipped.
+    pub fn parse(names: &[u8]) -> Self {
         let names = names.split(|octet| *octet == b' ').filter_map(Mechanism::parse);
         names.fold(Self::NONE, Self::with)
     }
 
-    pub(crate) fn render(self) -> String {
+    /// Returns the line with which a reply to EHLO offers the mechanisms (RFC 4954 §3).
+    pub fn render(self) -> String {
         let all = Mechanism::ALL.into_iter().filter(|mechanism| self.has(*mechanism));
         all.fold("AUTH".to_owned(), |line, mechanism| line + " " + mechanism.name())
     }
@@ -180,22 +190,23 @@ impl fmt::Debug for Credentials {
 }
 
 /// Compares two secrets in a time that does not reveal where they differ.
-pub(crate) fn same(one: &[u8], other: &[u8]) -> bool {
+pub fn same(one: &[u8], other: &[u8]) -> bool {
     subtle::ConstantTimeEq::ct_eq(one, other).into()
 }
 
-pub(crate) fn encode(octets: &[u8]) -> String {
+/// Encodes bytes in base64, as AUTH sends them (RFC 4954 §4).
+pub fn encode(octets: &[u8]) -> String {
     STANDARD.encode(octets)
 }
 
 /// Decodes base64 strictly: padding is required, and spaces and left-over bits are errors.
-pub(crate) fn decode(text: &[u8]) -> Option<Vec<u8>> {
+pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok()
 }
 
 /// Prepares a name or password for comparison, as SCRAM requires (SASLprep, RFC 4013). Returns
-/// `None` if it contains forbidden characters.
-fn prepared(text: &str) -> Option<std::borrow::Cow<'_, str>> {
+/// `None` if it contains forbidden characters, such as a tab.
+pub fn prepared(text: &str) -> Option<std::borrow::Cow<'_, str>> {
     stringprep::saslprep(text).ok()
 }
 

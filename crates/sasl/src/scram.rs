@@ -8,9 +8,10 @@
 //! server   v=signature                                     server-final
 //! ```
 //! Each proof covers all earlier messages, including the nonces of both sides.
-use super::{decode, encode, prepared, same};
+use crate::{decode, encode, prepared, same};
 use hmac::{Hmac, KeyInit, Mac};
-use sha2::{Digest, Sha256};
+use sha1::Sha1;
+use sha2::{Digest, Sha256, Sha512};
 
 type Sha256Output = [u8; 32];
 
@@ -18,6 +19,9 @@ type Sha256Output = [u8; 32];
 pub const MIN_ITERATIONS: u32 = 4096;
 /// Maximum number of iterations. Without it, a server could keep a client computing forever.
 pub const MAX_ITERATIONS: u32 = 600_000;
+
+/// The server's side has only SCRAM-SHA-256.
+const SERVER_HASH: ScramHash = ScramHash::Sha256;
 
 /// Keys that a server stores instead of a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,9 +40,10 @@ impl Keys {
     /// Derives the keys of a password. Returns `None` if the password contains forbidden
     /// characters, the salt is empty, or the number of iterations is out of range.
     pub fn derive(password: &str, salt: &[u8], iterations: u32) -> Option<Self> {
-        let salted = salted(password, salt, iterations)?;
-        let stored = hash(&mac(&salted, b"Client Key"));
-        Some(Self { salt: salt.to_vec(), iterations, stored, server: mac(&salted, b"Server Key") })
+        let salted = SERVER_HASH.salted(password, salt, iterations)?;
+        let stored = SERVER_HASH.digest(&SERVER_HASH.mac(&salted, b"Client Key")).try_into().ok()?;
+        let server = SERVER_HASH.mac(&salted, b"Server Key").try_into().ok()?;
+        Some(Self { salt: salt.to_vec(), iterations, stored, server })
     }
 
     /// Returns true if these are the keys of this password.
@@ -48,27 +53,69 @@ impl Keys {
     }
 }
 
-/// Computes SaltedPassword of RFC 5802 §3: PBKDF2 with HMAC-SHA-256.
-fn salted(password: &str, salt: &[u8], iterations: u32) -> Option<Sha256Output> {
-    if salt.is_empty() || !(MIN_ITERATIONS..=MAX_ITERATIONS).contains(&iterations) {
-        return None;
+/// Hash function of a SCRAM mechanism, which also gives the mechanism its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScramHash {
+    /// SCRAM-SHA-1 (RFC 5802).
+    Sha1,
+    /// SCRAM-SHA-256 (RFC 7677).
+    Sha256,
+    /// SCRAM-SHA-512, which works like SCRAM-SHA-256 with another hash function.
+    Sha512,
+}
+
+impl ScramHash {
+    /// Returns the name of the SASL mechanism.
+    pub fn mechanism(self) -> &'static str {
+        match self {
+            Self::Sha1 => "SCRAM-SHA-1",
+            Self::Sha256 => "SCRAM-SHA-256",
+            Self::Sha512 => "SCRAM-SHA-512",
+        }
     }
-    let password = prepared(password)?;
-    Some(pbkdf2::pbkdf2_hmac_array::<Sha256, 32>(password.as_bytes(), salt, iterations))
+
+    fn mac(self, key: &[u8], text: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Sha1 => mac_of::<Hmac<Sha1>>(key, text),
+            Self::Sha256 => mac_of::<Hmac<Sha256>>(key, text),
+            Self::Sha512 => mac_of::<Hmac<Sha512>>(key, text),
+        }
+    }
+
+    fn digest(self, octets: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Sha1 => Sha1::digest(octets).to_vec(),
+            Self::Sha256 => Sha256::digest(octets).to_vec(),
+            Self::Sha512 => Sha512::digest(octets).to_vec(),
+        }
+    }
+
+    /// Computes SaltedPassword (RFC 5802 §3). Returns `None` if the password contains forbidden
+    /// characters, the salt is empty, or the number of iterations is out of range.
+    fn salted(self, password: &str, salt: &[u8], iterations: u32) -> Option<Vec<u8>> {
+        if salt.is_empty() || !(MIN_ITERATIONS..=MAX_ITERATIONS).contains(&iterations) {
+            return None;
+        }
+        let password = prepared(password)?;
+        let password = password.as_bytes();
+        let mut salted = self.digest(b"");
+        match self {
+            Self::Sha1 => pbkdf2::pbkdf2_hmac::<Sha1>(password, salt, iterations, &mut salted),
+            Self::Sha256 => pbkdf2::pbkdf2_hmac::<Sha256>(password, salt, iterations, &mut salted),
+            Self::Sha512 => pbkdf2::pbkdf2_hmac::<Sha512>(password, salt, iterations, &mut salted),
+        }
+        Some(salted)
+    }
 }
 
-fn mac(key: &[u8], text: &[u8]) -> Sha256Output {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes a key of any length");
+fn mac_of<M: Mac + KeyInit>(key: &[u8], text: &[u8]) -> Vec<u8> {
+    let mut mac = <M as KeyInit>::new_from_slice(key).expect("HMAC takes a key of any length");
     mac.update(text);
-    mac.finalize().into_bytes().into()
+    mac.finalize().into_bytes().to_vec()
 }
 
-fn hash(octets: &[u8]) -> Sha256Output {
-    Sha256::digest(octets).into()
-}
-
-fn xor(one: &Sha256Output, other: &Sha256Output) -> Sha256Output {
-    std::array::from_fn(|at| one[at] ^ other[at])
+fn xor(one: &[u8], other: &[u8]) -> Vec<u8> {
+    one.iter().zip(other).map(|(one, other)| one ^ other).collect()
 }
 
 /// Escapes commas and equals signs in a name, as `n=` requires (RFC 5802 §5.1).
@@ -103,32 +150,33 @@ fn is_nonce(nonce: &str) -> bool {
 
 /// The client after its first message.
 #[derive(Clone, Debug)]
-pub(super) struct ClientFirst {
+pub struct ClientFirst {
+    hash: ScramHash,
     bare: String,
     nonce_bytes: usize,
 }
 
 /// The client after its proof.
 #[derive(Clone, Debug)]
-pub(super) struct ClientFinal {
-    signature: Sha256Output,
+pub struct ClientFinal {
+    signature: Vec<u8>,
 }
 
 impl ClientFirst {
     /// Creates the client's first message. Returns `None` if the name or the nonce is empty or
     /// contains forbidden characters.
-    pub(super) fn new(name: &str, nonce: &str) -> Option<Self> {
+    pub fn new(hash: ScramHash, name: &str, nonce: &str) -> Option<Self> {
         let name = prepared(name).filter(|name| !name.is_empty() && is_nonce(nonce))?;
-        Some(Self { bare: format!("n={},r={nonce}", escaped(&name)), nonce_bytes: nonce.len() })
+        Some(Self { hash, bare: format!("n={},r={nonce}", escaped(&name)), nonce_bytes: nonce.len() })
     }
 
     /// Returns client-first. It requests neither channel binding nor another identity.
-    pub(super) fn message(&self) -> String {
+    pub fn message(&self) -> String {
         format!("n,,{}", self.bare)
     }
 
     /// Answers server-first with the client's proof. Returns `None` if server-first is invalid.
-    pub(super) fn prove(self, password: &str, server_first: &[u8]) -> Option<(String, ClientFinal)> {
+    pub fn prove(&self, password: &str, server_first: &[u8]) -> Option<(String, ClientFinal)> {
         let server_first = std::str::from_utf8(server_first).ok()?;
         let mut parts = server_first.split(',');
         let nonce = value(parts.next(), 'r')?;
@@ -136,19 +184,20 @@ impl ClientFirst {
         let is_theirs_too = nonce.strip_prefix(ours).is_some_and(is_nonce);
         let salt = decode(value(parts.next(), 's')?.as_bytes())?;
         let iterations = value(parts.next(), 'i')?.parse().ok().filter(|_| is_theirs_too)?;
-        let salted = salted(password, &salt, iterations)?;
-        let client_key = mac(&salted, b"Client Key");
+        let hash = self.hash;
+        let salted = hash.salted(password, &salt, iterations)?;
+        let client_key = hash.mac(&salted, b"Client Key");
         let without_proof = format!("c={},r={nonce}", encode(b"n,,"));
         let all = format!("{},{server_first},{without_proof}", self.bare);
-        let proof = xor(&client_key, &mac(&hash(&client_key), all.as_bytes()));
-        let signature = mac(&mac(&salted, b"Server Key"), all.as_bytes());
+        let proof = xor(&client_key, &hash.mac(&hash.digest(&client_key), all.as_bytes()));
+        let signature = hash.mac(&hash.mac(&salted, b"Server Key"), all.as_bytes());
         Some((format!("{without_proof},p={}", encode(&proof)), ClientFinal { signature }))
     }
 }
 
 impl ClientFinal {
     /// Returns true if server-final proves that the server knows the keys of the password.
-    pub(super) fn is_proved_by(&self, server_final: &[u8]) -> bool {
+    pub fn is_proved_by(&self, server_final: &[u8]) -> bool {
         let signature = server_final.strip_prefix(b"v=").and_then(decode);
         signature.is_some_and(|signature| same(&signature, &self.signature))
     }
@@ -156,7 +205,7 @@ impl ClientFinal {
 
 /// Returns true if client-first asks to act as another user (`a=`, RFC 5802 §5.1) and is otherwise
 /// valid.
-pub(super) fn acts_as_other(client_first: &[u8]) -> bool {
+pub(crate) fn acts_as_other(client_first: &[u8]) -> bool {
     let Some(text) = std::str::from_utf8(client_first).ok() else { return false };
     let mut parts = text.splitn(3, ',');
     let (Some(binding), Some(authorization), Some(bare)) = (parts.next(), parts.next(), parts.next()) else {
@@ -168,8 +217,8 @@ pub(super) fn acts_as_other(client_first: &[u8]) -> bool {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct ClientFirstMessage {
-    pub(super) name: String,
+pub(crate) struct ClientFirstMessage {
+    pub(crate) name: String,
     /// Header before the bare first message, for example `n,,`.
     header: String,
     bare: String,
@@ -177,7 +226,7 @@ pub(super) struct ClientFirstMessage {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct ServerChallenge {
+pub(crate) struct ServerChallenge {
     client_first: ClientFirstMessage,
     server_first: String,
     keys: Keys,
@@ -186,7 +235,7 @@ pub(super) struct ServerChallenge {
 impl ClientFirstMessage {
     /// Parses client-first. Returns `None` if it is invalid, or if it requests channel binding or
     /// another identity, which the server does not offer.
-    pub(super) fn parse(client_first: &[u8], server_nonce: &str) -> Option<Self> {
+    pub(crate) fn parse(client_first: &[u8], server_nonce: &str) -> Option<Self> {
         let text = std::str::from_utf8(client_first).ok()?;
         let (binding, rest) = text.split_once(',').filter(|(binding, _)| matches!(*binding, "n" | "y"))?;
         let (authorization, bare) = rest.split_once(',')?;
@@ -203,7 +252,7 @@ impl ClientFirstMessage {
         })
     }
 
-    pub(super) fn challenge(self, keys: Keys) -> (String, ServerChallenge) {
+    pub(crate) fn challenge(self, keys: Keys) -> (String, ServerChallenge) {
         let server_first = format!("r={},s={},i={}", self.nonce, encode(&keys.salt), keys.iterations);
         (server_first.clone(), ServerChallenge { client_first: self, server_first, keys })
     }
@@ -211,14 +260,14 @@ impl ClientFirstMessage {
 
 impl ServerChallenge {
     /// Checks client-final. If the proof is right, the result holds server-final.
-    pub(super) fn verify(&self, client_final: &[u8]) -> ProofResult {
+    pub(crate) fn verify(&self, client_final: &[u8]) -> ProofResult {
         self.parse(client_final).map_or(ProofResult::Malformed, |(without_proof, proof)| {
             let all = format!("{},{},{without_proof}", self.client_first.bare, self.server_first);
-            let client_key = xor(&proof, &mac(&self.keys.stored, all.as_bytes()));
-            if !same(&hash(&client_key), &self.keys.stored) {
+            let client_key = xor(&proof, &SERVER_HASH.mac(&self.keys.stored, all.as_bytes()));
+            if !same(&SERVER_HASH.digest(&client_key), &self.keys.stored) {
                 return ProofResult::Wrong;
             }
-            ProofResult::Right(format!("v={}", encode(&mac(&self.keys.server, all.as_bytes()))))
+            ProofResult::Right(format!("v={}", encode(&SERVER_HASH.mac(&self.keys.server, all.as_bytes()))))
         })
     }
 
@@ -237,7 +286,7 @@ impl ServerChallenge {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ProofResult {
+pub(crate) enum ProofResult {
     /// The proof is right. Holds server-final.
     Right(String),
     Wrong,
@@ -269,7 +318,7 @@ mod tests {
 
     #[test]
     fn the_client_says_what_rfc_7677_says() {
-        let first = ClientFirst::new("user", "rOprNGfwEbeRWgbNEkqO").unwrap();
+        let first = ClientFirst::new(ScramHash::Sha256, "user", "rOprNGfwEbeRWgbNEkqO").unwrap();
         assert_eq!(first.message(), CLIENT_FIRST);
         let (message, last) = first.prove("pencil", SERVER_FIRST.as_bytes()).unwrap();
         assert_eq!(message, CLIENT_FINAL);
@@ -277,6 +326,15 @@ mod tests {
         for lie in ["", "v=", "v=AAAA", "e=other-error", &SERVER_FINAL.replace('6', "7")] {
             assert!(!last.is_proved_by(lie.as_bytes()), "{lie}");
         }
+    }
+
+    #[test]
+    fn the_client_says_what_rfc_5802_says() {
+        let first = ClientFirst::new(ScramHash::Sha1, "user", "fyko+d2lbbFgONRv9qkxdawL").unwrap();
+        let server_first = "r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,s=QSXCR+Q6sek8bf92,i=4096";
+        let (message, last) = first.prove("pencil", server_first.as_bytes()).unwrap();
+        assert!(message.ends_with(",p=v0X8v3Bz2T0CJGbJQyF0X+HI4Ts="), "{message}");
+        assert!(last.is_proved_by(b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ="));
     }
 
     #[test]
@@ -311,7 +369,7 @@ mod tests {
             String::new(),
         ];
         for challenge in rows {
-            let first = ClientFirst::new("user", "rOprNGfwEbeRWgbNEkqO").unwrap();
+            let first = ClientFirst::new(ScramHash::Sha256, "user", "rOprNGfwEbeRWgbNEkqO").unwrap();
             assert!(first.prove("pencil", challenge.as_bytes()).is_none(), "{challenge}");
         }
     }
@@ -339,11 +397,14 @@ mod tests {
 
     #[test]
     fn a_name_is_escaped_and_read_back() {
-        let first = ClientFirst::new("a,b=c", "x").unwrap();
+        let first = ClientFirst::new(ScramHash::Sha256, "a,b=c", "x").unwrap();
         assert_eq!(first.message(), "n,,n=a=2Cb=3Dc,r=x");
         assert_eq!(ClientFirstMessage::parse(first.message().as_bytes(), "s").unwrap().name, "a,b=c");
-        assert!(ClientFirst::new("a\u{7}", "x").is_none() && ClientFirst::new("", "x").is_none());
-        assert!(ClientFirst::new("a", "x,y").is_none());
+        assert!(
+            ClientFirst::new(ScramHash::Sha256, "a\u{7}", "x").is_none()
+                && ClientFirst::new(ScramHash::Sha256, "", "x").is_none()
+        );
+        assert!(ClientFirst::new(ScramHash::Sha256, "a", "x,y").is_none());
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Plays any responses against the server's side of AUTH, and any challenges against the client's
 //! side. Nobody may log in without the secret, and the client must not trust a server that does not
 //! know the secret. The first byte selects the mechanism, and each line is a message.
-use crate::sasl::scram::Keys;
-use crate::sasl::server::{self, ExchangeStep};
-use crate::sasl::{Credentials, Mechanism, Mechanisms, Secret, client};
+use crate::scram::Keys;
+use crate::server::{self, ExchangeStep};
+use crate::{Credentials, Mechanism, Mechanisms, Secret, client};
 use std::sync::LazyLock;
 
 /// Computed only once, because 4096 iterations are slow.

@@ -4,17 +4,17 @@ use hmac::{Hmac, KeyInit, Mac};
 use md5::Md5;
 
 /// Makes the challenge from a nonce and the server's name, in the form of a message-id.
-pub(super) fn challenge(nonce: &str, host: &str) -> String {
+pub(crate) fn challenge(nonce: &str, host: &str) -> String {
     format!("<{nonce}@{host}>")
 }
 
 /// Returns the client's response: the name and the digest.
-pub(super) fn response(name: &str, secret: &str, challenge: &[u8]) -> String {
+pub(crate) fn response(name: &str, secret: &str, challenge: &[u8]) -> String {
     format!("{name} {}", digest(secret, challenge))
 }
 
 /// Computes the digest in lower-case hexadecimal.
-pub(super) fn digest(secret: &str, challenge: &[u8]) -> String {
+pub(crate) fn digest(secret: &str, challenge: &[u8]) -> String {
     use std::fmt::Write;
     let mut mac = Hmac::<Md5>::new_from_slice(secret.as_bytes()).expect("HMAC takes a key of any length");
     mac.update(challenge);
@@ -25,7 +25,7 @@ pub(super) fn digest(secret: &str, challenge: &[u8]) -> String {
 }
 
 /// Splits a response into name and digest. The name may contain spaces.
-pub(super) fn parse(response: &[u8]) -> Option<(&str, &[u8])> {
+pub(crate) fn parse(response: &[u8]) -> Option<(&str, &[u8])> {
     let text = std::str::from_utf8(response).ok()?;
     let (name, digest) = text.rsplit_once(' ')?;
     (!name.is_empty() && digest.len() == 32).then_some((name, digest.as_bytes()))
@@ -40,7 +40,7 @@ mod tests {
         let challenge = b"<1896.697170952@postoffice.reston.mci.net>";
         let answer = response("tim", "tanstaaftanstaaf", challenge);
         assert_eq!(answer, "tim b913a602c7eda7a495b4e6e7334d3890");
-        assert_eq!(super::super::encode(answer.as_bytes()), "dGltIGI5MTNhNjAyYzdlZGE3YTQ5NWI0ZTZlNzMzNGQzODkw");
+        assert_eq!(crate::encode(answer.as_bytes()), "dGltIGI5MTNhNjAyYzdlZGE3YTQ5NWI0ZTZlNzMzNGQzODkw");
     }
 
     #[test]

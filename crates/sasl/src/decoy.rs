@@ -1,6 +1,6 @@
 //! Invented secrets for users that do not exist, so that their logins look like real ones.
-use super::scram::{Keys, MIN_ITERATIONS};
-use super::{Nonce, encode};
+use crate::scram::{Keys, MIN_ITERATIONS};
+use crate::{Nonce, encode};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
