@@ -8,8 +8,7 @@ use std::fs;
 
 const RELAY: &str = include_str!("../peers/planted_relay.py");
 
-/// Prints how many messages the server has. A base with an exclusive lock shows nothing while the server runs, so waiting
-/// for it would only make the audit slow.
+/// Prints how many messages the server has. While a server has an exclusive lock on its base, only its own count tells.
 const QUEUE: &str = r#"import os, sqlite3, sys
 base = os.path.join(sys.argv[1], "base")
 names = os.listdir(os.path.join(sys.argv[1], "spool"))
@@ -17,7 +16,7 @@ if os.path.exists(base):
     try:
         names += sqlite3.connect(base, timeout=0.5).execute("SELECT name FROM mail").fetchall()
     except sqlite3.OperationalError:
-        names += ["locked"]
+        pass
 count = os.path.join(sys.argv[1], "count")
 held = len(names) + (int(open(count).read() or 1) if os.path.exists(count) else 0)
 print(held or "empty")

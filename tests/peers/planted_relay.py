@@ -66,25 +66,26 @@ class Files:
         return sorted(os.listdir(spool))
 
 
+def tell(count):
+    """Tells the command for the queue how many messages there are, if it cannot see that itself."""
+    with open(os.path.join(directory, "count"), "w") as file:
+        file.write(str(count))
+
+
 class Memory:
     def __init__(self):
-        self.count()
-
-    def count(self):
-        """Tells the command for the queue how many messages there are."""
-        with open(os.path.join(directory, "count"), "w") as file:
-            file.write(str(len(in_memory)))
+        tell(0)
 
     def add(self, name, text):
         in_memory[name] = text
-        self.count()
+        tell(len(in_memory))
 
     def get(self, name):
         return in_memory[name]
 
     def remove(self, name):
         del in_memory[name]
-        self.count()
+        tell(len(in_memory))
 
     def names(self):
         return []
@@ -93,12 +94,18 @@ class Memory:
 class Database:
     def __init__(self, is_exclusive):
         self.lock = threading.Lock()
+        self.is_exclusive = is_exclusive
         self.base = sqlite3.connect(os.path.join(directory, "base"), check_same_thread=False, isolation_level=None)
         if is_exclusive:
             self.run("PRAGMA locking_mode=EXCLUSIVE")
         self.run("PRAGMA journal_mode=WAL")
         self.run("PRAGMA synchronous=FULL")
         self.run("CREATE TABLE IF NOT EXISTS mail (name TEXT PRIMARY KEY, text BLOB)")
+        self.count()
+
+    def count(self):
+        if self.is_exclusive:
+            tell(len(self.names()))
 
     def run(self, words, *values):
         with self.lock:
@@ -106,12 +113,14 @@ class Database:
 
     def add(self, name, text):
         self.run("INSERT INTO mail VALUES (?, ?)", name, text)
+        self.count()
 
     def get(self, name):
         return self.run("SELECT text FROM mail WHERE name = ?", name)[0][0]
 
     def remove(self, name):
         self.run("DELETE FROM mail WHERE name = ?", name)
+        self.count()
 
     def names(self):
         return [name for (name,) in self.run("SELECT name FROM mail ORDER BY name")]

@@ -17,11 +17,13 @@
 #[cfg(test)]
 mod adversary;
 mod buffers;
+#[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;
 mod codec;
 mod connection;
 mod frame;
+#[cfg(any(test, feature = "checks"))]
 mod fuzz_support;
 mod password;
 mod peer_error;
@@ -36,6 +38,7 @@ pub use connection::{
     LinkRequest, Scope, SessionId, SessionRefused, Violation,
 };
 pub use frame::{DeliveryOutcome, LinkRole};
+#[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub use fuzz_support::{FuzzConnection, FuzzOutcome};
 pub use mailrun_sasl::scram::ScramHash;

@@ -14,6 +14,7 @@
 pub mod audit;
 mod built_in;
 pub mod capacity;
+#[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;
 pub mod contestant;

@@ -4,6 +4,7 @@
 //! The first argument (`mailrun smtp-source …`) or the name of the program selects a personality. A
 //! symbolic link can therefore replace the old command (`mailrun install-links DIR`).
 #![allow(missing_docs)] // only crates that other programs embed document every public item
+#[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;
 mod date;

@@ -52,6 +52,7 @@
 //! | `worker` | a thread with its event loop |
 mod batch;
 mod busy_poll;
+#[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;
 pub mod clock;

@@ -68,6 +68,7 @@
 
 pub mod account;
 pub mod audit;
+#[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;
 pub mod clocks;

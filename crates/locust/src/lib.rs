@@ -7,6 +7,7 @@
 //! Why the frames are our own: docs/decisions/0021-a-locust-worker-of-our-own.md.
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 #![forbid(unsafe_code)]
+#[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;
 mod clock_exchange;

@@ -50,6 +50,7 @@
 pub mod api;
 pub mod bench;
 mod broker;
+#[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;
 mod client_state;

@@ -26,6 +26,7 @@
 //! ```
 //! The crate uses no clock, socket or file. A message that readers could understand in different
 //! ways is not converted.
+#[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;
 mod conversion_error;

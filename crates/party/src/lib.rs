@@ -13,6 +13,7 @@ macro_rules! tell {
 }
 
 pub mod alternate_screen;
+#[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;
 pub mod chrony;

@@ -31,6 +31,7 @@
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 
 mod blocking_pool;
+#[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;
 pub mod config;

@@ -15,6 +15,7 @@
 
 mod audit;
 pub mod capacity;
+#[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;
 pub mod comparison;

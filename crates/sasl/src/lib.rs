@@ -15,6 +15,7 @@
 //! | LOGIN | server | the secret | none; draft-murchison-sasl-login |
 //!
 //! The crate has no source of randomness: callers pass nonces as arguments.
+#[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;
 pub mod client;

@@ -66,6 +66,7 @@
 //! | `xclient` | XCLIENT, with which a proxy names its client (Postfix) |
 //! | `xtext` | the encoding of text in a parameter's value (RFC 3461 §4) |
 pub mod address;
+#[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;
 pub mod chunk;

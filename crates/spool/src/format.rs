@@ -23,8 +23,6 @@ pub(crate) const BATCH_HEADER_BYTES: usize = 32;
 pub(crate) const RECORD_HEADER_BYTES: usize = 40;
 /// Offset of the checksum in a segment's header.
 const CRC_OFFSET: usize = HEADER_BYTES - 4;
-/// Offset of the body's checksum in a record.
-pub(crate) const BODY_CRC_OFFSET: usize = 36;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SegmentHeaderState {

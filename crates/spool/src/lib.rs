@@ -57,6 +57,7 @@
 //! | `stats` | fill level and counters |
 mod backlog;
 mod batch_builder;
+#[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;
 mod commit;
@@ -65,6 +66,7 @@ mod compaction;
 mod damage;
 mod disk;
 mod error;
+#[cfg(any(test, feature = "faulty"))]
 pub mod faulty;
 mod format;
 mod header;

@@ -4,6 +4,7 @@
 //! This crate does no I/O: everything is a function of the options, the seed and the number of the
 //! message.
 #![allow(missing_docs)] // only crates that other programs embed document every public item
+#[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;
 pub mod distribution;

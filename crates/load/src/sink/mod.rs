@@ -12,6 +12,7 @@
 mod active_rules;
 mod capabilities;
 mod certificates;
+#[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;
 mod collector;

@@ -8,6 +8,7 @@
 //!                                collector ─→ live line, series, interval log, record
 //! ```
 mod addresses;
+#[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;
 mod collector;
