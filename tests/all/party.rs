@@ -26,13 +26,17 @@ const LOOKS: u32 = 12;
 pub(crate) const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
 
 /// Calls `look` until it returns a value.
-pub(crate) fn wait_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait_until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    wait_within(LIMIT, what, look)
+}
+
+fn wait_within<T>(longest: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
         if let Some(seen) = look() {
             return seen;
         }
-        assert!(began.elapsed() < LIMIT, "waited {LIMIT:?} for {what}");
+        assert!(began.elapsed() < longest, "waited {longest:?} for {what}");
         // A look may cost a process or a large file.
         thread::sleep((began.elapsed() / 20).clamp(Duration::from_millis(5), Duration::from_millis(100)));
     }
@@ -191,12 +195,17 @@ impl Process {
         numbers(line)[0] << 10
     }
 
-    pub(crate) fn finish(mut self) -> Ended {
-        let limit = Instant::now() + LIMIT;
-        let status = wait_until("a process to end", || {
+    pub(crate) fn finish(self) -> Ended {
+        self.finish_within(LIMIT)
+    }
+
+    pub(crate) fn finish_within(mut self, longest: Duration) -> Ended {
+        let limit = Instant::now() + longest;
+        // What the process said is part of the error.
+        let status = wait_within(2 * longest, "a process to end", || {
             let status = self.child.try_wait().unwrap();
             let is_late = status.is_none() && Instant::now() >= limit;
-            assert!(!is_late, "waited {LIMIT:?} for a process to end: {}{}", self.said(), self.file("stderr"));
+            assert!(!is_late, "waited {longest:?} for a process to end: {}{}", self.said(), self.file("stderr"));
             status
         });
         Ended { code: status.code(), out: self.said(), err: self.file("stderr") }
