@@ -329,7 +329,11 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
         fill_costs(&mut record, &observation);
         fill_usage(&mut record, &observation);
     }
-    host_sampler::set_load(&mut surroundings, record.surroundings.as_ref());
+    // The source measures exactly while it runs.
+    if let Some(of_source) = &record.surroundings {
+        surroundings.load_processor_s = of_source.processor_s;
+        surroundings.used_share = of_source.used_share;
+    }
     record.surroundings = Some(others_usage(&record, between, surroundings, own_s));
     record.ending = ending.or(record.ending);
     let ordered = ordered_faults(&record).filter(|_| sink == SinkOwner::Own);

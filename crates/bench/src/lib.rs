@@ -54,10 +54,10 @@ use directory::RunDirectory;
 pub use engine::{Conclusion, TextReport};
 use gather::{PartyResults, SinkOwner, SinkResults};
 use mailrun_journey::account::Topology;
-use mailrun_journey::record::{Ending, Record, Role, Surroundings};
+use mailrun_journey::record::{Ending, Record, Role};
 use mailrun_journey::trace::RunId;
-use mailrun_party::host_processes::HostProcesses;
 use mailrun_party::host_sampler::HostSampler;
+use mailrun_party::host_watch::{HostWatch, Parties};
 use mailrun_party::interrupt::{Interrupted, StopRequest};
 use mailrun_party::outputs;
 use parties::{PartyCommand, PartyProcess};
@@ -157,11 +157,13 @@ fn run_parties(
     };
     let of_relay = keeper.relay_directory(directory);
     let at_start = usage::used_bytes(&of_relay.spool());
-    let processes = HostProcesses::start();
+    let on_the_way: Vec<String> =
+        std::iter::once(target.clone()).chain(remote_sink.map(|sink| sink.authority().to_owned())).collect();
+    let host_watch = HostWatch::start(Parties::Children, &on_the_way);
     let watch = remote_sink.map(|sink| sink.watch(run, supervisor.events()));
     let complaint = supervisor.follow_source(PartyCommand::source(program, options, run, directory, &target))?;
     drop(watch);
-    let processes = processes.finish();
+    let host_load = host_watch.finish();
     let (source, complaint) = source_results(options, run, directory, started_at, &mut supervisor, complaint)?;
     let far_end = collect_deliveries(options, run, directory, remote_sink, &source, keeper, &mut supervisor)?;
     let complaint = complaint.or(far_end.exit_error);
@@ -181,7 +183,8 @@ fn run_parties(
     let disk_usage = DiskUsage { at_start, at_end: usage::used_bytes(&of_relay.spool()) };
     let load_started_at = supervisor.load_started_at();
     let observations = keeper.finish_run(supervisor);
-    let surroundings = Surroundings { processes, ..sampler.finish() };
+    let mut surroundings = sampler.finish();
+    host_load.fill(&mut surroundings);
     let arrivals = far_end.results;
     let results = gather::RunResults {
         run,

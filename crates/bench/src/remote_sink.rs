@@ -78,6 +78,11 @@ impl RemoteSink {
         clock_exchange::measure(&self.client).ok().flatten()
     }
 
+    /// Returns `HOST:PORT` of the sink.
+    pub(super) fn authority(&self) -> &str {
+        self.client.authority()
+    }
+
     /// Returns the pause in arrivals after which the bench stops waiting.
     pub(super) fn quiet_timeout(&self) -> Duration {
         self.quiet_timeout

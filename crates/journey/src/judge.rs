@@ -10,6 +10,7 @@
 //!
 //! Each reason has a [`Cause`]. Causes are ordered as in this table, and the first reason decides.
 use crate::account::{Topology, fates_sum, is_open_loop, is_watched, sum_of_fates, unsent};
+use crate::foreign_load::BusyHost;
 use crate::reason::Reason;
 use crate::record::{
     Arrival, Cause, Death, Ending, ErrorRow, LedgerRow, Ordered, Outcome, Party, Record, Role, SeriesRow, ShardRow,
@@ -71,6 +72,7 @@ impl Cause {
             | Self::Busy
             | Self::Exhausted
             | Self::Stolen
+            | Self::HostBusy
             | Self::NothingTimed => Some(Outcome::Invalid),
             Self::SinkGone | Self::ThresholdUnseen | Self::NotDelivered | Self::Unfinished | Self::Interrupted => {
                 Some(Outcome::Inconclusive)
@@ -567,7 +569,7 @@ fn validity_reasons(record: &Record, between: Topology) -> Vec<Reason> {
 /// Reports that all messages were created during the warm-up, so that there are no figures.
 fn warm_up_text(record: &Record) -> Option<String> {
     let warm_up = record.warm_up.filter(|warm_up| warm_up.created > 0)?;
-    let counted = stage(record, Stage::Created)?.count;
+    let counted = record.stage(Stage::Created)?.count;
     (counted == 0).then(|| {
         format!(
             "All {} messages were created within the warm-up of {} s, so there are no figures: use a longer run.",
@@ -603,7 +605,7 @@ pub fn behind_schedule(record: &Record) -> Option<String> {
 /// True if the waits for busy sessions, which the server causes, are much longer than the source's
 /// own delay.
 fn waits_outweigh(record: &Record, lag_ms: f64) -> bool {
-    stage(record, Stage::Created).and_then(|row| row.latency_ms).is_some_and(|waited| waited.p99 > 2.0 * lag_ms)
+    record.stage(Stage::Created).and_then(|row| row.latency_ms).is_some_and(|waited| waited.p99 > 2.0 * lag_ms)
 }
 
 /// Judges the source's own delay. The delay makes the run invalid only if it may have decided a
@@ -611,10 +613,12 @@ fn waits_outweigh(record: &Record, lag_ms: f64) -> bool {
 /// late as a whole.
 pub fn lag_reason(record: &Record, behind: Option<String>) -> Option<Reason> {
     let is_undecided = |row: &&ThresholdRow| threshold::is_undecided_by_lag(record, row, LAG_LIMIT_MS);
-    let is_missed = |row: &&ThresholdRow| row.missed && !is_undecided(row);
+    let host = BusyHost::of(record);
+    let is_certainly_missed =
+        |row: &ThresholdRow| row.missed && !is_undecided(&row) && !is_explained(record, row, host.as_ref());
     let rows = &record.thresholds;
     let undecided =
-        rows.iter().find(is_undecided).filter(|_| is_open_loop(record) && !rows.iter().any(|row| is_missed(&row)));
+        rows.iter().find(is_undecided).filter(|_| is_open_loop(record) && !rows.iter().any(is_certainly_missed));
     match undecided {
         Some(row) => {
             let lag = record.lag_ms.unwrap_or_default();
@@ -647,8 +651,9 @@ fn busy_text(party: &Party, duration_s: f64) -> Option<String> {
 
 /// A requested rate that was not offered.
 pub enum MissedRate {
-    /// The rate was requested for so short a time that missing it says nothing.
-    TooShort(Reason),
+    /// The server may not be to blame: the rate was requested for too short a time, or the host was
+    /// busy with other programs.
+    Excused(Reason),
     /// Beginning of the sentence about the missed rate, which the caller completes.
     Missed(String),
 }
@@ -657,8 +662,10 @@ pub enum MissedRate {
 /// Returns `None` otherwise. The sentence starts with `party_offered`.
 pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     let requested = record.workload.rate_per_s.filter(|_| is_open_loop(record))?;
-    let created = stage(record, Stage::Created)?;
+    let created = record.stage(Stage::Created)?;
     let offered_s = record.offered_s.filter(|offered_s| *offered_s > 0.0);
+    // The rate of the created stage counts from when a session took a message up, so the source's own
+    // delay at the end of the load lowers it. The count over the time of the offer has no such error.
     let offered = offered_s.map(|offered_s| created.count as f64 / offered_s).or(created.rate_per_s)?;
     // A Poisson count of n varies by √n. Twice that may be chance.
     let tolerance = match record.workload.arrival {
@@ -675,12 +682,18 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
         grouped(offered.round() as u64),
         grouped(requested.round() as u64)
     );
+    let host = BusyHost::of(record);
+    if let Some(host) = host.filter(|host| host.rate_without(offered) >= requested * (MIN_RATE_SHARE - tolerance)) {
+        let text =
+            format!("{}. {missed}, and these programs explain that. Repeat the run on an idle host.", host.text());
+        return Some(MissedRate::Excused(Reason::new(Cause::HostBusy, text)));
+    }
     if created.duration_s >= MIN_RATE_S {
         return Some(MissedRate::Missed(missed));
     }
     let text =
         format!("{missed}, in {:.2} s: too short a time to judge a rate. Send more messages.", created.duration_s);
-    Some(MissedRate::TooShort(Reason::new(Cause::RateNotOffered, text)))
+    Some(MissedRate::Excused(Reason::new(Cause::RateNotOffered, text)))
 }
 
 /// Reports a requested rate that was not offered. The blame goes to the generator if it was the
@@ -688,13 +701,13 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
 fn rate_reason(record: &Record, between: Topology, is_our_fault: bool) -> Option<Reason> {
     let is_our_fault = is_our_fault || between == Topology::Direct;
     let missed = match missed_rate(record, if is_our_fault { "The source offered" } else { "The server took" })? {
-        MissedRate::TooShort(reason) => return Some(reason),
+        MissedRate::Excused(reason) => return Some(reason),
         MissedRate::Missed(missed) => missed,
     };
     if is_our_fault {
         return Some(Reason::new(Cause::RateNotOffered, format!("{missed}. Use more --sessions or a lower --rate.")));
     }
-    let waited = stage(record, Stage::Created).and_then(|row| row.latency_ms);
+    let waited = record.stage(Stage::Created).and_then(|row| row.latency_ms);
     let text = match waited.is_none_or(|waited| waited.p99 > LAG_LIMIT_MS) {
         true => format!(
             "{missed}: all {} were waiting for it. If it can take more at a time, try more --sessions.",
@@ -729,7 +742,32 @@ pub fn threshold_reasons(record: &Record) -> Vec<Reason> {
             Reason::new(Cause::ThresholdUnseen, format!("Threshold not measured: {}: {explanation}.", row.expression))
         }
     };
-    open.map(reason).collect()
+    open.map(reason).chain(host_reason(record)).collect()
+}
+
+/// Finds out whether the host was busy with other programs, and whether this explains all that was
+/// missed. A miss that it does not explain is the server's.
+fn host_reason(record: &Record) -> Option<Reason> {
+    let host = BusyHost::of(record)?;
+    let is_of_time = |row: &&ThresholdRow| {
+        row.missed && threshold::fate_of(&row.expression).is_none() && !threshold::is_decided_by_absence(record, row)
+    };
+    let missed: Vec<&ThresholdRow> = record.thresholds.iter().filter(is_of_time).collect();
+    let (explained, others): (Vec<&ThresholdRow>, Vec<&ThresholdRow>) =
+        missed.into_iter().partition(|row| is_explained(record, row, Some(&host)));
+    let is_late =
+        |row: &&ThresholdRow| is_open_loop(record) && threshold::is_undecided_by_lag(record, row, LAG_LIMIT_MS);
+    if explained.is_empty() || !others.iter().all(is_late) {
+        return None;
+    }
+    let values: Vec<String> =
+        explained.iter().map(|row| format!("{} (it was {})", row.expression, threshold::format_row(row))).collect();
+    let text = format!("{}, which may have decided {}. Repeat the run on an idle host.", host.text(), listed(&values));
+    Some(Reason::new(Cause::HostBusy, text))
+}
+
+fn is_explained(record: &Record, row: &ThresholdRow, host: Option<&BusyHost<'_>>) -> bool {
+    host.is_some_and(|host| threshold::is_explained_by_host(record, row, host))
 }
 
 /// True if a threshold concerns this fate. In that case, the threshold decides. Without one, the
@@ -847,7 +885,7 @@ fn stage_stall_reason(record: &Record, stage: Stage, is_gone: bool) -> Option<Re
 /// Reports waits that are not the source's fault: all sessions were busy, either because the server
 /// was slow or because there were too few sessions.
 fn wait_note(record: &Record) -> Option<String> {
-    let waited = stage(record, Stage::Created)?.latency_ms?.p99;
+    let waited = record.stage(Stage::Created)?.latency_ms?.p99;
     (waited > LAG_LIMIT_MS && behind_schedule(record).is_none()).then(|| {
         format!(
             "1 % of messages waited {waited:.1} ms or longer for a free session, because all {} were busy. The latencies \
@@ -913,10 +951,6 @@ fn unheard_note(record: &Record) -> Option<String> {
             unit_noun(record)
         )
     })
-}
-
-fn stage(record: &Record, name: Stage) -> Option<&StageRow> {
-    record.stages.iter().find(|row| row.name == name)
 }
 
 fn is_nothing(count: &Option<u64>) -> bool {

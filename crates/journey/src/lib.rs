@@ -75,6 +75,7 @@ pub mod clocks;
 mod delayed_acks;
 pub mod domains;
 pub mod errors;
+mod foreign_load;
 pub mod freshness;
 pub mod handshakes;
 pub mod judge;

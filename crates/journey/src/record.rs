@@ -347,6 +347,42 @@ pub struct Surroundings {
     /// busiest first, at most 8. A server under test on this host is among them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<HostProcess>,
+    /// What foreign programs did while load was offered, and how long the parties waited for a processor; `null` if nobody
+    /// observed it, and in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreign: Option<ForeignLoad>,
+}
+
+/// Programs that belong neither to the run nor to the server under test, and what the parties of the run had to wait for a
+/// processor. The verdict excuses a missed threshold by these figures.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ForeignLoad {
+    /// Share (0 to 1) of the available processor time that these programs used; `null` if they cannot be told from the
+    /// server.
+    pub share: Option<f64>,
+    /// Why they cannot be told from the server; empty if they can.
+    #[serde(default)]
+    pub unknown: String,
+    /// The server is on another host, so its processors are others, and its waits are not known.
+    #[serde(default)]
+    pub server_elsewhere: bool,
+    /// Length of a row of `waits`.
+    pub window_s: f64,
+    /// The time in which load was offered, in rows of `window_s`.
+    pub waits: Vec<WaitRow>,
+}
+
+/// Times in which source, sink and server could have run and waited for a processor, by the kernel's account
+/// (`/proc/PID/task/TID/schedstat`). Of several processes of one name, and of several threads, the one that waited longest
+/// counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct WaitRow {
+    /// Sum of these times, at most the length of the row.
+    pub waited_ms: f64,
+    /// Wait before a time slice on average, added up over the programs.
+    pub each_ms: f64,
 }
 
 /// Processes of one name that are not the run's.
@@ -361,6 +397,9 @@ pub struct HostProcess {
     pub processor_s: f64,
     /// Resident memory at the end, of all together; what they share counts for each.
     pub rss_bytes: u64,
+    /// They certainly belong neither to the run nor to the server under test; see `foreign` of the surroundings.
+    #[serde(default)]
+    pub foreign: bool,
 }
 
 /// Resources that a party can run out of.
@@ -1354,6 +1393,8 @@ pub enum Cause {
     Exhausted,
     /// The hypervisor gave the processors to others.
     Stolen,
+    /// Other programs of this host had the processors, which explains what was missed.
+    HostBusy,
     /// All messages were created in the warm-up.
     NothingTimed,
     /// A threshold was missed.

@@ -11,6 +11,7 @@
 //! ```
 //! A message that never reached the stage is late for ever, also in percentiles and in the maximum
 //! ([`crate::overdue`]).
+use crate::foreign_load::BusyHost;
 use crate::freshness::{self, FreshnessLimit};
 use crate::latencies::Latencies;
 use crate::overdue;
@@ -663,6 +664,34 @@ pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f
             true => !is_within(above(limit_ms - own_ms)),
             false => delayed.into_iter().all(|(ms, share)| is_within(above(limit_ms + ms) - share)),
         }
+}
+
+/// True if the waits of a busy host for its processors explain a missed threshold on latency or on
+/// a rate. They explain no message that never came.
+pub fn is_explained_by_host(record: &Record, row: &ThresholdRow, host: &BusyHost<'_>) -> bool {
+    let Some(threshold) = read_again(row).filter(|_| row.missed) else { return false };
+    let Subject::Figure(place, metric) = threshold.subject else { return false };
+    let holds = |value: f64| threshold.comparison.holds(value, threshold.limit);
+    match (metric, threshold.comparison.is_upper()) {
+        (Metric::Rate, false) => row.value.is_some_and(|per_s| holds(host.rate_without(per_s))),
+        (Metric::Mean, true) => row.value.is_some_and(|ms| holds(ms - host.mean_delay_ms(ms))),
+        (Metric::Quantile(share), true) => row.value.is_some_and(|ms| holds(ms - host.delay_ms(1.0 - share, ms))),
+        (Metric::Max, true) => row.value.is_some_and(|ms| {
+            let one_of_all = 1.0 / record.count(place).unwrap_or_default().max(1) as f64;
+            holds(ms - host.delay_ms(one_of_all, ms))
+        }),
+        (Metric::Within(time), false) => {
+            let Some(times) = record.times(place).filter(|times| times.count() > 0) else { return false };
+            let whole = times.count() + record.overdue(place).map_or(0, |overdue| overdue.sent_in_vain());
+            let allowed = 1.0 - threshold.limit / 100.0;
+            let least = allowed.max(1.0 / whole as f64);
+            let measured_ms = times.quantile_ms(1.0 - least);
+            let excused = Duration::try_from_secs_f64(host.delay_ms(least, measured_ms) / 1e3).unwrap_or_default();
+            let in_time = times.count_within(time.saturating_add(excused));
+            holds(in_time as f64 / whole as f64 * 100.0)
+        }
+        _ => false,
+    }
 }
 
 /// True if a missed threshold on time would also have been missed if each message that came had

@@ -5,6 +5,7 @@
 //! unreliable. If a source or a sink lacked a resource, this lack was the limit. If the hypervisor
 //! gave a quarter of the processor time to others, rates and latencies depend on the hypervisor.
 //! Anything else may or may not have disturbed the run, and is only reported.
+use crate::foreign_load;
 use crate::reason::Reason;
 use crate::record::{Cause, ExhaustedRow, PauseRow, Record, Resource, Role, Surroundings};
 use crate::words::{counted, grouped};
@@ -30,6 +31,9 @@ pub fn limits(record: &Record) -> Vec<Reason> {
 /// Lists possible disturbances of the run.
 pub fn warnings(record: &Record) -> Vec<String> {
     let mut warnings: Vec<String> = lag_warning(record).into_iter().collect();
+    if record.thresholds.iter().any(|row| row.missed) {
+        warnings.extend(foreign_load::unknown(record));
+    }
     if let Some(surroundings) = &record.surroundings {
         warnings.extend(steal_text(surroundings, STEAL_WARNING_SHARE..STEAL_LIMIT));
         warnings.extend(other_load_warning(surroundings));

@@ -84,6 +84,7 @@ impl HostSampler {
             load_processor_s: None,
             used_share: share(|time| time.all.saturating_sub(time.idle)),
             processes: Vec::new(),
+            foreign: None,
         }
     }
 }
@@ -99,13 +100,6 @@ impl CpuTicks {
             all: later.all.checked_sub(self.all)?,
         })
     }
-}
-
-/// Copies what the host's processors did during the load from the source's own record. The source
-/// measures exactly while it runs.
-pub fn set_load(around: &mut Surroundings, of_source: Option<&Surroundings>) {
-    around.load_processor_s = of_source.and_then(|of_source| of_source.processor_s);
-    around.used_share = of_source.and_then(|of_source| of_source.used_share);
 }
 
 /// Computes the share of the CPU time that was used by neither the parties nor the bench.

@@ -8,6 +8,9 @@ pub struct ProcessStat {
     /// `Z` or `X` if the process has ended.
     pub state: char,
     pub parent: u32,
+    /// Process group and session, by the process that leads them.
+    pub group: u32,
+    pub session: u32,
     pub user: u64,
     pub sys: u64,
     /// Time of ended children that the process has waited for.
@@ -19,19 +22,23 @@ pub struct ProcessStat {
 }
 
 impl ProcessStat {
-    /// Parses fields 1, 3, 4, 14 to 17, 22 and 24. The command's name, field 2, may contain spaces
+    /// Parses fields 1, 3 to 6, 14 to 17, 22 and 24. The command's name, field 2, may contain spaces
     /// and parentheses, so the fields are counted after its last parenthesis.
     pub fn parse(text: &str) -> Option<Self> {
         let (before, after) = text.rsplit_once(')')?;
         let mut fields = after.split_ascii_whitespace();
         let state = fields.next()?.parse().ok()?;
         let parent = fields.next()?.parse().ok()?;
+        let group = fields.next()?.parse().ok()?;
+        let session = fields.next()?.parse().ok()?;
         let mut after_skipping = |count: usize| fields.nth(count)?.parse().ok();
         Some(Self {
             pid: before.split_once(' ')?.0.parse().ok()?,
             state,
             parent,
-            user: after_skipping(9)?,
+            group,
+            session,
+            user: after_skipping(7)?,
             sys: after_skipping(0)?,
             children_user: after_skipping(0)?,
             children_sys: after_skipping(0)?,
@@ -73,6 +80,8 @@ mod tests {
             pid: 42,
             state: 'S',
             parent: 7,
+            group: 42,
+            session: 42,
             user: 77,
             sys: 33,
             children_user: 5,

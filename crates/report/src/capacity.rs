@@ -656,8 +656,13 @@ mod tests {
     #[test]
     fn the_processors_are_those_of_the_whole_host() {
         let mut record = run_on_two_cores(1.0, Some(0.985));
-        let process =
-            |name: &str, processor_s| HostProcess { name: name.to_owned(), processes: 1, processor_s, rss_bytes: 0 };
+        let process = |name: &str, processor_s| HostProcess {
+            name: name.to_owned(),
+            processes: 1,
+            processor_s,
+            rss_bytes: 0,
+            foreign: false,
+        };
         let around = record.surroundings.as_mut().unwrap();
         around.processes = vec![process("smtpd", 9.0), process("cleanup", 3.0), process("sshd", 0.01)];
         let sentence =

@@ -75,7 +75,13 @@ mod tests {
         assert!(under_test(&record).is_none());
         let extensions = ["PIPELINING", "SIZE 10240000", "auth PLAIN LOGIN", "AUTHX"].map(str::to_owned).to_vec();
         record.server = Some(ServerRow { banner: "mx.example ESMTP\u{202e}".to_owned(), extensions });
-        let process = HostProcess { name: "smtpd".to_owned(), processes: 12, processor_s: 3.5, rss_bytes: 120 << 20 };
+        let process = HostProcess {
+            name: "smtpd".to_owned(),
+            processes: 12,
+            processor_s: 3.5,
+            rss_bytes: 120 << 20,
+            foreign: false,
+        };
         record.surroundings = Some(Surroundings { processes: vec![process], ..Surroundings::default() });
         let SectionBody::Facts(facts) = under_test(&record).unwrap().body else { panic!("facts") };
         let fact = |name: &str| facts.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());

@@ -105,7 +105,7 @@ fn void_cause(record: &Record, subject: TrialSubject) -> Option<(VoidCause, Stri
         return judge::behind_schedule(record).map(|why| (VoidCause::Generator, why));
     };
     let limit = match cause {
-        Cause::Stolen | Cause::Exhausted => VoidCause::Host,
+        Cause::Stolen | Cause::Exhausted | Cause::HostBusy => VoidCause::Host,
         Cause::Busy if busiest(record) == Some(Role::Sink) => VoidCause::Sink,
         _ => VoidCause::Generator,
     };

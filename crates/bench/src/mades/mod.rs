@@ -24,7 +24,6 @@ use mailrun_journey::reason::Reason;
 use mailrun_journey::record::{Cause, Death, Ending, Mades, Party, Record, Role, Surroundings, Verdict, Workload};
 use mailrun_journey::threshold::Threshold;
 use mailrun_party::host;
-use mailrun_party::host_processes::HostProcesses;
 use mailrun_party::host_sampler::{self, HostSampler};
 use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
 use mailrun_party::live::{LiveEvent, LiveMode, LiveProgress, LiveTimes};
@@ -130,10 +129,8 @@ fn run_parties(
     let arguments = target_options.and(options.bench_options.clone());
     let arguments = arguments.with("live", "json").with("out", directory.path().display()).with("label", &options.name);
     let started_at = jiff::Timestamp::now();
-    let processes = HostProcesses::start();
     let FinishedBench { mades, exit_error: complaint, death } =
         supervisor.run_bench(PartyCommand::named("mades", "mades", arguments, program, directory, Role::Source))?;
-    let processes = processes.finish();
     let has_ended_load = supervisor.death.is_some() && supervisor.interrupt.requested() == StopRequest::Nothing;
     supervisor.stop_endpoint()?;
     let surroundings = sampler.finish();
@@ -149,9 +146,15 @@ fn run_parties(
     record.command.clone_from(&options.command);
     record.host = host::facts(Some(directory.path()));
     fill_costs(&mut record, &mades.observation());
-    let mut surroundings = Surroundings { processes, ..surroundings };
-    host_sampler::set_load(&mut surroundings, record.surroundings.as_ref());
-    record.surroundings = Some(surroundings);
+    // The MADES bench has watched the host while it offered load.
+    let of_load = record.surroundings.take().unwrap_or_default();
+    record.surroundings = Some(Surroundings {
+        load_processor_s: of_load.load_processor_s,
+        used_share: of_load.used_share,
+        processes: of_load.processes,
+        foreign: of_load.foreign,
+        ..surroundings
+    });
     if let Some(endpoint) = &supervisor.endpoint {
         record.parties.push(Party { died: supervisor.death.clone(), ..endpoint_party(options) });
         fill_costs(&mut record, &endpoint.observation());

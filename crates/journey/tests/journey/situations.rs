@@ -4,7 +4,10 @@
 use mailrun_journey::account::{AccountInputs, Arrivals, ServerQueue, Topology, reconcile};
 use mailrun_journey::judge::{VerdictInputs, judge};
 use mailrun_journey::merge::merge_records;
-use mailrun_journey::record::{Arrival, LatencyMs, MissingMessage, Ordered, Outcome, Party, Record, Role, Workload};
+use mailrun_journey::record::{
+    Arrival, ForeignLoad, HostProcess, LatencyMs, MissingMessage, Ordered, Outcome, Party, Record, Role, Surroundings,
+    WaitRow, Workload,
+};
 use mailrun_journey::threshold::{RunProtocol, Threshold};
 use mailrun_journey::{Latencies, LatencyKind, Ledger, RunTally, Series, SourceTally, Stage};
 use std::time::Duration;
@@ -41,6 +44,8 @@ struct Run {
     /// The user ordered the sink to drop what is missing.
     is_ordered: bool,
     is_watched: bool,
+    /// The host beside the run, if somebody watched it.
+    host: Option<Surroundings>,
 }
 
 /// Messages at a constant rate, each accepted after 2 ms and delivered after 20 ms.
@@ -58,6 +63,46 @@ fn load(rate: f64, length_s: f64) -> Run {
         has_unknown_queue: false,
         is_ordered: false,
         is_watched: true,
+        host: None,
+    }
+}
+
+/// A host of two processors, of which foreign programs used `share`. Four times per second a row tells
+/// how long source, sink and server waited for a processor.
+fn host(share: Option<f64>, used_share: f64, wait: impl Fn(u32) -> WaitRow) -> Surroundings {
+    let process = |name: &str, processor_s: f64, foreign: bool| HostProcess {
+        name: name.to_owned(),
+        processes: 1,
+        processor_s,
+        rss_bytes: 1,
+        foreign,
+    };
+    let foreign = ForeignLoad {
+        share,
+        unknown: if share.is_none() { "its process cannot be found".to_owned() } else { String::new() },
+        server_elsewhere: false,
+        window_s: 0.25,
+        waits: (0..40).map(wait).collect(),
+    };
+    Surroundings {
+        load_processor_s: Some(20.0),
+        used_share: Some(used_share),
+        processes: vec![process("sh", 6.1, true), process("smtpd", 5.0, false), process("python3", 4.0, true)],
+        foreign: Some(foreign),
+        ..Surroundings::default()
+    }
+}
+
+/// Short waits all the time: `each_ms` before each of 20 time slices.
+fn short(each_ms: f64) -> impl Fn(u32) -> WaitRow {
+    move |_| WaitRow { waited_ms: 20.0 * each_ms, each_ms }
+}
+
+/// A wait of `long_ms` in each tenth row, and hardly any in the others.
+fn long(long_ms: f64) -> impl Fn(u32) -> WaitRow {
+    move |row| match row % 10 {
+        0 => WaitRow { waited_ms: long_ms, each_ms: long_ms },
+        _ => WaitRow { waited_ms: 0.1, each_ms: 0.01 },
     }
 }
 
@@ -77,6 +122,10 @@ impl Run {
         }
         self.waited_s = (free - self.length_s).max(0.0) + 2.0;
         self
+    }
+
+    fn beside(self, host: Surroundings) -> Self {
+        Self { host: Some(host), ..self }
     }
 
     fn with(mut self, change: impl Fn(&mut Self)) -> Self {
@@ -202,6 +251,8 @@ impl Run {
         let unseen =
             self.messages.iter().enumerate().filter(|(_, one)| one.accepted.is_some() && one.delivered.is_none());
         record.missing = unseen.map(answered).collect();
+        record.host.cores = 2;
+        record.surroundings.clone_from(&self.host);
         let parse =
             |text: &&str| Threshold::parse(text, RunProtocol::Smtp).unwrap_or_else(|why| panic!("{text}: {why}"));
         record.thresholds = thresholds.iter().map(|text| parse(text).evaluate(&record)).collect();
@@ -478,6 +529,197 @@ fn each_situation_has_its_conclusion() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What a host that is busy with other programs excuses, and what it does not.
+#[test]
+fn a_busy_host_excuses_what_it_explains() {
+    const FAIL: Outcome = Outcome::Fail;
+    const INVALID: Outcome = Outcome::Invalid;
+    // Each twentieth message is accepted so late; the others take 2 ms.
+    let slow = |ms: f64| load(50.0, 10.0).each(20, move |message| message.accepted = Some(message.due + ms / 1e3));
+    let all_slow = |ms: f64| load(50.0, 10.0).each(1, move |message| message.accepted = Some(message.due + ms / 1e3));
+    let delivered_at = |per_s: f64| load(50.0, 10.0).delivered_at(per_s);
+    let half = |wait: &dyn Fn(u32) -> WaitRow| host(Some(0.505), 0.99, wait);
+    let elsewhere = |mut around: Surroundings| {
+        around.foreign.as_mut().unwrap().server_elsewhere = true;
+        around
+    };
+    // The source offered 40/s of 50/s, because the server took no more.
+    let slow_server = || {
+        load(40.0, 10.0).with(|run| {
+            run.rate = 50.0;
+            run.messages.iter_mut().for_each(|message| message.accepted = Some(message.due + 0.1));
+        })
+    };
+    let p99 = &["accepted.p99 < 20ms"][..];
+    let mut wrong = Vec::new();
+    for (situation, run, around, thresholds, outcome, why) in [
+        // Latencies
+        (
+            "row 15: two busy loops, and waits as long as the latency",
+            slow(131.0),
+            half(&long(200.0)),
+            p99,
+            INVALID,
+            "Other programs of this host used 50 % of its processors (sh 0.61, python3 0.40), which were 99 % busy, which may \
+             have decided accepted.p99 < 20ms (it was 131",
+        ),
+        ("nobody watched the host", slow(131.0), Surroundings::default(), p99, FAIL, "accepted.p99 < 20ms"),
+        ("many short waits", slow(40.0), half(&short(1.5)), p99, INVALID, "accepted.p99 < 20ms"),
+        ("the waits are too short for the latency", slow(131.0), half(&short(1.5)), p99, FAIL, "it was 131"),
+        ("a long wait is too short for it", slow(500.0), half(&long(200.0)), p99, FAIL, "it was 500"),
+        ("nobody waited for a processor", slow(131.0), half(&short(0.0)), p99, FAIL, "it was 131"),
+        ("foreign programs used 9 %", slow(131.0), host(Some(0.09), 0.99, long(200.0)), p99, FAIL, "it was 131"),
+        ("they used 10 %", slow(131.0), host(Some(0.10), 0.99, long(200.0)), p99, INVALID, "used 10 %"),
+        (
+            "a ninth of the processors was idle",
+            slow(131.0),
+            host(Some(0.5), 0.89, long(200.0)),
+            p99,
+            FAIL,
+            "it was 131",
+        ),
+        ("the server's processes are unknown", slow(131.0), host(None, 0.99, long(200.0)), p99, FAIL, "it was 131"),
+        (
+            "the median, and rare waits",
+            all_slow(131.0),
+            half(&long(200.0)),
+            &["accepted.p50 < 20ms"],
+            FAIL,
+            "it was 131",
+        ),
+        ("the median, and waits always", all_slow(40.0), half(&short(5.0)), &["accepted.p50 < 20ms"], INVALID, "p50"),
+        ("the mean", all_slow(40.0), half(&short(5.0)), &["accepted.mean < 20ms"], INVALID, "mean"),
+        (
+            "the mean, and waits too short for it",
+            all_slow(40.0),
+            half(&short(0.5)),
+            &["accepted.mean < 20ms"],
+            FAIL,
+            "mean",
+        ),
+        ("the maximum", slow(131.0), half(&long(200.0)), &["accepted.max < 20ms"], INVALID, "max"),
+        ("the maximum of a slow server", slow(900.0), half(&long(200.0)), &["accepted.max < 20ms"], FAIL, "it was 900"),
+        (
+            "a share in time",
+            slow(131.0),
+            half(&long(200.0)),
+            &["accepted.within(20ms) >= 99%"],
+            INVALID,
+            "within(20ms)",
+        ),
+        (
+            "a share in time, and no wait",
+            slow(131.0),
+            half(&short(0.0)),
+            &["accepted.within(20ms) >= 99%"],
+            FAIL,
+            "95 %",
+        ),
+        (
+            "the server is elsewhere: our own waits count",
+            slow(131.0),
+            elsewhere(half(&long(200.0))),
+            p99,
+            INVALID,
+            "p99",
+        ),
+        // Rates
+        (
+            "a rate that half of the processors halved",
+            delivered_at(18.0),
+            half(&short(0.0)),
+            &["delivered.rate > 30/s"],
+            INVALID,
+            "it was 18",
+        ),
+        (
+            "a rate that was missed by more",
+            delivered_at(18.0),
+            half(&short(5.0)),
+            &["delivered.rate > 40/s"],
+            FAIL,
+            "it was 18",
+        ),
+        (
+            "a rate of a server elsewhere",
+            delivered_at(18.0),
+            elsewhere(half(&short(5.0))),
+            &["delivered.rate > 30/s"],
+            FAIL,
+            "it was 18",
+        ),
+        (
+            "the rate that was asked for",
+            slow_server(),
+            half(&short(0.0)),
+            &[],
+            INVALID,
+            "which were 99 % busy. The server took 40/s of the 50/s asked for, and",
+        ),
+        (
+            "the rate that was asked for, on an idle host",
+            slow_server(),
+            host(Some(0.05), 0.99, short(0.0)),
+            &[],
+            FAIL,
+            "40/s of the 50/s",
+        ),
+        // What a host never explains
+        (
+            "a message that never came",
+            slow(131.0).each(100, |message| message.delivered = None).with(|run| run.is_ordered = true),
+            half(&long(200.0)),
+            &["delivered.within(1h) >= 100%"],
+            FAIL,
+            "delivered.within(1h) >= 100%; it was 99 %",
+        ),
+        ("a count", slow(131.0), half(&long(200.0)), &["accepted.count > 10k"], FAIL, "accepted.count"),
+        (
+            "lost mail beside a latency that is explained",
+            slow(131.0).each(100, |message| message.delivered = None),
+            half(&long(200.0)),
+            p99,
+            FAIL,
+            "Lost",
+        ),
+        (
+            "two limits, and the host explains only one",
+            slow(131.0),
+            half(&long(200.0)),
+            &["accepted.p99 < 20ms", "accepted.rate > 200/s"],
+            FAIL,
+            "Threshold missed",
+        ),
+        // What was not missed needs no excuse
+        (
+            "a limit that held on a busy host",
+            slow(131.0),
+            half(&long(200.0)),
+            &["accepted.p99 < 1s"],
+            Outcome::Pass,
+            "500 ",
+        ),
+        ("no limit on a busy host", slow(131.0), half(&long(200.0)), &[], Outcome::Pass, "500 delivered"),
+    ] {
+        let server = |run: &mut Run| run.has_unknown_queue = run.rate * run.length_s > run.messages.len() as f64 + 1.0;
+        let verdict = run.beside(around).with(server).record(thresholds).verdict;
+        if verdict.outcome != Some(outcome) || !verdict.why.contains(why) {
+            wrong.push(format!(
+                "{situation}: expected {outcome:?} {why:?}\n  found {:?} {:?}",
+                verdict.outcome, verdict.reasons
+            ));
+        }
+        // The programs are named if and only if they decide.
+        if verdict.why.contains("python3") != (outcome == INVALID) {
+            wrong.push(format!("{situation}: {:?}", verdict.reasons));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let reasons = slow(131.0).beside(host(None, 0.99, long(200.0))).record(p99).verdict.reasons;
+    let note = "it is unknown how much of that was the server itself (its process cannot be found)";
+    assert!(reasons.iter().any(|reason| reason.contains(note)), "{reasons:?}");
 }
 
 #[test]

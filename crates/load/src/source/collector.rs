@@ -3,7 +3,7 @@
 use super::live_figures::with_figures;
 use super::worker::SourceWorkers;
 use super::worker_state::TALLY_INTERVAL;
-use super::{SourceContext, report};
+use super::{SourceContext, SourceOptions, report};
 use anyhow::{Result, bail};
 use mailrun_journey::record::{Ending, ThresholdRow};
 use mailrun_journey::stalls::{StallDetector, Tick};
@@ -11,8 +11,9 @@ use mailrun_journey::threshold::RunningFigures;
 use mailrun_journey::{Latencies, RunId, SourceTally};
 use mailrun_net::clock;
 use mailrun_party::host_sampler::HostSampler;
+use mailrun_party::host_watch::{HostWatch, Parties};
 use mailrun_party::interrupt::{Interrupt, StopRequest};
-use mailrun_party::live::{LiveEvent, LiveProgress, LiveTimes};
+use mailrun_party::live::{LiveEvent, LiveMode, LiveProgress, LiveTimes};
 use mailrun_party::live_figures::{RunSnapshot, load_figures, party_load, threshold_state};
 use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
 use mailrun_party::outputs::{FinishedRun, IntervalRecorder, ProgressOutput};
@@ -42,6 +43,8 @@ pub(super) struct SourceCollector {
     total: SourceTally,
     interval_recorder: IntervalRecorder,
     host_sampler: HostSampler,
+    /// `None` if the bench watches the host, or if nothing is required of the run.
+    host_watch: Option<HostWatch>,
     usage_sampler: UsageSampler,
     progress_output: ProgressOutput,
     recent: Latencies,
@@ -76,6 +79,7 @@ impl SourceCollector {
         run: RunId,
         started_at: jiff::Timestamp,
         now: Duration,
+        host_watch: Option<HostWatch>,
     ) -> Result<Self> {
         let outputs = &setting.options.outputs;
         Ok(Self {
@@ -87,6 +91,7 @@ impl SourceCollector {
             interval_recorder: IntervalRecorder::begin(setting.zero, "accepted", outputs.hlog.as_deref())?
                 .excluding_before(setting.warm_up_until),
             host_sampler: HostSampler::start(),
+            host_watch,
             usage_sampler: UsageSampler::of_own_process(now),
             progress_output: ProgressOutput::new(outputs.live, NonTerminalOutput::Lines).with_metrics(outputs.http)?,
             recent: Latencies::default(),
@@ -139,7 +144,10 @@ impl SourceCollector {
         self.tick();
         let unlogged = self.interval_recorder.finish(now);
         let series = &self.interval_recorder.series;
-        let surroundings = self.host_sampler.finish();
+        let mut surroundings = self.host_sampler.finish();
+        if let Some(watch) = self.host_watch.take() {
+            watch.finish().fill(&mut surroundings);
+        }
         let stalls = self.stalls.rows();
         let known = report::SourceResults {
             tally: &self.total,
@@ -353,4 +361,12 @@ impl SourceCollector {
         }
         self.context.plan.stop();
     }
+}
+
+/// Begins to watch the host, if something is required of the run. Below the bench, the bench does
+/// that for all parties.
+pub(super) fn watch_host(options: &SourceOptions) -> Option<HostWatch> {
+    let is_judged = options.offered_rate.is_some() || !options.thresholds.is_empty() || !options.abort_on.is_empty();
+    let is_alone = options.outputs.live != LiveMode::Json && options.control.is_none() && options.shard.is_none();
+    (is_judged && is_alone).then(|| HostWatch::start(Parties::ThisProcess, std::slice::from_ref(&options.to)))
 }

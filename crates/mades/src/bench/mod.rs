@@ -52,6 +52,7 @@ use anyhow::{Context, Result, bail};
 use mailrun_journey::record::Record;
 use mailrun_net::clock;
 use mailrun_party::host_sampler::HostSampler;
+use mailrun_party::host_watch::{HostWatch, Parties};
 use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
 use mailrun_party::output_file;
 use mailrun_party::outputs::{FinishedRun, IntervalRecorder, new_run_id, write_record};
@@ -115,6 +116,8 @@ async fn execute(
         opened = open_queues(&options, run, interrupt) => opened?,
         () = interrupt.wait_for(StopRequest::Stop) => return Err(Interrupted::BEFORE_LOAD.into()),
     };
+    let brokers = [&options.outbox.url, &options.inbox.url].map(|url| url.address());
+    let host_watch = HostWatch::start(Parties::ThisProcess, &brokers);
     let started_at = jiff::Timestamp::now();
     let now = clock::now();
     let sampler = HostSampler::start();
@@ -124,9 +127,10 @@ async fn execute(
     let run_state = Rc::new(MadesRunState::new(options, run, payloads, now));
     let mut collector = RunSupervisor::begin(&run_state, recorder);
     let sides = RunSides::start(open, &run_state, &timer);
-    let ending = collector.run(&run_state, interrupt).await;
+    let ending = collector.run(&run_state, interrupt, &host_watch).await;
     let unlogged = collector.finish(&run_state);
-    let surroundings = sampler.finish();
+    let mut surroundings = sampler.finish();
+    host_watch.finish().fill(&mut surroundings);
     sides.stop(&run_state, interrupt).await;
     let series = &collector.interval_recorder.series;
     let stalls = collector.stalls(&run_state);

@@ -10,6 +10,7 @@ use mailrun_journey::record::{Ending, Record, StallRow, ThresholdRow};
 use mailrun_journey::stalls::{StallDetector, Tick};
 use mailrun_journey::threshold::RunningFigures;
 use mailrun_net::clock;
+use mailrun_party::host_watch::HostWatch;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::live::{LiveEvent, LiveProgress, LiveTimes};
 use mailrun_party::live_figures::{RunSnapshot, mades_figures, party_load, threshold_state};
@@ -67,7 +68,12 @@ impl RunSupervisor {
         }
     }
 
-    pub(super) async fn run(&mut self, run_state: &MadesRunState, interrupt: &Interrupt) -> Ending {
+    pub(super) async fn run(
+        &mut self,
+        run_state: &MadesRunState,
+        interrupt: &Interrupt,
+        host_watch: &HostWatch,
+    ) -> Ending {
         loop {
             tokio::time::sleep(POLL_INTERVAL).await;
             let now = clock::now();
@@ -78,6 +84,9 @@ impl RunSupervisor {
             if now >= self.next_progress {
                 self.next_progress = now + PROGRESS_INTERVAL;
                 self.tick(run_state, now);
+            }
+            if run_state.pacer.borrow().is_over(now) {
+                host_watch.load_ended();
             }
             if let Some(ending) = self.ending(run_state, interrupt, now) {
                 return ending;

@@ -258,7 +258,7 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
     // A single message has no rate.
     record.stages.iter().find(|row| row.name == Stage::Created && row.duration_s > 0.0)?;
     let sentence = match missed_rate(record, "The bench offered")? {
-        MissedRate::TooShort(reason) => return Some(reason),
+        MissedRate::Excused(reason) => return Some(reason),
         MissedRate::Missed(sentence) => sentence,
     };
     let cause = if is_our_fault { Cause::RateNotOffered } else { Cause::RateMissed };
