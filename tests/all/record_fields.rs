@@ -81,21 +81,25 @@ fn domains_sum_to_the_ledger(record: &Record) {
 }
 
 fn slowest_are_sorted_and_whole(slowest: &[SlowMessage]) {
-    assert_eq!(slowest.len(), 50);
-    assert!(slowest.is_sorted_by(|one, other| one.accepted_ms >= other.accepted_ms), "{slowest:?}");
-    assert!(slowest[0].accepted_ms > 300.0, "the stall shows: {:?}", slowest[0]);
+    // A message that arrived twice is one of the sink's 50 twice.
+    assert!((40..=50).contains(&slowest.len()), "{}", slowest.len());
+    assert!(slowest.is_sorted_by(|one, other| one.delivered_ms >= other.delivered_ms), "{slowest:?}");
+    assert!(slowest.iter().all(|message| message.delivered_ms > Some(100.0)), "all arrived: {slowest:?}");
+    assert!(slowest[0].delivered_ms > Some(300.0), "the stall shows: {:?}", slowest[0]);
+    let has_dialogue = |message: &&SlowMessage| !message.phases.is_empty();
+    assert!(slowest.iter().filter(has_dialogue).count() > 0, "most are also among the slowest to be accepted");
     for message in slowest {
-        let phases_ms: f64 = message.phases.iter().map(|phase| phase.ms).sum();
-        assert!(phases_ms + message.waited_ms <= message.accepted_ms + 1.0, "{message:?}");
-        assert!(message.phases.is_sorted_by_key(|phase| phase.name), "{message:?}");
-        assert!(!message.phases.is_empty() && message.phases.iter().all(|phase| phase.ms > 0.0), "{message:?}");
+        assert!(message.accepted_ms.is_some() && message.reply.is_some(), "{message:?}");
         assert_eq!((message.recipients.len(), message.recipient_count), (2, 2));
         assert!(message.recipients.iter().all(|recipient| recipient.ends_with(".example")), "{message:?}");
         assert!(message.bytes > 0 && message.created_s > 0.0, "{message:?}");
     }
-    let arrived = slowest.iter().filter_map(|message| message.delivered_ms);
-    assert!(arrived.clone().count() > 0, "the sink keeps its own slowest, which are mostly the same");
-    assert!(arrived.clone().all(|ms| ms > 100.0), "{:?}", arrived.collect::<Vec<_>>());
+    for message in slowest.iter().filter(has_dialogue) {
+        let phases_ms: f64 = message.phases.iter().map(|phase| phase.ms).sum();
+        assert!(phases_ms + message.waited_ms <= message.accepted_ms.unwrap() + 1.0, "{message:?}");
+        assert!(message.phases.is_sorted_by_key(|phase| phase.name), "{message:?}");
+        assert!(message.phases.iter().all(|phase| phase.ms > 0.0), "{message:?}");
+    }
 }
 
 fn errors_have_times_and_a_recipient(record: &Record) {
@@ -108,7 +112,7 @@ fn errors_have_times_and_a_recipient(record: &Record) {
 }
 
 fn seconds_add_up(record: &Record) {
-    let created = record.stages.iter().find(|row| row.name == Stage::Created).unwrap().count;
+    let created = record.stage(Stage::Created).unwrap().count;
     assert_eq!(record.series.iter().map(|row| row.created).sum::<u64>(), created);
     for row in &record.series {
         let rising = [row.p50_ms, row.p95_ms, row.p99_ms, row.p999_ms, row.max_ms];
@@ -201,8 +205,10 @@ fn a_run_with_one_domain_and_a_closed_loop_has_neither_domains_nor_service_times
     assert!(record.domains.is_empty() && record.events.is_empty(), "{:?} {:?}", record.domains, record.events);
     assert!(record.stages.iter().all(|row| row.service_ms.is_none() && row.service_histogram.is_none()));
     assert_eq!(record.slowest.len(), 50);
-    let phases: Vec<Phase> = record.slowest[0].phases.iter().map(|phase| phase.name).collect();
-    assert!(phases.contains(&Phase::Reply), "{phases:?}");
+    // Those that were also among the slowest to be accepted have their dialogue.
+    for message in record.slowest.iter().filter(|message| !message.phases.is_empty()) {
+        assert!(message.phases.iter().any(|phase| phase.name == Phase::Reply), "{message:?}");
+    }
     let parties: Vec<&str> = record.usage.iter().map(|usage| usage.party.as_str()).collect();
     for party in &record.parties {
         assert!(parties.contains(&party.name.as_str()), "{parties:?} has no {}", party.name);

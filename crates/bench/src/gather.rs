@@ -15,8 +15,8 @@ use mailrun_journey::merge::{join_events, merge_records};
 use mailrun_journey::missing::{self, KnownReply, MAX_MISSING};
 use mailrun_journey::reason::Reason;
 use mailrun_journey::record::{
-    Cause, Death, Ending, EventKind, EventRow, FORMAT, LedgerRow, MissingMessage, Ordered, Party, Record, Role,
-    StageRow, Surroundings,
+    Cause, Death, Ending, EventKind, EventRow, FORMAT, LedgerRow, MAX_SLOW_RECIPIENTS, MissingMessage, Ordered, Party,
+    Record, Role, StageRow, Surroundings,
 };
 use mailrun_journey::stage::Stage;
 use mailrun_journey::threshold::Threshold;
@@ -296,7 +296,8 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
     } = results;
     let queue = queue_between(between, relay.as_ref());
     let ledger = close_account(&source.record.ledger, source.units.as_ref(), arrivals.as_ref(), queue);
-    let not_seen = not_seen(directory, &source, arrivals.as_ref());
+    let mut replies = known_replies(directory);
+    let not_seen = not_seen(&mut replies, &source, arrivals.as_ref());
     let events = bench_events(&deaths, &faults, load_started_at, source.record.origin_ns);
     let merged = merge_records(source.record, arrivals.and_then(|sink| sink.record), ledger);
     let mut record = Record {
@@ -310,6 +311,7 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
         events: join_events(merged.events, events),
         ..merged
     };
+    add_replies(&mut record, &replies);
     record.missing.extend(not_seen);
     record.missing.truncate(MAX_MISSING);
     let mut remarks = Vec::new();
@@ -346,13 +348,12 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
     record
 }
 
-/// Lists the accepted messages that the sink has not seen, each with the reply of the server. The
-/// source left the replies in a file in `directory`, which this function deletes.
-pub(super) fn not_seen(directory: &Path, source: &PartyResults, sink: Option<&SinkResults>) -> Vec<MissingMessage> {
+/// Reads the server's last replies by the number of the message. The source left them in a file in
+/// `directory`, which this function deletes.
+pub(super) fn known_replies(directory: &Path) -> HashMap<u64, KnownReply> {
     let path = directory.join(format!("{}.replies", Role::Source.name()));
     let text = fs::read(&path).unwrap_or_default();
     let _ = fs::remove_file(path);
-    let (Some(accepted), Some(arrived)) = (&source.units, sink.and_then(arrivals)) else { return Vec::new() };
     let text = String::from_utf8_lossy(&text);
     let line = |line: &'_ str| {
         let mut fields = line.splitn(4, '\t');
@@ -361,9 +362,33 @@ pub(super) fn not_seen(directory: &Path, source: &PartyResults, sink: Option<&Si
         let recipients = fields.next()?.split(' ').map(str::to_owned).collect();
         Some((sequence, KnownReply { at, recipients, text: fields.next()?.to_owned() }))
     };
-    let mut known: HashMap<u64, KnownReply> = text.lines().filter_map(line).collect();
+    text.lines().filter_map(line).collect()
+}
+
+/// Lists the accepted messages that the sink has not seen, each with the reply of the server.
+pub(super) fn not_seen(
+    known: &mut HashMap<u64, KnownReply>,
+    source: &PartyResults,
+    sink: Option<&SinkResults>,
+) -> Vec<MissingMessage> {
+    let (Some(accepted), Some(arrived)) = (&source.units, sink.and_then(arrivals)) else { return Vec::new() };
     let origin = Duration::from_nanos(source.record.origin_ns);
     missing::not_seen(accepted, arrived.units, origin, |sequence| known.remove(&sequence))
+}
+
+/// Adds the server's replies to messages that were slow to arrive and not slow to be accepted. The
+/// queue id in a reply is what the server's log knows the message by.
+fn add_replies(record: &mut Record, known: &HashMap<u64, KnownReply>) {
+    let origin_s = record.origin_ns as f64 / 1e9;
+    for message in record.slowest.iter_mut().filter(|message| message.accepted_ms.is_none()) {
+        let Some(reply) = known.get(&message.message) else { continue };
+        let accepted_s = reply.at.as_secs_f64() - origin_s;
+        message.accepted_ms = Some(((accepted_s - message.created_s) * 1e3).max(0.0));
+        message.recipients.clone_from(&reply.recipients);
+        message.recipients.truncate(MAX_SLOW_RECIPIENTS);
+        message.recipient_count = message.recipient_count.max(reply.recipients.len() as u32);
+        message.reply = Some(reply.text.clone());
+    }
 }
 
 /// Evaluates the thresholds. If the run is only a part of a load, the thresholds are stored

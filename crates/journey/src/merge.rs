@@ -5,6 +5,7 @@ use crate::record::{
     ErrorRow, EventRow, LedgerRow, PartyUsage, Record, SeriesRow, SlowMessage, StageRow, UsageRow, Verdict,
 };
 use crate::series;
+use crate::slowest::MAX_SLOWEST;
 use crate::stage::Stage;
 use crate::time_axis::align;
 use std::collections::BTreeMap;
@@ -26,7 +27,7 @@ pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) ->
         run.series = join_series(&run, &sink);
         let clock = SinkClock::new(&run, &sink);
         run.domains = domains::join(run.domains, &sink.domains, run.ledger.delivered.is_some());
-        run.slowest = join_slowest(run.slowest, &sink.slowest);
+        run.slowest = clock.slowest(run.slowest, sink.slowest);
         run.usage.extend(clock.usage(sink.usage));
         run.events = join_events(run.events, clock.events(sink.events));
         let since = run.stages.iter().find_map(|row| row.since.filter(|_| row.name == Stage::Accepted));
@@ -93,6 +94,26 @@ impl SinkClock {
         rows.into_iter().filter_map(|row| Some(EventRow { at_s: self.time(row.at_s)?, ..row })).collect()
     }
 
+    /// Joins the messages that were slowest to be accepted with those that were slowest to arrive. If
+    /// the sink has more of the latter than it keeps, a message that is not among them arrived
+    /// sooner, and is left out.
+    fn slowest(&self, accepted: Vec<SlowMessage>, arrived: Vec<SlowMessage>) -> Vec<SlowMessage> {
+        let is_cut = arrived.len() >= MAX_SLOWEST;
+        let mut accepted: BTreeMap<u64, SlowMessage> =
+            accepted.into_iter().map(|message| (message.message, message)).collect();
+        let mut joined: BTreeMap<u64, SlowMessage> = BTreeMap::new();
+        for arrival in arrived {
+            let created_s = (arrival.created_s + self.shift_s).max(0.0);
+            let new = || accepted.remove(&arrival.message).unwrap_or(SlowMessage { created_s, ..arrival.clone() });
+            let message = joined.entry(arrival.message).or_insert_with(new);
+            message.delivered_ms = message.delivered_ms.into_iter().chain(arrival.delivered_ms).reduce(f64::max);
+        }
+        let others = accepted.into_values().filter(|_| !is_cut);
+        let mut messages: Vec<SlowMessage> = joined.into_values().chain(others).collect();
+        sort_slowest(&mut messages);
+        messages
+    }
+
     fn usage(&self, parties: Vec<PartyUsage>) -> Vec<PartyUsage> {
         let row = |row: UsageRow| {
             let at_s = row.second as f64 + self.shift_s;
@@ -125,14 +146,10 @@ pub(crate) fn join_errors(mut errors: Vec<ErrorRow>, more: Vec<ErrorRow>) -> Vec
     errors
 }
 
-/// Adds arrival times to the slowest accepted messages, if the sink knows them. These messages may
-/// not be the slowest to arrive.
-fn join_slowest(mut messages: Vec<SlowMessage>, arrived: &[SlowMessage]) -> Vec<SlowMessage> {
-    for message in &mut messages {
-        let arrivals = arrived.iter().filter(|arrival| arrival.message == message.message);
-        message.delivered_ms = arrivals.filter_map(|arrival| arrival.delivered_ms).reduce(f64::max);
-    }
-    messages
+/// Sorts by the time to the last stage that is known, the slowest first, and keeps the first.
+pub(crate) fn sort_slowest(messages: &mut Vec<SlowMessage>) {
+    messages.sort_by(|one, other| other.latency_ms().total_cmp(&one.latency_ms()));
+    messages.truncate(MAX_SLOWEST);
 }
 
 pub fn join_events(events: Vec<EventRow>, more: Vec<EventRow>) -> Vec<EventRow> {

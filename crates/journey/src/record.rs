@@ -1047,7 +1047,7 @@ pub struct EventRow {
 /// Maximum number of recipients that are named for a slow message.
 pub const MAX_SLOW_RECIPIENTS: usize = 10;
 
-/// A message that took long.
+/// A message that took long: to arrive if a sink saw that, and to be accepted otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlowMessage {
@@ -1055,13 +1055,14 @@ pub struct SlowMessage {
     pub message: u64,
     /// Time at which it was created (closed loop) or due (open loop), in seconds since `origin_ns`.
     pub created_s: f64,
-    /// From then to the server's 250.
-    pub accepted_ms: f64,
-    /// From then to its last arrival at the sink; `null` if that is unknown.
+    /// From then to the server's 250; `null` if the source does not remember the message, because others took longer to be
+    /// accepted.
+    pub accepted_ms: Option<f64>,
+    /// From then to its last arrival at the sink; `null` if it did not arrive, or if no sink was watched.
     pub delivered_ms: Option<f64>,
-    /// Time that it waited for a session (open loop).
+    /// Time that it waited for a session (open loop); 0 if the source does not remember it.
     pub waited_ms: f64,
-    /// Duration of each phase of its dialogue, in their order.
+    /// Duration of each phase of its dialogue, in their order; empty if the source does not remember it.
     pub phases: Vec<SlowPhase>,
     /// Its recipients, at most 10.
     pub recipients: Vec<String>,
@@ -1072,6 +1073,13 @@ pub struct SlowMessage {
     /// The server's reply to its end, with its queue id if it tells one; `null` if unknown, and in older records.
     #[serde(default)]
     pub reply: Option<String>,
+}
+
+impl SlowMessage {
+    /// Returns the time by which slow messages are sorted.
+    pub fn latency_ms(&self) -> f64 {
+        self.delivered_ms.or(self.accepted_ms).unwrap_or_default()
+    }
 }
 
 /// A message that did not arrive.

@@ -8,7 +8,7 @@
 //! The axis is the monotonic clock of the first record's host. Records of the same boot can be
 //! placed on it exactly. Records of other hosts are placed by their Unix time.
 use crate::latencies::Latencies;
-use crate::merge::{join_errors, join_events};
+use crate::merge::{join_errors, join_events, sort_slowest};
 use crate::missing::MAX_MISSING;
 use crate::record::{
     DomainRow, Ending, EventKind, EventRow, ExhaustedRow, LatencyMs, LedgerRow, PartyUsage, PauseRow, PhaseRow, Record,
@@ -417,9 +417,7 @@ fn add_domain(rows: &mut Vec<DomainRow>, mut row: DomainRow) {
 
 fn slowest_of(mut messages: Vec<SlowMessage>, more: Vec<SlowMessage>) -> Vec<SlowMessage> {
     messages.extend(more);
-    let latency = |message: &SlowMessage| message.delivered_ms.unwrap_or(message.accepted_ms).max(message.accepted_ms);
-    messages.sort_by(|one, other| latency(other).total_cmp(&latency(one)));
-    messages.truncate(MAX_SLOWEST);
+    sort_slowest(&mut messages);
     messages
 }
 

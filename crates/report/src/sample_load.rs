@@ -199,7 +199,7 @@ fn slow_message(message: &SampleMessage) -> SlowMessage {
     SlowMessage {
         message: number,
         created_s: message.due_s,
-        accepted_ms: message.at(ACCEPTED_SHARE).as_secs_f64() * 1e3,
+        accepted_ms: Some(message.at(ACCEPTED_SHARE).as_secs_f64() * 1e3),
         delivered_ms: Some(message.at(1.0).as_secs_f64() * 1e3),
         waited_ms: message.waited_ms,
         phases: vec![

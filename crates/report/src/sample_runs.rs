@@ -356,7 +356,7 @@ mod tests {
             let delivered = record.stages[2].latency_ms.unwrap();
             let longest = record.series.iter().map(|row| row.max_ms).fold(0.0, f64::max);
             assert!((longest / delivered.max - 1.0).abs() < 0.01, "{longest} {delivered:?}");
-            let slowest = record.slowest[0].accepted_ms;
+            let slowest = record.slowest[0].accepted_ms.unwrap();
             assert!((slowest / record.stages[1].latency_ms.unwrap().max - 1.0).abs() < 0.01, "{slowest}");
             for row in record.thresholds.iter().filter(|row| row.expression.starts_with("delivered.p99")) {
                 assert_eq!(row.value, Some(delivered.p99));

@@ -1,7 +1,9 @@
 //! Tests of folding: the parties' records joined into the run's.
 use crate::sample::{self, second};
 use mailrun_journey::merge::merge_records;
-use mailrun_journey::record::{ErrorRow, EventKind, EventRow, LedgerRow, PartyUsage, SeriesRow, SlowMessage, UsageRow};
+use mailrun_journey::record::{
+    ErrorRow, EventKind, EventRow, LedgerRow, PartyUsage, Record, SeriesRow, SlowMessage, UsageRow,
+};
 use mailrun_journey::stage::{Phase, Stage};
 
 const S: u64 = 1_000_000_000;
@@ -74,8 +76,8 @@ fn parties_stages_and_errors_are_joined() {
     let run = merge_records(source, Some(sink), ledger.clone());
     assert_eq!(run.parties.iter().map(|party| party.name.as_str()).collect::<Vec<_>>(), ["source", "sink"]);
     assert_eq!(run.errors, [error(0, 3), error(451, 1)]);
-    assert_eq!((run.duration_s, run.ledger), (12.5, ledger));
-    let delivered = run.stages.iter().find(|row| row.name == Stage::Delivered).unwrap();
+    assert_eq!((run.duration_s, run.ledger.clone()), (12.5, ledger));
+    let delivered = run.stage(Stage::Delivered).unwrap();
     assert_eq!((delivered.missing, delivered.since), (4, Some(Stage::Scheduled)), "open loop: the trace is dated so");
 }
 
@@ -115,13 +117,31 @@ fn times_of_the_sink_count_from_the_runs_origin() {
 }
 
 #[test]
-fn a_slow_message_has_the_time_of_its_last_arrival_if_the_sink_kept_it() {
+fn slow_messages_are_those_that_took_longest_to_arrive() {
     let mut source = sample::source();
     let mut sink = sample::sink();
-    let message = |message, delivered_ms| SlowMessage { message, delivered_ms, ..SlowMessage::default() };
-    source.slowest = vec![message(7, None), message(8, None)];
-    sink.slowest = vec![message(7, Some(30.0)), message(9, Some(20.0)), message(7, Some(40.0))];
-    let run = merge_records(source, Some(sink), LedgerRow::default());
-    let arrived: Vec<_> = run.slowest.iter().map(|row| (row.message, row.delivered_ms)).collect();
-    assert_eq!(arrived, [(7, Some(40.0)), (8, None)]);
+    let message = |message, accepted_ms, delivered_ms| SlowMessage {
+        message,
+        accepted_ms,
+        delivered_ms,
+        created_s: 1.0,
+        ..SlowMessage::default()
+    };
+    source.slowest = vec![message(7, Some(9.0), None), message(8, Some(5.0), None)];
+    sink.slowest = vec![message(7, None, Some(30.0)), message(9, None, Some(35.0)), message(7, None, Some(40.0))];
+    sink.origin_ns = source.origin_ns + 2_000_000_000;
+    let shown = |run: &Record| -> Vec<_> {
+        run.slowest.iter().map(|row| (row.message, row.accepted_ms, row.delivered_ms)).collect()
+    };
+    let run = merge_records(source.clone(), Some(sink.clone()), LedgerRow::default());
+    let expected = [(7, Some(9.0), Some(40.0)), (9, None, Some(35.0)), (8, Some(5.0), None)];
+    assert_eq!(shown(&run), expected, "8 did not arrive, because the sink has room for more");
+    assert_eq!(run.slowest[1].created_s, 3.0, "the sink's times count from its own beginning");
+    // The sink keeps only the slowest, so 8 may have arrived, but not as late as these.
+    sink.slowest = (100..150).map(|number| message(number, None, Some(number as f64))).collect();
+    let run = merge_records(source.clone(), Some(sink), LedgerRow::default());
+    assert_eq!((run.slowest.len(), shown(&run)[0]), (50, (149, None, Some(149.0))));
+    assert!(run.slowest.iter().all(|row| row.delivered_ms.is_some()));
+    let run = merge_records(source, None, LedgerRow::default());
+    assert_eq!(shown(&run), [(7, Some(9.0), None), (8, Some(5.0), None)], "nobody watched deliveries");
 }

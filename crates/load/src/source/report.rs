@@ -101,7 +101,7 @@ fn slowest(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Ve
     let row = |(latency, slow): (Duration, SlowTransaction)| SlowMessage {
         message: slow.message,
         created_s: slow.since.saturating_sub(origin).as_secs_f64(),
-        accepted_ms: ms(latency),
+        accepted_ms: Some(ms(latency)),
         delivered_ms: None,
         waited_ms: ms(slow.began.saturating_sub(slow.since)),
         phases: slow.phases.rows(),

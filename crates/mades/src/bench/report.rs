@@ -245,7 +245,7 @@ fn slowest(run_state: &MadesRunState, origin: Duration) -> Vec<SlowMessage> {
             created_s: entry.since.saturating_sub(origin).as_secs_f64(),
             // If the connection was cut before the broker settled the message, only the arrival is
             // known.
-            accepted_ms: ms(entry.since, entry.time(MessageStage::Settled).unwrap_or(arrived)),
+            accepted_ms: Some(ms(entry.since, entry.time(MessageStage::Settled).unwrap_or(arrived))),
             delivered_ms: Some(ms(entry.since, arrived)),
             waited_ms: ms(entry.since, entry.created),
             phases: phases.rows(),

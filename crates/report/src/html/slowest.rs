@@ -26,8 +26,7 @@ const DRAWN_SHARE: f64 = 0.002;
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let record = runs.record;
     let mut messages: Vec<&SlowMessage> = record.slowest.iter().collect();
-    let latency = |message: &SlowMessage| message.delivered_ms.unwrap_or(message.accepted_ms);
-    messages.sort_by(|one, other| latency(other).total_cmp(&latency(one)));
+    messages.sort_by(|one, other| other.latency_ms().total_cmp(&one.latency_ms()));
     messages.truncate(MAX_MESSAGES);
     if messages.is_empty() {
         return None;
@@ -79,7 +78,7 @@ fn table(messages: &[&SlowMessage], record: &Record) -> Table {
             Cell::Count(message.message),
             Cell::Number(message.created_s, fixed(message.created_s, 2)),
             message.delivered_ms.map_or_else(|| Cell::from("–"), Cell::Millis),
-            Cell::Millis(message.accepted_ms),
+            message.accepted_ms.map_or_else(|| Cell::from("–"), Cell::Millis),
             Cell::Millis(message.waited_ms),
             Cell::from(longest(message, record)),
             Cell::from(recipients(&message.recipients, message.recipient_count)),
@@ -181,7 +180,11 @@ fn parts(message: &SlowMessage, record: &Record) -> Vec<TimePart> {
     };
     let mut parts = vec![("waited", "created", real(message.waited_ms))];
     parts.extend(message.phases.iter().map(|phase| (name(phase.name), colour(phase.name), real(phase.ms))));
-    let delivery = message.delivered_ms.map_or(0.0, |delivered| real(delivered - message.accepted_ms));
+    let accepted_ms = message.accepted_ms.unwrap_or_default();
+    if message.phases.is_empty() {
+        parts.push((if is_mades { "settled" } else { "to the 250" }, "accepted", real(accepted_ms)));
+    }
+    let delivery = message.delivered_ms.map_or(0.0, |delivered| real(delivered - accepted_ms));
     parts.push((if is_mades { "to the inbox" } else { "to the sink" }, "delivered", delivery));
     parts
 }
