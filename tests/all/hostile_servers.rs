@@ -258,7 +258,7 @@ fn large_messages_to_a_server_that_cuts_them_off_are_counted_once() {
         "{:?}",
         run.record.errors
     );
-    let row = run.record.stages.iter().find(|row| row.name == Stage::Accepted).unwrap();
+    let row = run.record.stage(Stage::Accepted).unwrap();
     assert_eq!(row.bytes, 2 * (20 << 20));
 }
 

@@ -444,7 +444,7 @@ pub(crate) fn may_be_believed(record: &Record) -> bool {
 }
 
 pub(crate) fn stage(record: &Record, name: Stage) -> &StageRow {
-    record.stages.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no stage {name:?}"))
+    record.stage(name).unwrap_or_else(|| panic!("no stage {name:?}"))
 }
 
 pub(crate) fn accepted(record: &Record) -> u64 {

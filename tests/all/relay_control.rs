@@ -422,7 +422,7 @@ fn the_record_says_what_was_accepted_and_delivered() {
     assert_eq!((party.role, party.durability.as_str()), (Role::Relay, "write"));
     assert!(party.max_rss_bytes.is_some());
     for stage in [Stage::Accepted, Stage::Delivered] {
-        let row = record.stages.iter().find(|row| row.name == stage).unwrap();
+        let row = record.stage(stage).unwrap();
         assert_eq!((row.count, row.failed, row.party.as_str()), (5, 0, "relay"), "{stage:?}");
     }
     assert_eq!(
@@ -455,7 +455,7 @@ fn deliveries_into_maildirs_are_counted_once_a_recipient() {
     }
     relay.stop();
     let record: Record = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
-    let row = record.stages.iter().find(|row| row.name == Stage::Delivered).unwrap();
+    let row = record.stage(Stage::Delivered).unwrap();
     assert_eq!((row.count, row.failed), (2, 0));
     assert_eq!(record.series.iter().map(|row| row.delivered).sum::<u64>(), 2);
 }

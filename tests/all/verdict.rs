@@ -186,7 +186,7 @@ fn a_stall_is_named_in_an_open_loop() {
     let said = format!("Nothing was accepted from {:.1} s to {:.1} s", stall.from_s, stall.to_s);
     assert!(record.verdict.reasons.iter().any(|reason| reason.starts_with(&said)), "{:?}", record.verdict);
     // The wait counts in the latencies: a message counts from when it was due.
-    let accepted = record.stages.iter().find(|row| row.name == mailrun_journey::Stage::Accepted).unwrap();
+    let accepted = record.stage(mailrun_journey::Stage::Accepted).unwrap();
     assert!(accepted.latency_ms.unwrap().max > 1_000.0, "{accepted:?}");
 }
 

@@ -178,7 +178,7 @@ pub fn sum_of_fates(ledger: &LedgerRow) -> u64 {
 
 /// Returns the number of messages that were due and never sent.
 pub fn unsent(record: &Record) -> u64 {
-    let created = record.stages.iter().find(|row| row.name == Stage::Created).map_or(0, |row| row.count);
+    let created = record.stage(Stage::Created).map_or(0, |row| row.count);
     record.due.unwrap_or_default().saturating_sub(created)
 }
 

@@ -67,7 +67,7 @@ impl ClockError {
 /// Reports the error of delivered times. The run is invalid if a threshold judges these times
 /// although the error is not small.
 pub fn clock_reason(record: &Record, error: ClockError) -> Option<Reason> {
-    let delivered = record.stages.iter().find(|row| row.name == Stage::Delivered)?;
+    let delivered = record.stage(Stage::Delivered)?;
     let median_ms = delivered.latency_ms.as_ref()?.p50;
     let known = describe(error)?;
     let is_small_beside = |time_ms: f64| error.size().as_secs_f64() * 1e3 * ERROR_SHARE <= time_ms;

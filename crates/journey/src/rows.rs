@@ -133,6 +133,7 @@ impl StageFigures<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::stage_named;
     use crate::tally::{LatencyKind, WarmUpCounts};
 
     fn seconds(number: u64) -> Option<Duration> {
@@ -159,12 +160,12 @@ mod tests {
             ..SourceTally::default()
         };
         let rows = tally.stages("source", Stage::Created, Duration::ZERO);
-        let accepted = rows.iter().find(|row| row.name == Stage::Accepted).unwrap();
+        let accepted = stage_named(&rows, Stage::Accepted).unwrap();
         assert_eq!((accepted.count, accepted.failed, accepted.duration_s), (100, 1, 10.9));
         let rates = [accepted.rate_per_s.unwrap(), accepted.bytes_per_s().unwrap() / 400.0];
         assert!(rates.iter().all(|rate| (rate - 10.0).abs() < 0.02), "{rates:?}");
         assert_eq!((accepted.since, accepted.latency_ms), (None, None));
-        assert_eq!(rows.iter().find(|row| row.name == Stage::Sent).map(|row| row.failed), Some(1));
+        assert_eq!(stage_named(&rows, Stage::Sent).map(|row| row.failed), Some(1));
     }
 
     #[test]

@@ -29,10 +29,12 @@ const FIRST_SHIFT: u32 = 20;
 /// Longest step that is read, and the latest time, as powers of two in nanoseconds.
 const MAX_SHIFT: u32 = 48;
 const MAX_NS: u64 = 1 << 60;
-/// Maximum number of steps. The rate is therefore exact to a 2,000th of the time.
+/// Maximum number of steps in memory, where they cost little. When there are more, two become one, so
+/// a long run has at least half as many, and its rate is exact to a 2,000th of the time.
 const MAX_STEPS: usize = 4096;
-/// Maximum number of steps in a text, which would otherwise be the greater part of a record. A 250th
-/// of the time is exact enough for a sum.
+/// Maximum number of steps in a text, which would otherwise be the greater part of a record. A
+/// record has its rate beside them, computed from the steps in memory. The text is only for `mailrun
+/// merge`, which computes the rate of several machines to a 250th of the time.
 const MAX_WRITTEN_STEPS: usize = 512;
 /// Longest text that is read. Texts that we write have at most a tenth of this length.
 const MAX_ENCODED_BYTES: usize = 1 << 17;

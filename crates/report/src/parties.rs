@@ -87,7 +87,7 @@ fn messages(record: &Record, party: &Party) -> Option<u64> {
     let stage = match party.role {
         Role::Source => Stage::Sent,
         // The source has counted the messages that the relay accepted.
-        Role::Relay => return record.stages.iter().find(|row| row.name == Stage::Accepted).map(|row| row.count),
+        Role::Relay => return record.stage(Stage::Accepted).map(|row| row.count),
         Role::Sink => Stage::Delivered,
     };
     let own = record.stages.iter().filter(|row| row.party == party.name);

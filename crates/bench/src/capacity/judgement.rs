@@ -163,7 +163,7 @@ fn due(record: &Record, trial: SearchTrial, goal: &LossGoal, has_growth: bool) -
 }
 
 fn created(record: &Record) -> u64 {
-    record.stages.iter().find(|row| row.name == Stage::Created).map_or(0, |row| row.count)
+    record.stage(Stage::Created).map_or(0, |row| row.count)
 }
 
 /// Counts the messages that were due but that the source never began to send.

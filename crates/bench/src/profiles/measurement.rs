@@ -41,7 +41,7 @@ impl ProfileMeasurement {
     /// # Errors
     /// Returns an error if no message was accepted after the warm-up.
     pub(super) fn of(record: &Record, messages: Option<u64>) -> Result<Self> {
-        let row = record.stages.iter().find(|row| row.name == Stage::Accepted && row.count > 0);
+        let row = record.stage(Stage::Accepted).filter(|row| row.count > 0);
         let Some((row, accept)) = row.and_then(|row| Some((row, row.latency_ms?))) else {
             bail!("{}", silence(record))
         };
@@ -127,7 +127,7 @@ mod tests {
     fn figures_are_those_of_the_record() {
         let record = sample::held();
         let measured = ProfileMeasurement::of(&record, Some(200_000)).unwrap();
-        let accepted = record.stages.iter().find(|row| row.name == Stage::Accepted).unwrap();
+        let accepted = record.stage(Stage::Accepted).unwrap();
         assert_eq!((measured.messages, Some(measured.rate_per_s)), (accepted.count, accepted.rate_per_s));
         assert_eq!(measured.accept, accepted.latency_ms);
         assert_eq!((measured.flaws.fault, measured.flaws.invalid), (None, None));

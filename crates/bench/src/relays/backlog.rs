@@ -280,7 +280,7 @@ impl<'g> BacklogRun<'g> {
     }
 
     fn record_fill(&mut self, source: &Record) {
-        let stage = source.stages.iter().find(|row| row.name == mailrun_journey::Stage::Accepted);
+        let stage = source.stage(mailrun_journey::Stage::Accepted);
         let usage = self.supervisor.sample_relay();
         let accepted = FillPhase {
             messages: gather::accepted_messages(source),

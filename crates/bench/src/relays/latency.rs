@@ -208,7 +208,7 @@ impl LatencyRun<'_> {
 }
 
 fn times(record: &Record, stage: Stage) -> Result<LatencyMs> {
-    let row = record.stages.iter().find(|row| row.name == stage);
+    let row = record.stage(stage);
     row.and_then(|row| row.latency_ms).with_context(|| format!("nothing was {stage:?}").to_lowercase())
 }
 

@@ -246,7 +246,7 @@ fn figure(name: &str, gain: Gain, value: f64) -> RunFigure {
 
 /// Returns the median and the p99 of the latency until a stage.
 fn times(record: Option<&Record>, stage: Stage) -> Vec<RunFigure> {
-    let row = record.and_then(|record| record.stages.iter().find(|row| row.name == stage && row.count > 0));
+    let row = record.and_then(|record| record.stage(stage).filter(|row| row.count > 0));
     let Some(times) = row.and_then(|row| row.latency_ms) else { return Vec::new() };
     let named = |quantile: &str, ms: f64| figure(&format!("{} {quantile}, ms", stage.name()), Gain::Lower, ms);
     vec![named("p50", times.p50), named("p99", times.p99)]

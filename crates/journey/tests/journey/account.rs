@@ -160,7 +160,7 @@ fn messages_that_were_due_and_never_sent_are_late() {
         let row = Threshold::parse(expression, RunProtocol::Smtp).unwrap().evaluate(record);
         (row.passed, row.value.map(f64::round), row.beyond.is_some())
     };
-    let created = record.stages.iter().find(|row| row.name == Stage::Created).unwrap().count;
+    let created = record.stage(Stage::Created).unwrap().count;
     for due in [None, Some(created)] {
         record.due = due;
         assert_eq!(judged(&record, "delivered.within(30s) >= 100%"), (true, Some(100.0), false));

@@ -160,7 +160,7 @@ fn is_behind(record: &Record) -> bool {
 }
 
 fn is_rate_missed(record: &Record) -> bool {
-    let created = record.stages.iter().find(|row| row.name == Stage::Created).unwrap();
+    let created = record.stage(Stage::Created).unwrap();
     is_open(record) && created.rate_per_s == Some(5.0) && record.ending == Some(Ending::Complete)
 }
 

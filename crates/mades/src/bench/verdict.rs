@@ -256,7 +256,7 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
         return Some(Reason::new(cause, text));
     }
     // A single message has no rate.
-    record.stages.iter().find(|row| row.name == Stage::Created && row.duration_s > 0.0)?;
+    record.stage(Stage::Created).filter(|row| row.duration_s > 0.0)?;
     let sentence = match missed_rate(record, "The bench offered")? {
         MissedRate::Excused(reason) => return Some(reason),
         MissedRate::Missed(sentence) => sentence,
