@@ -614,6 +614,58 @@ fn a_run_with_a_duration_waits_for_a_silent_endpoint() {
 }
 
 #[test]
+fn messages_that_a_stopped_endpoint_leaves_in_the_outbox_wait() {
+    let broker = Endpoint::embedded(&["--prefix", "unused"]);
+    let endpoint = Endpoint::start(&["--broker", &broker.url]);
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().to_str().unwrap().to_owned();
+    let words = ["mades", "--broker", &broker.url, "--no-preflight", "--rate", "40", "--duration", "3s"];
+    let words = [&words[..], &["--message-timeout", "1s", "--live", "json", "--out", &out]].concat();
+    let process = Process::start(MAILRUN, &words);
+    wait_until("messages", || process.said().contains("\"delivered\":2").then_some(()));
+    endpoint.stop();
+    let run = Run::left(process.finish(), place);
+    let ledger = &run.record.ledger;
+    assert_eq!(run.ended.code, Some(1), "{:?}", run.ended);
+    assert!(ledger.queued > Some(10) && ledger.lost < Some(10) && fates_sum(ledger), "{ledger:?}");
+    let why = &run.record.verdict.why;
+    assert!(
+        why.starts_with("The endpoint stopped answering at ") && why.contains(" wait in ecp.endpoint.outbox"),
+        "{why}"
+    );
+    assert_eq!(Some(left_in(&broker.url, "ecp.endpoint.outbox")), ledger.queued, "they are still there");
+}
+
+#[test]
+fn an_endpoint_that_stops_is_named_with_the_second() {
+    let endpoint = Endpoint::embedded(&["--outage", "A.down 1s..10m"]);
+    let run = bench(&endpoint.url, "--no-preflight --rate 40 --duration 4s --message-timeout 1s");
+    assert_eq!(run.ended.code, Some(1), "{:?}", run.ended);
+    let why = &run.record.verdict.why;
+    assert!(why.starts_with("The endpoint stopped answering at ") && why.contains(" did not arrive"), "{why}");
+}
+
+#[test]
+fn a_wrong_inbox_is_found_before_the_load() {
+    let endpoint = Endpoint::embedded(&[]);
+    let ended = mailrun(&["mades", "--broker", &endpoint.url, "--inbox", "other.inbox", "--messages", "10"]);
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    let said = "a first message was delivered, as an event says, and nothing came out of other.inbox within 5 s: check --inbox";
+    assert!(ended.err.contains(said), "{ended:?}");
+}
+
+#[test]
+fn a_broker_that_gives_no_credit_is_named_and_not_the_benchs_own_limit() {
+    let endpoint = Endpoint::embedded(&["--max-queue-messages", "5", "--accept-rate", "20"]);
+    let run = bench(&endpoint.url, "--no-preflight --rate 60 --duration 3s --message-timeout 20s");
+    let reasons = run.record.verdict.reasons.join("\n");
+    assert!(
+        reasons.contains("the broker gave no credit for ") && !reasons.contains("Raise --max-in-transit"),
+        "{reasons}"
+    );
+}
+
+#[test]
 fn two_brokers_are_one_way() {
     let a = Endpoint::embedded(&["--prefix", "unused"]);
     let b = Endpoint::embedded(&["--prefix", "unused"]);

@@ -55,6 +55,12 @@ pub struct Mades {
     /// Messages that were due, or could have been created, and had to wait for a place in transit or in the window.
     #[serde(default)]
     pub waited_for_room: u64,
+    /// Time of the endpoint's last reply, event or delivery, since the run began; `null` if there was none.
+    #[serde(default)]
+    pub last_answer_s: Option<f64>,
+    /// Time in which the broker gave no credit for a message that was to be sent; `null` if it always did.
+    #[serde(default)]
+    pub no_credit: Option<MadesNoCredit>,
     /// The market whose documents and times are the load, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub market: Option<MadesMarket>,
@@ -260,6 +266,16 @@ pub struct MadesTrouble {
     pub text: String,
     /// Number of times.
     pub count: u64,
+}
+
+/// Time in which the broker let the bench send nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MadesNoCredit {
+    /// Seconds since the run began, when a message first waited for credit.
+    pub first_s: f64,
+    /// Sum of all waits in seconds.
+    pub total_s: f64,
 }
 
 /// A time without a connection.

@@ -5,8 +5,8 @@
 //! joins these records into one. Reports read only records.
 pub use crate::audit::{Audit, AuditLoss, AuditRow, MAX_LOSSES};
 pub use crate::mades::{
-    AcknowledgementSender, Mades, MadesAcknowledgements, MadesBroker, MadesCount, MadesHop, MadesMarket, MadesOutage,
-    MadesQueue, MadesShape, MadesTimes, MadesTrouble, MadesTruth, MadesWindow,
+    AcknowledgementSender, Mades, MadesAcknowledgements, MadesBroker, MadesCount, MadesHop, MadesMarket, MadesNoCredit,
+    MadesOutage, MadesQueue, MadesShape, MadesTimes, MadesTrouble, MadesTruth, MadesWindow,
 };
 use crate::stage::{Phase, Stage};
 use serde::{Deserialize, Serialize};

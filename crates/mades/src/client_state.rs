@@ -435,6 +435,10 @@ impl SharedClient {
         Poll::Ready(Ok(receiver))
     }
 
+    pub(crate) fn has_credit(&self, id: LinkId) -> bool {
+        self.state().amqp.may_send(id)
+    }
+
     /// Returns the next message, or the reason why no more messages will come.
     pub(crate) fn poll_arrived(&self, id: LinkId, context: &Context<'_>) -> Poll<Result<ArrivedMessage, Error>> {
         let mut state = self.state();

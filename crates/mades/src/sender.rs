@@ -96,6 +96,11 @@ impl SenderLink {
         Ok(DispositionFuture { settlement: settlement.await?, _permit: permit })
     }
 
+    /// True if the broker permits another message now (AMQP 1.0 part 2 §2.6.7).
+    pub fn has_credit(&self) -> bool {
+        self.link.client.has_credit(self.link.id)
+    }
+
     pub fn available_window(&self) -> usize {
         self.window.available_permits()
     }

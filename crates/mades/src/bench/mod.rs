@@ -21,6 +21,7 @@ mod market;
 mod market_document;
 mod observer;
 mod options;
+mod outbox;
 mod pacer;
 mod payload;
 mod preflight;
@@ -49,7 +50,7 @@ pub use options::{AcknowledgementOptions, Leftovers, MadesOptions, MadesPrefligh
 pub use stages::{AcknowledgementMode, MadesMode, MessagePath, MessageStage};
 
 use anyhow::{Context, Result, bail};
-use mailrun_journey::record::Record;
+use mailrun_journey::record::{Ending, Record};
 use mailrun_net::clock;
 use mailrun_party::host_sampler::HostSampler;
 use mailrun_party::host_watch::{HostWatch, Parties};
@@ -132,12 +133,26 @@ async fn execute(
     let mut surroundings = sampler.finish();
     host_watch.finish().fill(&mut surroundings);
     sides.stop(&run_state, interrupt).await;
+    // The search in the outbox is no part of the run.
+    let observed_until = clock::now();
+    if ending != Ending::Interrupted {
+        outbox::find_waiting(&run_state).await;
+    }
     let series = &collector.interval_recorder.series;
     let stalls = collector.stalls(&run_state);
     let missed_threshold = collector.missed_threshold.as_ref();
     let usage = &collector.usage_sampler;
-    let results =
-        report::MadesResults { started_at, series, usage, stalls, missed_threshold, surroundings, purged, ending };
+    let results = report::MadesResults {
+        started_at,
+        series,
+        usage,
+        stalls,
+        missed_threshold,
+        surroundings,
+        purged,
+        ending,
+        observed_until,
+    };
     let record = report::record(&run_state, results);
     let unwritten = out.and_then(|directory| write_files(&directory, &record).err()).or(unlogged);
     collector.publish(&record, unwritten.as_ref());

@@ -1,6 +1,6 @@
-//! Sends one message before the load. The answer proves that somebody reads the outbox and answers
-//! in the expected queues. A wrong prefix or mode is thus found within seconds, and no load goes to
-//! a queue that nobody reads.
+//! Sends one message before the load. Its way proves that somebody reads the outbox, and that replies,
+//! events and the message itself come out of the expected queues. A wrong prefix, queue or mode is thus
+//! found within seconds, and no load goes to a queue that nobody reads.
 use super::acknowledgement::preflight_run;
 use super::options::{Leftovers, MadesOptions, MadesPreflight};
 use super::run_payloads::RunPayloads;
@@ -69,8 +69,13 @@ async fn await_answer(run_state: &MadesRunState, interrupt: &Interrupt) -> Resul
         if is_ended || (is_answered(run_state) && waited >= COMPLETION_TIMEOUT) {
             return Ok(());
         }
-        if !is_answered(run_state) && waited >= ANSWER_TIMEOUT {
-            return Err(failure(run_state));
+        if waited >= ANSWER_TIMEOUT {
+            if !is_answered(run_state) {
+                return Err(failure(run_state));
+            }
+            if let Some(queue) = unused_queue(run_state) {
+                return Err(queue);
+            }
         }
         if waited >= NOTICE_DELAY && !std::mem::replace(&mut is_told, true) {
             mailrun_party::tell!("mailrun mades: waiting for the answer to a first message (--no-preflight skips it)");
@@ -89,6 +94,36 @@ fn is_answered(run_state: &MadesRunState) -> bool {
     let answers = [MessageStage::Replied, MessageStage::Inbox, MessageStage::Delivered, MessageStage::Received];
     let tracker = run_state.tracker.borrow();
     tracker.waterfall.count(MessageStage::Traced) > 0 || answers.iter().any(|stage| tracker.waterfall.count(*stage) > 0)
+}
+
+/// Names a queue that is not the endpoint's: the message has passed it, and nothing came out. A
+/// message that is only slow passes nothing.
+fn unused_queue(run_state: &MadesRunState) -> Option<anyhow::Error> {
+    let MadesOptions { mode, queues, .. } = &run_state.options;
+    let tracker = run_state.tracker.borrow();
+    let has = |stage: MessageStage| tracker.waterfall.count(stage) > 0;
+    let has_event = has(MessageStage::Delivered) || has(MessageStage::Received);
+    let events = queues.send_event.as_deref().filter(|_| *mode == MadesMode::Endpoint);
+    let (passed, queue, option) = match mode {
+        MadesMode::Endpoint if has_event && !has(MessageStage::Inbox) => {
+            ("was delivered, as an event says", queues.inbox.as_str(), "--inbox")
+        }
+        MadesMode::Toolbox if has(MessageStage::Replied) && !has(MessageStage::Inbox) => {
+            ("was delivered, as the reply says", queues.inbox.as_str(), "--inbox")
+        }
+        MadesMode::Endpoint if has(MessageStage::Inbox) && !has(MessageStage::Replied) => {
+            ("arrived in the inbox", queues.reply.as_str(), "--outbox-reply")
+        }
+        MadesMode::Endpoint if has(MessageStage::Inbox) && !has_event => {
+            ("arrived in the inbox", events?, "--send-event")
+        }
+        _ => return None,
+    };
+    Some(anyhow!(
+        "a first message {passed}, and nothing came out of {queue} within {} s: check {option} (--no-preflight skips this \
+         check)",
+        ANSWER_TIMEOUT.as_secs()
+    ))
 }
 
 fn failure(run_state: &MadesRunState) -> anyhow::Error {

@@ -29,6 +29,8 @@ pub(super) struct MadesResults<'a> {
     pub(super) surroundings: Surroundings,
     pub(super) purged: u64,
     pub(super) ending: Ending,
+    /// End of the time in which the bench received messages.
+    pub(super) observed_until: Duration,
 }
 
 pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Record {
@@ -45,7 +47,7 @@ pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Re
     let troubles = run_state.tracker.borrow().troubles.event_times().clone();
     troubles.iter().for_each(|(at, errors)| series.add_errors(at, errors));
     outputs::set_zero(&mut record, series.zero());
-    record.series = with_queue(series.rows(clock::now()));
+    record.series = with_queue(series.rows(results.observed_until));
     record.usage = results.usage.party("mades", record.origin_ns).into_iter().collect();
     record.offered_s = offered_s;
     let is_open_loop = run_state.pacer.borrow().is_open_loop();
@@ -54,7 +56,7 @@ pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Re
     let bytes_each = run_state.payloads.mean_size();
     let missing = |stage: MessageStage| balance.missing[stage as usize];
     record.stages = run_state.tracker.borrow().waterfall.stage_rows(origin, bytes_each, missing);
-    record.observed_until_s = Some(clock::now().saturating_sub(series.zero()).as_secs_f64());
+    record.observed_until_s = Some(results.observed_until.saturating_sub(series.zero()).as_secs_f64());
     let mades = mades(run_state, origin, missed_count, results.purged);
     record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
     record.lag_ms = run_state.lag.borrow().summary();
@@ -194,6 +196,8 @@ fn mades(run_state: &MadesRunState, origin: Duration, missed: u64, purged: u64) 
         purged,
         reordered: tracker.reordered(),
         waited_for_room: run_state.waited_for_room.get(),
+        last_answer_s: tracker.last_answer().map(|at| at.saturating_sub(run_state.began).as_secs_f64()),
+        no_credit: run_state.credit.borrow().row(run_state.began),
         truth: None,
         market: tracker
             .waterfall

@@ -11,7 +11,7 @@ use super::tracker::{MessageTracker, ReceiveQueue};
 use super::troubles::TroubleKind;
 use crate::api::RunMessageId;
 use crate::{PeerProduct, Uuid};
-use mailrun_journey::record::{MadesBroker, MadesOutage};
+use mailrun_journey::record::{MadesBroker, MadesNoCredit, MadesOutage};
 use mailrun_journey::seconds::DueSeconds;
 use mailrun_journey::threshold::Threshold;
 use mailrun_journey::{Latencies, RunId};
@@ -40,6 +40,7 @@ pub(super) struct MadesRunState {
     pub(super) due_seconds: RefCell<DueSeconds>,
     /// Number of messages that had to wait because too many others were in flight.
     pub(super) waited_for_room: Cell<u64>,
+    pub(super) credit: RefCell<CreditWaits>,
     pub(super) outages: RefCell<Vec<MadesOutage>>,
     pub(super) brokers: RefCell<Vec<MadesBroker>>,
     /// The time-out that was asked for, if a threshold needs a longer one.
@@ -51,6 +52,48 @@ pub(super) struct MadesRunState {
     pub(super) is_given_up: Cell<bool>,
     foreign: [Cell<u64>; 3],
     over: watch::Sender<bool>,
+}
+
+/// Times in which the broker gave no credit.
+#[derive(Debug, Default)]
+pub(super) struct CreditWaits {
+    first: Option<Duration>,
+    total: Duration,
+    /// Start of the present wait, if there is one.
+    since: Option<Duration>,
+    /// When the waits began that followed one another up to `ended`. Each message waits for its own
+    /// time-out.
+    blocked_since: Duration,
+    ended: Duration,
+}
+
+impl CreditWaits {
+    /// Waits that are not further apart than this are one.
+    const MAX_GAP: Duration = Duration::from_millis(50);
+
+    pub(super) fn wait(&mut self, now: Duration) {
+        if self.first.is_none() || now.saturating_sub(self.ended) > Self::MAX_GAP {
+            self.blocked_since = now;
+        }
+        self.first.get_or_insert(now);
+        self.since = Some(now);
+    }
+
+    pub(super) fn end(&mut self, now: Duration) {
+        self.total += self.since.take().map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        self.ended = now;
+    }
+
+    /// Returns the time since which no message could be sent, if one waits now.
+    fn blocked_since(&self) -> Option<Duration> {
+        self.since.map(|_| self.blocked_since)
+    }
+
+    /// Returns the waits for the record of a run that began at `began`.
+    pub(super) fn row(&self, began: Duration) -> Option<MadesNoCredit> {
+        let first_s = self.first?.saturating_sub(began).as_secs_f64();
+        Some(MadesNoCredit { first_s, total_s: self.total.as_secs_f64() })
+    }
 }
 
 /// Code of the trouble that is recorded when the bench gives up a run.
@@ -98,6 +141,7 @@ impl MadesRunState {
             lag: RefCell::default(),
             due_seconds: RefCell::default(),
             waited_for_room: Cell::new(0),
+            credit: RefCell::default(),
             outages: RefCell::default(),
             brokers: RefCell::default(),
             raised_from,
@@ -176,7 +220,15 @@ impl MadesRunState {
         let silent_s = silent.as_secs_f64();
         self.give_up(&match is_taken {
             true => format!("no message was answered for {silent_s:.0} s"),
-            false => format!("the broker gave no credit for {silent_s:.0} s: is its disk or the queue full?"),
+            false => {
+                let blocked = self.credit.borrow().blocked_since();
+                let since = blocked.unwrap_or(now - silent);
+                format!(
+                    "the broker gave no credit for {:.0} s, since {:.1} s: is its disk or the queue full?",
+                    now.saturating_sub(since).as_secs_f64(),
+                    since.saturating_sub(self.began).as_secs_f64()
+                )
+            }
         });
     }
 

@@ -6,8 +6,8 @@ use super::timer_fd::TimerFd;
 use crate::api::{AmqpMessage, OutgoingProperties, OutgoingTemplate, Payload};
 use crate::{Disposition, DispositionFuture, Error, SenderLink};
 use bytes::BytesMut;
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use mailrun_net::clock;
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -57,13 +57,26 @@ async fn offer(
     message: &AmqpMessage,
     sequence: u64,
 ) -> Result<Option<DispositionFuture>, Error> {
+    // Hardly any message waits, so the clock is read only for a message that does.
+    if let Some(settling) = sender.send(message).now_or_never() {
+        return settling.map(Some);
+    }
+    let began = clock::now();
+    let has_credit = sender.has_credit();
+    if !has_credit {
+        run_state.credit.borrow_mut().wait(began);
+    }
     let until = run_state.tracker.borrow().given_up_at(sequence);
-    tokio::select! {
+    let outcome = tokio::select! {
         biased;
         settling = sender.send(message) => settling.map(Some),
-        () = tokio::time::sleep(until.saturating_sub(clock::now())) => Ok(None),
+        () = tokio::time::sleep(until.saturating_sub(began)) => Ok(None),
         () = run_state.ended() => Ok(None),
+    };
+    if !has_credit {
+        run_state.credit.borrow_mut().end(clock::now());
     }
+    outcome
 }
 
 /// Waits until the next message is due and has room. Returns its number, or `None` if there is

@@ -4,7 +4,9 @@ use super::stages::{MadesMode, MessageStage};
 use super::tracker::{EndpointReply, MessageTracker, PayloadIntegrity};
 use super::verdict::conclude;
 use mailrun_journey::overdue::complete_stages;
-use mailrun_journey::record::{Arrival, Mades, Outcome, Party, Record, Role, Workload};
+use mailrun_journey::record::{
+    Arrival, Mades, MadesNoCredit, MadesOutage, MadesQueue, Outcome, Party, Record, Role, SeriesRow, Workload,
+};
 use mailrun_journey::threshold::{RunProtocol, Threshold};
 use mailrun_journey::{Latencies, Stage};
 use std::time::Duration;
@@ -19,8 +21,17 @@ fn s(seconds: f64) -> Duration {
 /// lost, and with `None` for both the endpoint rejects it.
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    Arrives { lag: f64, took: f64 },
-    Lost { lag: f64 },
+    Arrives {
+        lag: f64,
+        took: f64,
+    },
+    Lost {
+        lag: f64,
+    },
+    /// The endpoint says that it was delivered, and it is not in the inbox that the bench reads.
+    ElsewhereDelivered,
+    /// No endpoint fetches it from the outbox.
+    Waits,
     Rejected,
 }
 
@@ -43,6 +54,11 @@ fn run(ways: &[Way], per_s: f64, timeout: f64, max_in_transit: u64, thresholds: 
             events.push((due + s(late) + s(*took), number, false));
         }
     }
+    for (number, way) in ways.iter().enumerate() {
+        if let Way::ElsewhereDelivered = way {
+            events.push((ZERO + s(number as f64 / per_s) + s(0.02), number, false));
+        }
+    }
     events.sort_by_key(|(at, number, is_creation)| (*at, *number, !is_creation));
     let mut sequences = vec![0; ways.len()];
     for (at, way_number, is_creation) in &events {
@@ -54,6 +70,10 @@ fn run(ways: &[Way], per_s: f64, timeout: f64, max_in_transit: u64, thresholds: 
             sequences[*way_number] = number;
             tracker.sent(number, *at);
             tracker.settled(number, *at);
+            if let Way::Waits = way {
+                tracker.waits(number);
+                continue;
+            }
             let reply = match way {
                 Way::Rejected => EndpointReply::Refused { code: "ECP-1", text: "no" },
                 _ => EndpointReply::Accepted { peer_id: 0 },
@@ -61,7 +81,9 @@ fn run(ways: &[Way], per_s: f64, timeout: f64, max_in_transit: u64, thresholds: 
             tracker.replied(number, *at, reply);
         } else {
             let number = sequences[*way_number];
-            tracker.arrived(number, *at, PayloadIntegrity::Intact);
+            if let Way::Arrives { .. } = way {
+                tracker.arrived(number, *at, PayloadIntegrity::Intact);
+            }
             tracker.event(number, *at, MessageStage::Delivered);
             tracker.event(number, *at, MessageStage::Received);
         }
@@ -82,8 +104,11 @@ fn run(ways: &[Way], per_s: f64, timeout: f64, max_in_transit: u64, thresholds: 
         ..Record::empty()
     };
     let last = tracker.waterfall.last_overall().unwrap();
+    let queue = |role: &str| MadesQueue { role: role.to_owned(), name: format!("ecp.{role}"), foreign: 0 };
     let mades = Mades {
         mode: "endpoint".to_owned(),
+        queues: vec![queue("outbox"), queue("inbox")],
+        last_answer_s: tracker.last_answer().map(|at| (at - ZERO).as_secs_f64()),
         timeout_s: timeout,
         max_in_transit,
         in_transit_mean: tracker.mean_in_transit(last),
@@ -213,6 +238,145 @@ fn each_situation_has_its_conclusion() {
                 verdict.outcome, verdict.reasons
             ));
         }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn what_held_messages_up_is_told_apart() {
+    type RecordEdit = fn(&mut Record, &mut Mades);
+    let outage = |side: &str, began_s, lasted_s| MadesOutage {
+        side: side.to_owned(),
+        began_s,
+        lasted_s,
+        to_the_end: true,
+        why: "reset".to_owned(),
+    };
+    const ARRIVES: Way = Way::Arrives { lag: 0.0, took: 0.02 };
+    const RAISE: &str = "--max-in-transit";
+    let stopped = |after: usize| {
+        let mut ways = vec![ARRIVES; 400];
+        ways[after..].fill(Way::Waits);
+        ways
+    };
+    // 250 messages in the 4 s in which 400 were due.
+    let fewer: RecordEdit = |record, _| (record.offered_s, record.due) = (Some(4.0), Some(400));
+    let no_change: RecordEdit = |_, _| ();
+    let mut wrong = Vec::new();
+    for (situation, ways, change, expected, unwanted) in [
+        (
+            "row 28: the endpoint stops, and the broker lives",
+            stopped(200),
+            no_change,
+            "The endpoint stopped answering at 2.0 s of 7.0 s: 200 of 400 messages wait in ecp.outbox.",
+            &["Lost", "Missing", RAISE][..],
+        ),
+        (
+            "the endpoint answers until the end, and is too slow",
+            stopped(399),
+            |record, mades| (record.observed_until_s, mades.last_answer_s) = (Some(7.0), Some(6.9)),
+            "1 of 400 messages waits in ecp.outbox after 3 s: the endpoint takes fewer than were offered.",
+            &["Lost", "stopped"],
+        ),
+        (
+            "the endpoint stops, and the outbox cannot be read",
+            stopped(200),
+            |record, mades| {
+                (record.ledger.lost, record.ledger.queued) = (record.ledger.queued, Some(0));
+                (record.observed_until_s, mades.last_answer_s) = (Some(7.0), Some(2.0));
+                record.series = vec![SeriesRow { second: 3, created: 100, ..SeriesRow::default() }];
+            },
+            "The endpoint stopped answering at 2.0 s of 7.0 s: 200 of 400 messages did not arrive.",
+            &["wait", RAISE],
+        ),
+        (
+            "the last message is lost",
+            each(vec![ARRIVES; 400], 799, Way::Lost { lag: 0.0 }),
+            |record, _| record.series = vec![SeriesRow { second: 3, created: 100, ..SeriesRow::default() }],
+            "Lost: 1 of 400 messages was taken by the broker and never arrived.",
+            &["stopped"],
+        ),
+        (
+            "nobody reads the outbox",
+            stopped(0),
+            no_change,
+            "No message reached stage replied: does an endpoint read ecp.outbox? (--prefix, --mode)",
+            &["Lost", "Missing", "stopped"],
+        ),
+        (
+            "row 27: the wrong inbox",
+            vec![Way::ElsewhereDelivered; 400],
+            no_change,
+            "never arrived in ecp.inbox, although DELIVERED came for 400: check --inbox.",
+            &["stopped", "Missing"],
+        ),
+        (
+            "lost between the endpoints",
+            vec![Way::Lost { lag: 0.0 }; 400],
+            no_change,
+            "Lost: 400 of 400 messages were taken by the broker and never arrived.",
+            &["--inbox", "stopped", "outbox"],
+        ),
+        (
+            "one lost message",
+            vec![Way::Lost { lag: 0.0 }],
+            no_change,
+            "Lost: 1 of 1 message was taken by the broker and never arrived.",
+            &["--inbox"],
+        ),
+        (
+            "row 29: no credit",
+            vec![ARRIVES; 250],
+            |record, mades| {
+                (record.offered_s, record.due) = (Some(4.0), Some(400));
+                mades.no_credit = Some(MadesNoCredit { first_s: 0.5, total_s: 2.0 });
+            },
+            "The bench offered 63/s of the 100/s asked for: the broker gave no credit for 2.0 s in all, first at 0.5 s.",
+            &[RAISE],
+        ),
+        (
+            "a short wait for credit explains nothing",
+            vec![ARRIVES; 250],
+            |record, mades| {
+                (record.offered_s, record.due) = (Some(4.0), Some(400));
+                mades.no_credit = Some(MadesNoCredit { first_s: 0.5, total_s: 0.05 });
+            },
+            "of the 100/s asked for. Use a lower --rate.",
+            &["credit", RAISE],
+        ),
+        (
+            "no place in transit",
+            vec![ARRIVES; 250],
+            |record, mades| {
+                (record.offered_s, record.due) = (Some(4.0), Some(400));
+                mades.waited_for_room = 100;
+            },
+            "of the 100/s asked for. Raise --max-in-transit and --max-unsettled, or use a lower --rate.",
+            &["credit"],
+        ),
+        ("neither", vec![ARRIVES; 250], fewer, "of the 100/s asked for. Use a lower --rate.", &["credit", RAISE]),
+    ] {
+        let mut record = run(&ways, 100.0, 3.0, 100_000, &[]);
+        let mut mades = record.mades.clone().unwrap();
+        change(&mut record, &mut mades);
+        record.mades = Some(mades.clone());
+        let verdict = conclude(&record, &mades);
+        let said = verdict.reasons.join("\n");
+        let is_right = said.contains(expected) && !unwanted.iter().any(|text| said.contains(text));
+        if !is_right || verdict.outcome != Some(Outcome::Fail) || !mailrun_journey::account::fates_sum(&record.ledger) {
+            wrong.push(format!("{situation}: expected {expected:?}, and none of {unwanted:?}\n  found {verdict:?}"));
+        }
+    }
+    // A killed broker: both connections, and no advice about room.
+    let mut record = run(&vec![ARRIVES; 250], 100.0, 3.0, 100_000, &[]);
+    (record.offered_s, record.due) = (Some(4.0), Some(400));
+    let mut mades = record.mades.clone().unwrap();
+    mades.outages = vec![outage("inbox", 2.6, 1.4), outage("outbox", 2.5, 1.5)];
+    record.mades = Some(mades.clone());
+    let said = conclude(&record, &mades).reasons.join("\n");
+    let expected = "The connections to the outbox and the inbox were lost at 2.5 s of 4.0 s and did not come back";
+    if !said.starts_with(expected) || !said.contains("there was no connection for 1.5 s.") || said.contains(RAISE) {
+        wrong.push(format!("the broker is gone: {said}"));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -176,6 +176,8 @@ impl MessageFlags {
     pub(super) const FAILED: Self = Self(1 << 7);
     /// An acknowledgement document rejects the message.
     pub(super) const DECLINED: Self = Self(1 << 9);
+    /// The message was in the outbox after the run.
+    pub(super) const WAITING: Self = Self(1 << 10);
 
     pub(super) fn from_bits(bits: u16) -> Self {
         Self(bits)
@@ -229,6 +231,8 @@ pub(super) enum MadesFate {
     Failed,
     /// The endpoint reported that it has given the message up.
     Expired,
+    /// No endpoint has fetched the message: it is still in the outbox.
+    Waiting,
     /// The broker accepted the message, but the message never arrived.
     Lost,
     /// The run ended before the fate of the message was known.
@@ -236,7 +240,7 @@ pub(super) enum MadesFate {
 }
 
 impl MadesFate {
-    pub(super) const COUNT: usize = 6;
+    pub(super) const COUNT: usize = 7;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,6 +255,7 @@ pub(super) fn fate(mode: MadesMode, flags: MessageFlags, wait: WaitState) -> Mad
         () if flags.is_refused() => MadesFate::Rejected,
         () if flags.contains(MessageFlags::FAILED) => MadesFate::Expired,
         () if wait == WaitState::Waiting => MadesFate::InFlight,
+        () if flags.contains(MessageFlags::WAITING) => MadesFate::Waiting,
         () if flags.has(MessageStage::Settled) => MadesFate::Lost,
         () => MadesFate::Failed,
     }

@@ -339,6 +339,17 @@ impl MessageTracker {
         self.add_flags(sequence, MessageFlags::FAILED, now);
     }
 
+    /// Records that the message was still in the outbox after the run.
+    pub(super) fn waits(&mut self, sequence: u64) {
+        self.history.add(sequence, MessageFlags::WAITING);
+    }
+
+    /// Returns the time of the endpoint's last answer. A confirmation by the broker is none.
+    pub(super) fn last_answer(&self) -> Option<Duration> {
+        let stages = self.path.stages().iter().filter(|stage| **stage > MessageStage::Settled);
+        stages.filter_map(|stage| self.waterfall.last(*stage)).max()
+    }
+
     /// Records that the connection to these queues was cut. The broker may then deliver the last
     /// messages again.
     pub(super) fn connection_lost(&mut self, queues: &[ReceiveQueue]) {
@@ -382,6 +393,7 @@ impl MessageTracker {
             rejected: fate(MadesFate::Rejected),
             failed: fate(MadesFate::Failed),
             expired: fate(MadesFate::Expired),
+            queued: fate(MadesFate::Waiting),
             lost: fate(MadesFate::Lost),
             in_flight: fate(MadesFate::InFlight),
             duplicates: Some(self.waterfall.duplicates(self.path.mode.arrival())),

@@ -32,6 +32,13 @@ const FULL_WINDOW_SHARE: f64 = 0.9;
 /// Share of the messages in an open loop that may wait for room before a note says so.
 const MAX_WAITED_SHARE: f64 = 0.01;
 
+/// A time without credit or connection explains a missed rate if it is at least this share of the load.
+/// Less of it could not make a run miss 95 % of its rate.
+const MIN_SHORTFALL_SHARE: f64 = 0.05;
+
+/// If so many messages in a row get no answer, the endpoint stopped. Fewer may have been lost by chance.
+const MIN_UNANSWERED: u64 = 20;
+
 /// Maximum number of error codes that a sentence names. The report lists all of them.
 const MAX_CODES: usize = 4;
 
@@ -39,10 +46,14 @@ const MAX_CODES: usize = 4;
 pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
     let lost_connection = lost_connection(record, mades);
     let is_lost = lost_connection.is_some();
-    let mut reasons: Vec<Reason> = lost_connection.or_else(|| given_up(record, mades)).into_iter().collect();
-    // A lost connection explains missing messages, and is reported first.
+    let unanswered = unanswered(record, mades).filter(|_| !is_lost);
+    let is_stopped = unanswered.as_ref().is_some_and(|reason| reason.cause == Cause::ServerGone);
+    let is_lost = is_lost || is_stopped;
+    let stopped = lost_connection.or(unanswered).or_else(|| given_up(record, mades));
+    // A lost connection or a stopped endpoint explains missing messages, and is reported first.
     let is_explained = |cause: Cause| is_lost && matches!(cause, Cause::Lost | Cause::Missing);
-    let new_reasons = unread_queue(record, mades).into_iter().chain(faults(record, mades));
+    let mut reasons: Vec<Reason> = unread_queue(record, mades).into_iter().chain(stopped).collect();
+    let new_reasons = faults(record, mades).into_iter();
     reasons.extend(new_reasons.map(|reason| match is_explained(reason.cause) {
         true => Reason { cause: Cause::ServerGone, ..reason },
         false => reason,
@@ -79,19 +90,63 @@ fn unread_queue(record: &Record, mades: &Mades) -> Option<Reason> {
     let (before, after) = record.stages.split_at(settled + 1);
     let first = after.first()?;
     let is_silent = after.iter().all(|row| row.count == 0) && before.iter().all(|row| row.count > 0);
-    let LedgerRow { lost, rejected, expired, .. } = record.ledger;
+    let LedgerRow { rejected, expired, .. } = record.ledger;
     let is_told = rejected.unwrap_or_default() + expired.unwrap_or_default() > 0;
     // In the mode `amqp` there is no outbox, because there is no endpoint.
     let outbox = mades.queues.iter().find(|queue| queue.role == "outbox")?;
     let reader = if mades.mode == "toolbox" { "a toolbox" } else { "an endpoint" };
-    (is_silent && !is_told && lost > Some(0)).then(|| {
+    (is_silent && !is_told && never_arrived(record) > 0).then(|| {
         let text = format!(
             "No message reached stage {}: does {reader} read {}? (--prefix, --mode)",
             first.name.name(),
             outbox.name
         );
-        Reason::new(Cause::Lost, text)
+        // Messages that are still in the outbox are not lost.
+        let cause = if record.ledger.lost > Some(0) { Cause::Lost } else { Cause::ServerGone };
+        Reason::new(cause, text)
     })
+}
+
+/// Returns the number of messages that the broker took and that did not arrive, wherever they are.
+fn never_arrived(record: &Record) -> u64 {
+    record.ledger.lost.unwrap_or_default() + record.ledger.queued.unwrap_or_default()
+}
+
+/// Returns the reason for messages that the endpoint did not answer although it had answered others: it
+/// stopped, or it is too slow.
+fn unanswered(record: &Record, mades: &Mades) -> Option<Reason> {
+    let queued = record.ledger.queued.unwrap_or_default();
+    let last_answer_s = mades.last_answer_s?;
+    let outbox = mades.queues.iter().find(|queue| queue.role == "outbox")?;
+    let end_s = record.observed_until_s.unwrap_or_default();
+    let of = |count| format!("{} of {}", grouped(count), counted(record.ledger.created.unwrap_or_default(), "message"));
+    let never_sent = match unsent(record) {
+        0 => String::new(),
+        count => format!(", and {} were never sent", grouped(count)),
+    };
+    // Each of these messages has waited for the time-out. An endpoint that answered others in this
+    // time was at work.
+    let is_silent = end_s - last_answer_s >= mades.timeout_s;
+    // The last few messages may all be lost.
+    let later = record.series.iter().filter(|row| row.second as f64 >= last_answer_s);
+    let created_later = later.map(|row| row.created).fold(0, u64::saturating_add);
+    let became_of = match queued {
+        0 if created_later < MIN_UNANSWERED || never_arrived(record) == 0 => return None,
+        0 => format!("{} did not arrive", of(never_arrived(record))),
+        1 => format!("{} waits in {}", of(queued), outbox.name),
+        _ => format!("{} wait in {}", of(queued), outbox.name),
+    };
+    if is_silent {
+        let text =
+            format!("The endpoint stopped answering at {last_answer_s:.1} s of {end_s:.1} s: {became_of}{never_sent}.");
+        return Some(Reason::new(Cause::ServerGone, text));
+    }
+    let text = format!(
+        "{became_of} after {} s{never_sent}: the endpoint takes fewer than were offered. Use a lower --rate or a longer \
+         --message-timeout.",
+        mades.timeout_s
+    );
+    (queued > 0).then(|| Reason::new(Cause::RateMissed, text))
 }
 
 fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
@@ -102,7 +157,13 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
         faults.extend(count.filter(|count| *count > 0).map(|count| Reason::new(cause, text(count))));
     };
     add(Cause::Lost, lost, &|count| {
-        format!("Lost: {} of {} messages were taken by the broker and never arrived.", grouped(count), grouped(created))
+        let explanation = wrong_inbox(record, mades).unwrap_or_default();
+        let were = if count == 1 { "was" } else { "were" };
+        format!(
+            "Lost: {} of {} {were} taken by the broker and never arrived{explanation}.",
+            grouped(count),
+            counted(created, "message")
+        )
     });
     add(Cause::Corrupt, corrupt, &|count| {
         format!("Corrupt: {} arrived with a changed payload.", counted(count, "message"))
@@ -112,8 +173,8 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
         add(Cause::Duplicates, Some(duplicates), &|count| {
             format!("Duplicates: {} reached the stage {} more than once.", counted(count, "message"), row.name.name())
         });
-        // A lost message also lacks all later stages, so it is reported only as lost.
-        add(Cause::Missing, Some(missing).filter(|missing| Some(*missing) != lost), &|count| {
+        // A message that never arrived also lacks all later stages, so it is reported only once.
+        add(Cause::Missing, Some(missing).filter(|missing| *missing != never_arrived(record)), &|count| {
             let explanation = missing_text(mades, row);
             format!("Missing: {} never reached the stage {}{explanation}", counted(count, "message"), row.name.name())
         });
@@ -125,12 +186,21 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
     });
     if !fates_sum(&record.ledger) {
         let text = format!(
-            "The fates do not sum to the {} messages created: this is a defect of mailrun itself.",
-            grouped(created)
+            "The fates do not sum to the {} created: this is a defect of mailrun itself.",
+            counted(created, "message")
         );
         faults.push(Reason::new(Cause::Unaccounted, text));
     }
     faults
+}
+
+/// Says that the inbox is not the one into which the endpoint puts messages: nothing came out of it,
+/// although later stages were reached.
+fn wrong_inbox(record: &Record, mades: &Mades) -> Option<String> {
+    let inbox = mades.queues.iter().find(|queue| queue.role == "inbox").filter(|_| mades.mode != "amqp")?;
+    let at = record.stages.iter().position(|row| row.name == Stage::Inbox && row.count == 0)?;
+    let later = record.stages[at + 1..].iter().find(|row| row.count > 0)?;
+    Some(format!(" in {}, although {} came for {}: check --inbox", inbox.name, later.name.name(), grouped(later.count)))
 }
 
 /// Says why messages never reached a stage, if the reason is known.
@@ -186,11 +256,16 @@ fn without_connection_s(record: &Record, mades: &Mades) -> f64 {
 /// Returns the reason for a connection that was lost and not restored.
 fn lost_connection(record: &Record, mades: &Mades) -> Option<Reason> {
     let outages = mades.outages.iter().filter(|outage| outage.to_the_end);
-    let first = outages.min_by(|one, other| one.began_s.total_cmp(&other.began_s))?;
+    let first = outages.clone().min_by(|one, other| one.began_s.total_cmp(&other.began_s))?;
     let lasted_s = first.began_s + first.lasted_s;
+    let mut sides: Vec<String> = outages.map(|outage| format!("the {}", outage.side)).collect();
+    sides.sort_by_key(|side| !side.ends_with(&first.side));
+    sides.dedup();
+    let were = if sides.len() == 1 { "connection to" } else { "connections to" };
     let text = format!(
-        "The connection to the {} was lost at {:.1} s of {lasted_s:.1} s and did not come back: {} ({}).",
-        first.side,
+        "The {were} {} {} lost at {:.1} s of {lasted_s:.1} s and did not come back: {} ({}).",
+        listed(&sides),
+        if sides.len() == 1 { "was" } else { "were" },
         first.began_s,
         losses_text(record),
         first.why
@@ -214,7 +289,7 @@ fn losses_text(record: &Record) -> String {
     let parts = parts.into_iter().filter_map(|(count, word)| Some((count.filter(|count| *count > 0)?, word)));
     let parts: Vec<String> = parts.map(|(count, word)| format!("{} {word}", grouped(count))).collect();
     let parts = if parts.is_empty() { "none failed".to_owned() } else { listed(&parts) };
-    format!("of {} messages {parts}", grouped(record.due.max(created).unwrap_or_default()))
+    format!("of {} {parts}", counted(record.due.max(created).unwrap_or_default(), "message"))
 }
 
 fn validity(record: &Record) -> Vec<Reason> {
@@ -248,10 +323,10 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
         let cause = if is_our_fault { Cause::RateNotOffered } else { Cause::RateMissed };
         let due_count: u64 = market.windows.iter().map(|window| window.due).sum();
         let text = format!(
-            "{} of {} that were due were never sent: there was no connection, or no room; see --max-in-transit and \
-             --max-unsettled.",
+            "{} of {} that were due were never sent{}",
             grouped(market.missed),
-            counted(due_count, "message")
+            counted(due_count, "message"),
+            shortfall(record).unwrap_or_else(|| ".".to_owned())
         );
         return Some(Reason::new(cause, text));
     }
@@ -262,8 +337,34 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
         MissedRate::Missed(sentence) => sentence,
     };
     let cause = if is_our_fault { Cause::RateNotOffered } else { Cause::RateMissed };
-    let text = format!("{sentence}: raise --max-in-transit and --max-unsettled, or use a lower --rate.");
-    Some(Reason::new(cause, text))
+    let advice = shortfall(record).unwrap_or_else(|| ". Use a lower --rate.".to_owned());
+    Some(Reason::new(cause, format!("{sentence}{advice}")))
+}
+
+/// Says why the bench could not send what was due, with advice that fits: no credit, no connection, or
+/// no room. `None` if none of these is known.
+fn shortfall(record: &Record) -> Option<String> {
+    let mades = record.mades.as_ref()?;
+    let offered_s = record.offered_s.unwrap_or(record.duration_s);
+    let is_long = |time_s: f64| time_s >= MIN_SHORTFALL_SHARE * offered_s;
+    if let Some(credit) = mades.no_credit.filter(|credit| is_long(credit.total_s)) {
+        return Some(format!(
+            ": the broker gave no credit for {:.1} s in all, first at {:.1} s. Its queue or its disk is full, or the \
+             endpoint takes fewer messages.",
+            credit.total_s, credit.first_s
+        ));
+    }
+    let without_s = without_connection_s(record, mades);
+    if is_long(without_s) {
+        return Some(format!(": there was no connection for {without_s:.1} s."));
+    }
+    if mades.waited_for_room == 0 {
+        return None;
+    }
+    Some(match record.ledger.queued {
+        Some(1..) => ": messages that the endpoint did not answer took all of --max-in-transit.".to_owned(),
+        _ => ". Raise --max-in-transit and --max-unsettled, or use a lower --rate.".to_owned(),
+    })
 }
 
 fn cpu_validity(record: &Record) -> Option<String> {

@@ -1,0 +1,50 @@
+//! Looks into the outbox after a run. A message that no endpoint has fetched is still there, so it is
+//! not lost.
+use super::run_state::MadesRunState;
+use super::stages::MadesMode;
+use crate::api::Submission;
+use crate::{Connection, Error, IncomingDelivery, ReceiverOptions};
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// The outbox has no further messages if none comes for this time.
+const EMPTY_QUEUE_TIMEOUT: Duration = Duration::from_millis(500);
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Messages of earlier runs and of others that may stand before those of this run.
+const MAX_OTHERS: u64 = 10_000;
+
+/// Marks the messages of this run that are in the outbox. All messages stay there. If the outbox
+/// cannot be read, for example because the user may only write to it, the messages count as lost.
+pub(super) async fn find_waiting(run_state: &MadesRunState) {
+    let missing = run_state.tracker.borrow().final_ledger().ledger.lost.unwrap_or_default();
+    // Without an endpoint, the bench itself reads the queue.
+    if missing > 0 && run_state.options.mode != MadesMode::Amqp {
+        let _ = timeout(SEARCH_TIMEOUT, search(run_state, missing)).await;
+    }
+}
+
+async fn search(run_state: &MadesRunState, missing: u64) -> Result<(), Error> {
+    let options = &run_state.options;
+    let mut connection = Connection::open(&options.outbox).await?;
+    let credit = u32::try_from(missing + MAX_OTHERS).unwrap_or(u32::MAX);
+    let mut outbox = connection.attach_receiver(&ReceiverOptions::new(&options.queues.outbox, credit)).await?;
+    let mut seen = Vec::new();
+    // A message that is released comes again at once, so all of them are held until the end.
+    while let Ok(arrival) = timeout(EMPTY_QUEUE_TIMEOUT, outbox.next()).await {
+        match arrival? {
+            IncomingDelivery::Delivery(delivery) => {
+                if let Some(sequence) = run_state.own_sequence(Submission::read(&delivery.message).identity()) {
+                    run_state.tracker.borrow_mut().waits(sequence);
+                }
+                seen.push(delivery.handle);
+            }
+            IncomingDelivery::Undecodable { handle, .. } => seen.push(handle),
+        }
+        if seen.len() as u64 >= u64::from(credit) {
+            break;
+        }
+    }
+    outbox.release(seen)?;
+    outbox.close().await?;
+    connection.close().await
+}
