@@ -474,6 +474,68 @@ fn lost_replies_behind_a_real_relay_read_duplicates() {
     assert_eq!((&ledger["delivered"], &ledger["duplicates"]), (&60.into(), &lost.into()), "one for each lost reply");
 }
 
+#[test]
+fn a_run_is_told_only_what_happened_since_it_was_announced() {
+    let sink = Sink::start(&[]);
+    let earlier = [".: soft reject", "data: delay 1ms"];
+    put_rules(&sink, &earlier);
+    // This client stays connected, so that its end is not counted in the run.
+    let mut stranger = after(&sink, &["EHLO a"]);
+    assert!(deliver(&mut stranger, MESSAGE).is_some_and(|reply| reply.starts_with("450")));
+    wait_until("the first client", || (sink.ask("/status")["errors"] == 1).then_some(()));
+    let later = "rcpt: soft reject \"450 4.2.0 later\"";
+    put_rules(&sink, &[later]);
+    let run = "000102030405060708090a0b0c0d0e0f";
+    let agent: ureq::Agent = ureq::Agent::config_builder().proxy(None).build().into();
+    assert_eq!(agent.put(format!("{}/ledger/{run}", sink.url())).send_empty().unwrap().status(), 200);
+    let record = || -> mailrun_journey::Record { serde_json::from_value(sink.ask(&format!("/record/{run}"))).unwrap() };
+    let party = |record: &mailrun_journey::Record| record.parties[0].clone();
+    let quiet = party(&record()).reception.unwrap();
+    assert_eq!((quiet.connections, quiet.ended.len(), quiet.rules.len()), (0, 0, 0), "{quiet:?}");
+    let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>"]);
+    assert!(wire.say("RCPT TO:<c@d>").starts_with("450"));
+    drop(wire);
+    put_rules(&sink, &[]);
+    let mut wire = after(&sink, &["EHLO a"]);
+    assert!(deliver(&mut wire, "Received: x\r\nFrom: <a@b>\r\nsubject: strange\r\n\r\nHello.\r\n.\r\n").is_some());
+    wire.say("QUIT");
+    drop(wire);
+    let record = wait_until("both clients", || {
+        let record = record();
+        let ended: u64 = party(&record).reception.unwrap().ended.iter().map(|row| row.count).sum();
+        (ended == 2).then_some(record)
+    });
+    let errors: Vec<_> = record.errors.iter().map(|row| (row.phase, row.code, row.count)).collect();
+    assert_eq!(errors, [(Phase::Rcpt, 450, 1)], "the errors are there although nothing of the run arrived");
+    let party = party(&record);
+    let reception = party.reception.unwrap();
+    assert_eq!((reception.connections, reception.untraced), (2, 1));
+    let ended: Vec<_> = reception.ended.iter().map(|row| (row.phase, row.count)).collect();
+    assert_eq!(ended, [(Phase::Rcpt, 1), (Phase::Reply, 1)]);
+    assert_eq!(reception.untraced_from.as_deref(), Some("<a@b>"));
+    assert_eq!(reception.untraced_subject.as_deref(), Some("strange"));
+    assert_eq!(party.faults, [format!("'{later}' (once, no longer active)")]);
+    assert_eq!(party.ordered.unwrap().replies, 1);
+    let events: Vec<&str> = record.events.iter().map(|event| event.text.as_str()).collect();
+    assert_eq!(events, [later], "only the end of the rule that was active in the run");
+}
+
+#[test]
+fn a_sink_that_rejects_everything_names_its_rule() {
+    let sink = Sink::start(&["--fault", "rcpt: soft reject \"450 4.2.0 later\""]);
+    let Some(postfix) = Postfix::start(Deliver::To(sink.smtp.port()), &[Vec::new()]) else { return };
+    let words = [&postfix.address(), "--sink", sink.url(), "--messages", "20", "--sessions", "2", "--lost-after", "1s"];
+    let run = bench(&words);
+    let record = run.record_of(3);
+    let said = record.verdict.reasons.join("\n");
+    assert!(
+        said.contains("and took no message of this run, by its rules: rcpt: soft reject \"450 4.2.0 later\" ("),
+        "{said}"
+    );
+    assert!(said.contains("--lost-after") && !said.contains("has seen nothing"), "{said}");
+    assert!(record.errors.iter().any(|row| (row.phase, row.code) == (Phase::Rcpt, 450)), "{:?}", record.errors);
+}
+
 /// Messages as they must be kept, and in their form on the wire.
 fn corpus() -> Vec<(Vec<u8>, Vec<u8>)> {
     let long = "0123456789 größe\r\n".repeat(20_000);

@@ -160,7 +160,10 @@ fn run_parties(
     let on_the_way: Vec<String> =
         std::iter::once(target.clone()).chain(remote_sink.map(|sink| sink.authority().to_owned())).collect();
     let host_watch = HostWatch::start(Parties::Children, &on_the_way);
-    let watch = remote_sink.map(|sink| sink.watch(run, supervisor.events()));
+    let watch = remote_sink.map(|sink| {
+        sink.announce(run);
+        sink.watch(run, supervisor.events())
+    });
     let complaint = supervisor.follow_source(PartyCommand::source(program, options, run, directory, &target))?;
     drop(watch);
     let host_load = host_watch.finish();

@@ -83,6 +83,13 @@ impl RemoteSink {
         self.client.authority()
     }
 
+    /// Tells the sink that a run begins, so that it can say what it did during the run even if
+    /// nothing of the run arrives.
+    pub(super) fn announce(&self, run: RunId) {
+        // Ignore errors: the request for the results reports a sink that is gone.
+        let _ = self.client.put(&format!("/ledger/{run}"));
+    }
+
     /// Returns the pause in arrivals after which the bench stops waiting.
     pub(super) fn quiet_timeout(&self) -> Duration {
         self.quiet_timeout

@@ -137,7 +137,7 @@ impl Errors {
 
 /// Makes a peer's text safe to print. Long texts are cut, and control characters become blanks,
 /// because a reply may contain escape sequences.
-fn printable(text: &str, max_chars: usize) -> String {
+pub(crate) fn printable(text: &str, max_chars: usize) -> String {
     text.trim().chars().take(max_chars).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 

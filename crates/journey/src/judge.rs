@@ -13,10 +13,10 @@ use crate::account::{Topology, fates_sum, is_open_loop, is_watched, sum_of_fates
 use crate::foreign_load::BusyHost;
 use crate::reason::Reason;
 use crate::record::{
-    Arrival, Cause, Death, Ending, ErrorRow, LedgerRow, Ordered, Outcome, Party, Record, Role, SeriesRow, ShardRow,
-    StageRow, StallRow, ThresholdRow, Verdict,
+    Arrival, Cause, Death, EndedRow, Ending, ErrorRow, LedgerRow, Ordered, Outcome, Party, Reception, Record, Role,
+    RuleRow, SeriesRow, ShardRow, StageRow, StallRow, ThresholdRow, Verdict,
 };
-use crate::stage::Stage;
+use crate::stage::{Phase, Stage};
 use crate::threshold::{self, Fate};
 use crate::validity::{limits, warnings};
 use crate::words::{counted, grouped, listed};
@@ -128,6 +128,7 @@ pub fn judge(record: &Record, circumstances: &VerdictInputs) -> Verdict {
     }
     reasons.extend(ending_reasons(record));
     reasons.extend(notes(record, circumstances));
+    reasons.extend(sink_notes(record, &reasons).into_iter().map(|text| Reason::new(Cause::Remark, text)));
     let ledger = &record.ledger;
     let counts = [ledger.lost, ledger.not_delivered, ledger.duplicates, ledger.corrupt];
     let is_closed = is_watched(ledger) && counts.iter().all(is_nothing);
@@ -256,13 +257,20 @@ fn account_reasons(record: &Record) -> Vec<Reason> {
 }
 
 fn death_reasons(record: &Record) -> Vec<Reason> {
-    let died = record.parties.iter().filter_map(|party| Some((party.role, party.died.as_ref()?)));
-    let reason = |(role, death)| match role {
-        // The relay is being measured, so its death always counts against it.
-        Role::Relay => Reason::new(Cause::Died, death_text(role.name(), death)),
-        Role::Source | Role::Sink => death_reason(role.name(), death),
+    let reason = |party: &Party| {
+        let death = party.died.as_ref()?;
+        Some(match party.role {
+            // The relay is being measured, so its death always counts against it.
+            Role::Relay => Reason::new(Cause::Died, death_text(relay_noun(party), death)),
+            role @ (Role::Source | Role::Sink) => death_reason(role.name(), death),
+        })
     };
-    died.map(reason).collect()
+    record.parties.iter().filter_map(reason).collect()
+}
+
+/// Names the relay of a run. Only mailrun's own is called the relay; any other is the server.
+fn relay_noun(party: &Party) -> &'static str {
+    if party.name.starts_with("mailrun") { Role::Relay.name() } else { "server" }
 }
 
 /// Returns the reason that the death of our own source, sink or endpoint adds to the verdict. If
@@ -354,8 +362,7 @@ fn refused_by_ourselves(record: &Record) -> u64 {
 fn expired_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reason> {
     let expired = record.ledger.expired.filter(|expired| *expired > 0)?;
     let is_ordered = circumstances.ordered.is_some_and(|ordered| ordered.replies.max(ordered.cuts) > 0);
-    let noun = unit_noun(record);
-    let text = format!("The relay gave up on {} {noun} and notified the sender.", grouped(expired));
+    let text = format!("The relay gave up on {} and notified the sender.", units(record, expired));
     Some(Reason::new(if is_ordered { Cause::Ordered } else { Cause::Expired }, text))
 }
 
@@ -428,8 +435,10 @@ impl OrderedBounds {
     }
 }
 
-/// If the sink was watched and everything is lost, this asks the user about the most likely cause.
+/// If no client has connected to the sink, this asks the user about the most likely cause.
 const NOTHING_CAME: &str = " The sink has seen nothing of this run: does the server relay to it?";
+/// Number of a sink's rules that a sentence names.
+const MAX_NAMED_RULES: usize = 4;
 
 fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) -> String {
     let noun = unit_noun(record);
@@ -444,7 +453,7 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
         Fate::Corrupt => format!("Corrupt: {} arrived with a changed body{faults}.", counted(count, "message")),
         Fate::Rejected => {
             let error = first_said(record, |row| row.code > 0);
-            format!("The server rejected {amount}{of_created} {noun}{error}{faults}.")
+            format!("{} rejected {amount}{of_created} {noun}{error}{faults}.", server_name(record))
         }
         Fate::Failed => {
             let error = first_said(record, |row| row.code == 0);
@@ -477,6 +486,9 @@ fn faults_behind(record: &Record, fate: Fate) -> String {
         let rule = text.rsplit_once("' (").map_or(text.as_str(), |(rule, _)| rule).trim_matches('\'');
         rule.strip_prefix(".: ").unwrap_or(rule).to_owned()
     };
+    if let Some(rules) = rules_text(at_work.clone()) {
+        return format!(" (the sink was told to: {rules})");
+    }
     let rules: Vec<String> = at_work.flat_map(|party| &party.faults).map(rule).collect();
     if rules.is_empty() { String::new() } else { format!(" (the sink was told to: {})", rules.join(", ")) }
 }
@@ -486,10 +498,14 @@ fn faults_behind(record: &Record, fate: Fate) -> String {
 fn not_delivered_text(record: &Record, count: u64, quiet_timeout: Option<Duration>, faults: &str) -> String {
     let within = quiet_timeout.map(|time| format!(" within {} s", time.as_secs_f64()));
     let were = if count == 1 { "was" } else { "were" };
-    let nothing_came = if record.ledger.delivered == Some(0) { NOTHING_CAME } else { "" };
-    let hint = queue_command(record).map_or_else(String::new, |command| format!(" {command} shows the queue."));
+    let explanation = missing_explanation(record, count);
+    let server = known_server(record);
+    let shows = server.map_or_else(String::new, |(_, command)| format!(" Look into the queue with {command}."));
+    // Without this time, the run was stopped and waited for nothing.
+    let waits = if quiet_timeout.is_some() { " A longer --lost-after waits for retries." } else { "" };
+    let owner = server.map_or("the server", |(name, _)| name);
     format!(
-        "{}{} {} {were} not delivered{}: lost or still in the server's queue{faults}.{hint}{nothing_came}",
+        "{}{} {} {were} not delivered{}: lost or still in {owner}'s queue{faults}.{explanation}{shows}{waits}",
         grouped(count),
         of_created(record),
         unit_noun(record),
@@ -497,17 +513,117 @@ fn not_delivered_text(record: &Record, count: u64, quiet_timeout: Option<Duratio
     )
 }
 
-/// Returns the command that shows the server's queue, if the server's greeting contains a known
+/// Says what the sink saw instead of `count` missing units. Returns an empty text if that explains
+/// nothing.
+fn missing_explanation(record: &Record, count: u64) -> String {
+    if let Some(untraced) = untraced_text(record, count) {
+        return format!(" {untraced}");
+    }
+    if record.ledger.delivered != Some(0) {
+        return String::new();
+    }
+    let seen: Vec<&Reception> = receptions(record).collect();
+    let connections = seen.iter().map(|sink| sink.connections).fold(0, u64::saturating_add);
+    if connections == 0 {
+        return NOTHING_CAME.to_owned();
+    }
+    let had = format!("The sink had {} and took no message of this run", counted(connections, "connection"));
+    if let Some(rules) = rules_text(sinks(record)) {
+        return format!(" {had}, by its rules: {rules}.");
+    }
+    let mut ended: Vec<EndedRow> = seen.iter().flat_map(|sink| &sink.ended).copied().collect();
+    ended.sort_by_key(|row| std::cmp::Reverse(row.count));
+    let ended: Vec<String> =
+        ended.iter().map(|row| format!("{} ended {}", grouped(row.count), last_command(row.phase))).collect();
+    let ended = if ended.is_empty() { "none has ended".to_owned() } else { listed(&ended) };
+    format!(" {had}: {ended}.")
+}
+
+/// Says at which command of its client a connection ended.
+fn last_command(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Connect => "before the greeting",
+        Phase::Banner => "after the greeting",
+        Phase::Ehlo => "after EHLO",
+        Phase::Tls => "at the TLS handshake",
+        Phase::Auth => "at AUTH",
+        Phase::Mail => "at MAIL",
+        Phase::Rcpt => "at RCPT",
+        Phase::Data | Phase::Body => "at DATA",
+        Phase::Reply => "after a message",
+        Phase::Quit => "at QUIT",
+    }
+}
+
+fn sinks(record: &Record) -> impl Iterator<Item = &Party> + Clone {
+    record.parties.iter().filter(|party| party.role == Role::Sink)
+}
+
+fn receptions(record: &Record) -> impl Iterator<Item = &Reception> {
+    sinks(record).filter_map(|party| party.reception.as_ref())
+}
+
+/// Formats the rules that acted, the most frequent first, for example `rcpt: greylist 4s (100
+/// times)`.
+fn rules_text<'r>(sinks: impl Iterator<Item = &'r Party>) -> Option<String> {
+    let mut rules: Vec<&RuleRow> =
+        sinks.filter_map(|party| party.reception.as_ref()).flat_map(|sink| &sink.rules).collect();
+    rules.sort_by_key(|rule| std::cmp::Reverse(rule.count));
+    let more = rules.len().saturating_sub(MAX_NAMED_RULES);
+    let text = |rule: &&RuleRow| {
+        let action = rule.rule.strip_prefix(".: ").unwrap_or(&rule.rule);
+        format!("{action} ({})", counted(rule.count, "time"))
+    };
+    let mut rules: Vec<String> = rules.iter().take(MAX_NAMED_RULES).map(text).collect();
+    if more > 0 {
+        rules.push(counted(more as u64, "other rule"));
+    }
+    (!rules.is_empty()).then(|| rules.join(", "))
+}
+
+/// Describes mail that reached the sink without a trace. If it is as much as `missing`, it is
+/// probably the run's own mail.
+fn untraced_text(record: &Record, missing: u64) -> Option<String> {
+    let untraced = receptions(record).map(|sink| sink.untraced).fold(0, u64::saturating_add);
+    let first = receptions(record).find(|sink| sink.untraced > 0)?;
+    let fields = [("From", &first.untraced_from), ("Subject", &first.untraced_subject)];
+    let fields: Vec<String> =
+        fields.into_iter().filter_map(|(name, value)| Some(format!("{name}: {}", value.as_ref()?))).collect();
+    let fields = match (fields.as_slice(), untraced) {
+        ([], _) => String::new(),
+        (_, 1) => format!(" ({})", fields.join(", ")),
+        _ => format!(" (the first has {})", fields.join(", ")),
+    };
+    let question = if missing > 0 && untraced >= missing { ": does the server remove X-Mailrun?" } else { "." };
+    Some(format!("{} without a trace arrived{fields}{question}", counted(untraced, "message")))
+}
+
+/// Says what the sink did by its rules, and what else it received, unless a reason says so already.
+fn sink_notes(record: &Record, reasons: &[Reason]) -> Vec<String> {
+    let is_new = |text: &String| !reasons.iter().any(|reason| reason.text.contains(text.as_str()));
+    let rules = rules_text(sinks(record)).filter(is_new).map(|rules| format!("The sink acted by its rules: {rules}."));
+    let ledger = &record.ledger;
+    let missing = [ledger.lost, ledger.not_delivered].into_iter().flatten().fold(0, u64::saturating_add);
+    let untraced = untraced_text(record, missing).filter(is_new);
+    rules.into_iter().chain(untraced).collect()
+}
+
+/// Returns the server's name and the command that shows its queue, if its greeting contains a known
 /// name.
-fn queue_command(record: &Record) -> Option<&'static str> {
+fn known_server(record: &Record) -> Option<(&'static str, &'static str)> {
     let banner = record.server.as_ref()?.banner.to_ascii_lowercase();
     let known = [
-        ("postfix", "`postqueue -p`"),
-        ("exim", "`exim -bp`"),
-        ("opensmtpd", "`smtpctl show queue`"),
-        ("sendmail", "`mailq`"),
+        ("Postfix", "`postqueue -p`"),
+        ("Exim", "`exim -bp`"),
+        ("OpenSMTPD", "`smtpctl show queue`"),
+        ("Sendmail", "`mailq`"),
     ];
-    known.into_iter().find_map(|(name, command)| banner.contains(name).then_some(command))
+    known.into_iter().find(|(name, _)| banner.contains(&name.to_ascii_lowercase()))
+}
+
+/// Names the server under test at the beginning of a sentence.
+fn server_name(record: &Record) -> &'static str {
+    known_server(record).map_or("The server", |(name, _)| name)
 }
 
 fn of_created(record: &Record) -> String {
@@ -543,7 +659,8 @@ fn server_gone_text(record: &Record, stall: &StallRow) -> String {
         times => format!("; listen queues of this host were full {}", counted(times, "time")),
     };
     format!(
-        "The server stopped answering {time}: {}{} {noun} failed{error}{full}{ended}.",
+        "{} stopped answering {time}: {}{} {noun} failed{error}{full}{ended}.",
+        server_name(record),
         grouped(failed),
         of_created(record)
     )
@@ -572,8 +689,8 @@ fn warm_up_text(record: &Record) -> Option<String> {
     let counted = record.stage(Stage::Created)?.count;
     (counted == 0).then(|| {
         format!(
-            "All {} messages were created within the warm-up of {} s, so there are no figures: use a longer run.",
-            grouped(warm_up.created),
+            "The load of {} was created within the warm-up of {} s, so there are no figures: use a longer run.",
+            self::counted(warm_up.created, "message"),
             warm_up.length_s
         )
     })
@@ -700,7 +817,8 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
 /// limit, and to the server otherwise.
 fn rate_reason(record: &Record, between: Topology, is_our_fault: bool) -> Option<Reason> {
     let is_our_fault = is_our_fault || between == Topology::Direct;
-    let missed = match missed_rate(record, if is_our_fault { "The source offered" } else { "The server took" })? {
+    let took = format!("{} took", server_name(record));
+    let missed = match missed_rate(record, if is_our_fault { "The source offered" } else { &took })? {
         MissedRate::Excused(reason) => return Some(reason),
         MissedRate::Missed(missed) => missed,
     };
@@ -787,7 +905,6 @@ fn missed_text(row: &ThresholdRow) -> String {
 /// Explains why the run ended early, and how much mail was still in transit.
 fn ending_reasons(record: &Record) -> Vec<Reason> {
     let ledger = &record.ledger;
-    let noun = unit_noun(record);
     let mut reasons = Vec::new();
     match record.ending {
         Some(Ending::Interrupted) => {
@@ -802,7 +919,8 @@ fn ending_reasons(record: &Record) -> Vec<Reason> {
         _ => {}
     }
     if let Some(open) = ledger.in_flight.filter(|open| *open > 0 && ledger.delivered.is_some()) {
-        let text = format!("{} {noun} were still in transit when the run ended.", grouped(open));
+        let were = if open == 1 { "was" } else { "were" };
+        let text = format!("{} {were} still in transit when the run ended.", units(record, open));
         reasons.push(Reason::new(Cause::Unfinished, text));
     }
     reasons
@@ -827,8 +945,9 @@ fn notes(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     }
     if let Some(untimed) = ledger.untimed.filter(|untimed| *untimed > 0) {
         notes.push(format!(
-            "{} were timed by another host's clock: they are in no delivered latency.",
-            counted(untimed, "message")
+            "{} {} timed by another host's clock: in no delivered latency.",
+            counted(untimed, "message"),
+            if untimed == 1 { "was" } else { "were" }
         ));
     }
     if let Some(negative) = ledger.negative.filter(|negative| *negative > 0) {
@@ -852,10 +971,11 @@ fn queued_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reaso
     let queued = record.ledger.queued.filter(|queued| *queued > 0)?;
     let is_ordered = circumstances.ordered.is_some_and(|ordered| ordered.replies.max(ordered.cuts) > 0);
     let text = format!(
-        "{}{} {} are safe in the relay's queue and not delivered yet.",
+        "{}{} {} {} safe in the relay's queue and not delivered yet.",
         grouped(queued),
         of_created(record),
-        unit_noun(record)
+        unit_noun(record),
+        if queued == 1 { "is" } else { "are" }
     );
     Some(Reason::new(if is_ordered { Cause::Ordered } else { Cause::Unfinished }, text))
 }
@@ -929,9 +1049,10 @@ fn unsent_note(record: &Record) -> Option<String> {
     let count = unsent(record);
     (count > 0).then(|| {
         format!(
-            "{} of the {} messages due were never sent: they count as late.",
+            "{} of the {} due {} never sent: they count as late.",
             grouped(count),
-            grouped(record.due.unwrap_or_default())
+            counted(record.due.unwrap_or_default(), "message"),
+            if count == 1 { "was" } else { "were" }
         )
     })
 }
@@ -946,9 +1067,8 @@ fn unheard_note(record: &Record) -> Option<String> {
     let unheard = known.saturating_sub(accepted?);
     (unheard > 0).then(|| {
         format!(
-            "{} {} arrived although the source got no 250 for them: a sender that retries makes duplicates of them.",
-            grouped(unheard),
-            unit_noun(record)
+            "{} arrived although the source got no 250 for them: a sender that retries makes duplicates of them.",
+            units(record, unheard)
         )
     })
 }
@@ -957,7 +1077,20 @@ fn is_nothing(count: &Option<u64>) -> bool {
     count.unwrap_or_default() == 0
 }
 
-/// Returns the user's word for a unit of the ledger.
+/// Returns the user's word for the units of the ledger that were created, as in "1 of 1 message".
 fn unit_noun(record: &Record) -> &'static str {
-    if record.workload.recipients > 1 { "copies" } else { "messages" }
+    match record.workload.recipients {
+        0 | 1 if record.ledger.created == Some(1) => "message",
+        0 | 1 => "messages",
+        _ => "copies",
+    }
+}
+
+/// Formats a number of units, for example `1 copy`.
+fn units(record: &Record, count: u64) -> String {
+    match record.workload.recipients {
+        0 | 1 => counted(count, "message"),
+        _ if count == 1 => "1 copy".to_owned(),
+        _ => format!("{} copies", grouped(count)),
+    }
 }

@@ -664,6 +664,9 @@ pub struct Party {
     /// Delay with which the workers of a source ran after timers that they set to learn this; `null` if it was not measured.
     #[serde(default)]
     pub wake_up_ms: Option<LatencyMs>,
+    /// What a sink saw and did besides taking mail of the run; `null` for other parties.
+    #[serde(default)]
+    pub reception: Option<Reception>,
 }
 
 impl Party {
@@ -686,6 +689,7 @@ impl Party {
             busy_poll: None,
             cpus: None,
             wake_up_ms: None,
+            reception: None,
         }
     }
 
@@ -724,6 +728,44 @@ pub struct Death {
     pub out_of_memory: bool,
 }
 
+/// What a sink saw and did besides taking mail of the run, since the run began.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Reception {
+    /// Connections of clients, whoever they were.
+    pub connections: u64,
+    /// Connections that have ended, by the last command of the client.
+    pub ended: Vec<EndedRow>,
+    /// Messages without a readable trace, which may be mail of the run whose header was removed.
+    pub untraced: u64,
+    /// `From` of the first of these messages; `null` if it had none.
+    pub untraced_from: Option<String>,
+    /// `Subject` of the first of these messages; `null` if it had none.
+    pub untraced_subject: Option<String>,
+    /// Rules that rejected, delayed, dropped or changed mail, or cut connections.
+    pub rules: Vec<RuleRow>,
+}
+
+/// Connections that ended after the same command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct EndedRow {
+    /// Phase of the last command.
+    pub phase: Phase,
+    /// Number of connections.
+    pub count: u64,
+}
+
+/// A rule of a sink, and how often it acted during the run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct RuleRow {
+    /// The rule as it was given.
+    pub rule: String,
+    /// Number of commands, messages or recipients on which it acted.
+    pub count: u64,
+}
+
 /// Number of faults that a sink made because its rules ordered them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -740,6 +782,20 @@ pub struct Ordered {
     pub duplicates: u64,
     /// Messages that it changed.
     pub corrupt: u64,
+}
+
+impl Ordered {
+    /// Returns the faults that were made after `before` was counted.
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            replies: self.replies.saturating_sub(before.replies),
+            cuts: self.cuts.saturating_sub(before.cuts),
+            unanswered: self.unanswered.saturating_sub(before.unanswered),
+            lost: self.lost.saturating_sub(before.lost),
+            duplicates: self.duplicates.saturating_sub(before.duplicates),
+            corrupt: self.corrupt.saturating_sub(before.corrupt),
+        }
+    }
 }
 
 /// A latency distribution in milliseconds. A figure is `null` (infinite in memory) if it falls among messages that never

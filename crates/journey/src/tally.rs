@@ -16,7 +16,7 @@ use crate::seconds::{DueSeconds, EventTimes, Seconds};
 use crate::slowest::{SlowDelivery, SlowTransaction, Slowest};
 use crate::stage::Phase;
 use crate::throughput::Throughput;
-use crate::trace::RunId;
+use crate::trace::{HeaderSample, RunId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -366,6 +366,10 @@ pub struct SinkTally {
     pub bytes: u64,
     /// Messages without a readable trace.
     pub untraced: u64,
+    /// The first of these messages.
+    pub untraced_sample: Option<HeaderSample>,
+    /// Connections that have ended, by the client's last command.
+    pub ended: [u64; Phase::ALL.len()],
     pub first_arrival: Option<Duration>,
     pub last_arrival: Option<Duration>,
     pub handshakes: Handshakes,
@@ -418,6 +422,8 @@ impl SinkTally {
         self.recipients += other.recipients;
         self.bytes += other.bytes;
         self.untraced += other.untraced;
+        self.untraced_sample = self.untraced_sample.take().or_else(|| other.untraced_sample.clone());
+        self.ended.iter_mut().zip(other.ended).for_each(|(ours, theirs)| *ours += theirs);
         self.first_arrival = earlier(self.first_arrival, other.first_arrival);
         self.last_arrival = self.last_arrival.max(other.last_arrival);
         self.handshakes.merge(&other.handshakes);
@@ -470,7 +476,16 @@ impl RunTallies {
         &mut self.rows[row].1
     }
 
-    /// Returns the run's counts, if anything of the run has arrived.
+    /// Begins to count a run before anything of it arrives. From now on, `messages_before` tells
+    /// messages of others apart, and errors belong to the run, too.
+    pub fn announce(&mut self, run: RunId, now: Duration, messages_before: u64) {
+        if self.find(run).is_none() {
+            let tally = self.open(run);
+            (tally.announced, tally.messages_before) = (Some(now), messages_before);
+        }
+    }
+
+    /// Returns the run's counts, if the run was announced or anything of it has arrived.
     pub fn find(&self, run: RunId) -> Option<&RunTally> {
         self.iter().find(|(known, _)| *known == run).map(|(_, tally)| tally)
     }
@@ -512,7 +527,7 @@ impl RunTallies {
 
     fn evict(&mut self) {
         let others = self.rows.iter().enumerate().filter(|(_, (run, _))| Some(*run) != self.own_run);
-        if let Some((row, _)) = others.min_by_key(|(_, (_, tally))| tally.last_delivered) {
+        if let Some((row, _)) = others.min_by_key(|(_, (_, tally))| tally.last_delivered.max(tally.announced)) {
             self.evicted += 1;
             self.evicted_messages += self.rows.remove(row).1.messages;
         }
@@ -528,11 +543,13 @@ pub struct RunTally {
     /// Number of these messages that were created during the warm-up. They are not part of times.
     pub warm_up_messages: u64,
     pub warm_up_bytes: u64,
-    /// Messages of any kind that the sink had received before the first message of this run. In a
-    /// worker's tally, only those that the worker received in the same tick.
+    /// When a bench announced the run. Set only in merged tallies.
+    pub announced: Option<Duration>,
+    /// Messages of any kind that the sink had received before the run was announced or its first
+    /// message arrived. In a worker's tally, only those that the worker received in the same tick.
     pub messages_before: u64,
-    /// Errors of all mail since the tick in which the first message of this run arrived. Set only
-    /// in merged tallies.
+    /// Errors of all mail since the run was announced, or since the tick in which its first message
+    /// arrived. Set only in merged tallies.
     pub errors: Errors,
     /// TLS handshakes of all mail since the same tick. Set only in merged tallies.
     pub handshakes: Handshakes,

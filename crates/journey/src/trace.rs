@@ -288,6 +288,29 @@ pub struct TraceReader {
     /// Set if the trace came first. In that case, no relay has added a header, so none has
     /// converted the message.
     is_from_source: bool,
+    /// Set if the caller wants to know whose message it is, should it have no trace.
+    describes: bool,
+    sample: Option<Box<HeaderSample>>,
+}
+
+/// From and Subject of a message without a trace, by which a person recognises it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeaderSample {
+    pub from: Option<String>,
+    pub subject: Option<String>,
+}
+
+impl HeaderSample {
+    const MAX_CHARS: usize = 80;
+
+    fn field(line: &[u8]) -> Option<(bool, String)> {
+        let text = |name: &[u8]| {
+            let (start, value) = line.split_at_checked(name.len())?;
+            let value = start.eq_ignore_ascii_case(name).then_some(value)?;
+            Some(crate::errors::printable(&String::from_utf8_lossy(value), Self::MAX_CHARS))
+        };
+        text(b"From:").map(|from| (true, from)).or_else(|| Some((false, text(b"Subject:")?)))
+    }
 }
 
 /// Decodes a body as it arrives, and computes the checksum of the decoded body.
@@ -343,6 +366,18 @@ enum TraceHeader {
 }
 
 impl TraceReader {
+    /// Says before a message whether [`Self::take_sample`] will be asked for it.
+    pub fn describe(&mut self, describes: bool) {
+        self.describes = describes;
+        self.sample = None;
+    }
+
+    /// Returns From and Subject of the message that has just ended, if it had no trace and was to be
+    /// described.
+    pub fn take_sample(&mut self) -> Option<HeaderSample> {
+        self.sample.take().map(|sample| *sample)
+    }
+
     /// Takes the next block of the message, without dot-stuffing and without the final dot.
     pub fn receive(&mut self, block: &[u8]) {
         if let Some(original) = &mut self.original {
@@ -425,8 +460,21 @@ impl TraceReader {
         } else if self.original.is_none() && !self.is_from_source && matches!(line, [b'x' | b'X' | b'c' | b'C', ..]) {
             self.original = RestoredBody::begin(line);
         }
+        if self.describes && matches!(self.seen, TraceHeader::Absent) {
+            self.describe_line(line);
+        }
         self.has_line = true;
         line == b"\r\n"
+    }
+
+    /// Keeps a line by which a person recognises the message. A relay puts its own lines before the
+    /// trace and the sender's lines follow it, so mail of a run hardly ever comes here.
+    fn describe_line(&mut self, line: &[u8]) {
+        if let Some((is_from, value)) = HeaderSample::field(line) {
+            let sample = self.sample.get_or_insert_default();
+            let field = if is_from { &mut sample.from } else { &mut sample.subject };
+            field.get_or_insert(value);
+        }
     }
 }
 

@@ -1,10 +1,10 @@
-//! The HTTP client with which a bench asks a mailrun sink or relay for its state. It only sends GET
-//! requests.
+//! The HTTP client with which a bench asks a mailrun sink or relay for its state, and announces its
+//! run to a sink.
 use crate::reason::reason;
 use anyhow::{Context, Result, anyhow, bail};
-use axum::http::Request;
 use axum::http::header::HOST;
 use axum::http::uri::Authority;
+use axum::http::{Method, Request};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -68,8 +68,20 @@ impl HttpClient {
     /// Returns an error if the server cannot be reached, takes too long, sends too much, or sends
     /// something other than HTTP.
     pub fn get(&self, path: &str) -> Result<HttpAnswer> {
+        self.request(Method::GET, path)
+    }
+
+    /// Sends a PUT request without a body for `path` and waits for the whole answer.
+    ///
+    /// # Errors
+    /// Fails under the same conditions as [`Self::get`].
+    pub fn put(&self, path: &str) -> Result<HttpAnswer> {
+        self.request(Method::PUT, path)
+    }
+
+    fn request(&self, method: Method, path: &str) -> Result<HttpAnswer> {
         let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-        let answer = runtime.block_on(async { timeout(self.response_timeout, self.exchange(path)).await });
+        let answer = runtime.block_on(async { timeout(self.response_timeout, self.exchange(method, path)).await });
         answer.with_context(|| format!("no answer within {:?}", self.response_timeout))?
     }
 
@@ -90,7 +102,7 @@ impl HttpClient {
             let mut sender = self.handshake().await?;
             for _ in 0..count {
                 let start = begin();
-                take(start, self.ask(&mut sender, path).await?);
+                take(start, self.ask(&mut sender, Method::GET, path).await?);
             }
             Ok(())
         };
@@ -98,9 +110,9 @@ impl HttpClient {
         outcome.with_context(|| format!("no answer within {:?}", self.response_timeout))?
     }
 
-    async fn exchange(&self, path: &str) -> Result<HttpAnswer> {
+    async fn exchange(&self, method: Method, path: &str) -> Result<HttpAnswer> {
         let mut sender = self.handshake().await?;
-        self.ask(&mut sender, path).await
+        self.ask(&mut sender, method, path).await
     }
 
     async fn handshake(&self) -> Result<SendRequest<Empty<Bytes>>> {
@@ -110,8 +122,9 @@ impl HttpClient {
         Ok(sender)
     }
 
-    async fn ask(&self, sender: &mut SendRequest<Empty<Bytes>>, path: &str) -> Result<HttpAnswer> {
-        let request = Request::get(format!("{}{path}", self.prefix)).header(HOST, self.authority.as_str());
+    async fn ask(&self, sender: &mut SendRequest<Empty<Bytes>>, method: Method, path: &str) -> Result<HttpAnswer> {
+        let request = Request::builder().method(method).uri(format!("{}{path}", self.prefix));
+        let request = request.header(HOST, self.authority.as_str());
         sender.ready().await?;
         let answer = sender.send_request(request.body(Empty::<Bytes>::new())?).await?;
         let status = answer.status();

@@ -303,6 +303,7 @@ pub fn own_party(role: Role, name: &str, workers: usize, faults: Vec<String>) ->
         busy_poll: None,
         cpus: cpus::placement(),
         wake_up_ms: None,
+        reception: None,
     };
     process_usage::own().fill(&mut party);
     party

@@ -110,23 +110,23 @@ fn mail_that_may_be_in_an_unknown_queue_is_not_delivered_and_never_called_lost()
     assert_eq!((row.lost, row.not_delivered), (None, Some(2)));
     assert!(fates_sum(&row));
 
-    for (banner, command) in [
-        ("mx.example ESMTP Postfix (Debian/GNU)", "`postqueue -p`"),
-        ("mx.example ESMTP Exim 4.98 Thu, 26 Nov 2026", "`exim -bp`"),
-        ("mx.example ESMTP OpenSMTPD", "`smtpctl show queue`"),
-        ("mx.example ESMTP Sendmail 8.18.1/8.18.1", "`mailq`"),
+    for (banner, name, command) in [
+        ("mx.example ESMTP Postfix (Debian/GNU)", "Postfix", "`postqueue -p`"),
+        ("mx.example ESMTP Exim 4.98 Thu, 26 Nov 2026", "Exim", "`exim -bp`"),
+        ("mx.example ESMTP OpenSMTPD", "OpenSMTPD", "`smtpctl show queue`"),
+        ("mx.example ESMTP Sendmail 8.18.1/8.18.1", "Sendmail", "`mailq`"),
     ] {
         let mut record = with(row.clone());
         record.server = Some(ServerRow { banner: banner.to_owned(), extensions: Vec::new() });
         let why = conclude(&record, Topology::Server).why;
-        assert!(why.ends_with(&format!("still in the server's queue. {command} shows the queue.")), "{why}");
+        assert!(why.ends_with(&format!("still in {name}'s queue. Look into the queue with {command}.")), "{why}");
     }
 
     let thresholds: [(&[&str], Outcome, &str); 4] = [
         (
             &[],
             Outcome::Inconclusive,
-            "2 of 10 messages were not delivered within 10 s: lost or still in the server's queue.",
+            "2 of 10 messages were not delivered within 10 s: lost or still in the server's queue. A longer --lost-after waits for retries.",
         ),
         (&["not_delivered <= 0"], Outcome::Fail, "Threshold missed: not_delivered <= 0; it was 2."),
         (&["not_delivered <= 20%"], Outcome::Pass, "8 of 10 delivered, 2 not delivered"),

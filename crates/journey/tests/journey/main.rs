@@ -4,6 +4,7 @@ mod account;
 mod interval_log;
 mod merge;
 mod properties;
+mod reception;
 mod sample;
 mod schema;
 mod situations;

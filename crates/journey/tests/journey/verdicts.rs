@@ -308,6 +308,7 @@ fn a_source_or_sink_without_memory_is_not_the_servers_failure() {
         let mut record = sample::run();
         let mut died = record.parties[0].clone();
         died.role = role;
+        died.name = if role == Role::Relay { "mailrun" } else { party }.to_owned();
         died.died = Some(Death {
             at_s: 1.5,
             how: "signal 6 (SIGABRT)".to_owned(),

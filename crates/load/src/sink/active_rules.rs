@@ -232,6 +232,14 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("nobody panics holding it")
 }
 
+/// Returns how often rules acted after `before` was counted. Former rules that did not act since are
+/// left out.
+pub(super) fn since(counts: Vec<RuleCount>, before: &[RuleCount]) -> Vec<RuleCount> {
+    let earlier = |rule: &str| before.iter().find(|known| known.rule == rule).map_or(0, |known| known.count);
+    let since = |one: RuleCount| RuleCount { count: one.count.saturating_sub(earlier(&one.rule)), ..one };
+    counts.into_iter().map(since).filter(|one| one.is_active || one.count > 0).collect()
+}
+
 pub(super) fn describe_counts(effects: &[RuleCount]) -> Vec<String> {
     let word = |effects: &RuleCount| {
         let times = if effects.count == 1 { "once".to_owned() } else { format!("{} times", effects.count) };

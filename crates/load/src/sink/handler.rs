@@ -52,6 +52,7 @@ impl Service for SinkService {
             client: peer.address,
             reader,
             recipients,
+            phase: Phase::Connect,
             began: None,
             extended: side,
         }
@@ -83,6 +84,9 @@ pub(super) struct SinkHandler {
     client: SocketAddr,
     reader: TraceReader,
     recipients: Vec<SinkRecipient>,
+    /// Phase of the client's last command. It tells at which command a client leaves that delivers
+    /// nothing.
+    phase: Phase,
     /// Earliest time at which the message could begin, or `None` if the sink delays this session on
     /// purpose.
     began: Option<Duration>,
@@ -116,10 +120,12 @@ impl Drop for SinkHandler {
 
 impl Handler for SinkHandler {
     fn connect(&mut self, _now: Duration) -> Answer {
+        self.phase = Phase::Banner;
         self.apply_rules(RuleCommand::Connect, None).unwrap_or_else(|refusal| refusal)
     }
 
     fn hello(&mut self, hello: Hello, name: &[u8]) -> Answer {
+        self.phase = Phase::Ehlo;
         if let Some(side) = &mut self.extended {
             side.hello = String::from_utf8_lossy(name).into_owned();
         }
@@ -132,6 +138,7 @@ impl Handler for SinkHandler {
     }
 
     fn mail(&mut self, mail: &Mail<'_>) -> Answer {
+        self.phase = Phase::Mail;
         self.recipients.clear();
         if self.worker.context.has_enough() {
             return Answer::Reply(ReplyReason::ShuttingDown.reply().clone());
@@ -146,6 +153,7 @@ impl Handler for SinkHandler {
     }
 
     fn recipient(&mut self, recipient: &Path<'_>) -> Answer {
+        self.phase = Phase::Rcpt;
         let answer = match self.apply_rules(RuleCommand::Recipient, Some(*recipient)) {
             Ok(answer) => answer,
             Err(refusal) => return refusal,
@@ -160,6 +168,7 @@ impl Handler for SinkHandler {
     }
 
     fn data(&mut self) -> Answer {
+        self.phase = Phase::Data;
         let answer = match self.apply_rules(RuleCommand::Data, None) {
             Ok(answer) => answer,
             Err(refusal) => return refusal,
@@ -171,6 +180,7 @@ impl Handler for SinkHandler {
             side.corruption = is_hit.then(Corruption::default);
         }
         self.began = (self.worker.context.active_rules.version() == 0).then(clock::now);
+        self.reader.describe(self.worker.describes_untraced());
         answer
     }
 
@@ -183,7 +193,11 @@ impl Handler for SinkHandler {
 
     fn message(&mut self, bytes: u64, now: Duration) -> Answer {
         planned_panic("sink");
+        self.phase = Phase::Reply;
         let result = self.reader.finish();
+        if let TraceResult::Absent = result {
+            self.worker.describe_untraced(self.reader.take_sample());
+        }
         if let Some(began) = self.began.take() {
             self.worker.time_body(&result, began, now);
         }
@@ -281,10 +295,12 @@ impl Handler for SinkHandler {
     }
 
     fn start_tls(&mut self) -> Answer {
+        self.phase = Phase::Tls;
         self.apply_rules(RuleCommand::StartTls, None).unwrap_or_else(|refusal| refusal)
     }
 
     fn handshake(&mut self) -> Answer {
+        self.phase = Phase::Tls;
         self.apply_rules(RuleCommand::Handshake, None).unwrap_or_else(|refusal| refusal)
     }
 
@@ -299,6 +315,7 @@ impl Handler for SinkHandler {
     }
 
     fn login(&mut self, auth: &Auth<'_>) -> Answer {
+        self.phase = Phase::Auth;
         match self.apply_rules(RuleCommand::Auth, None) {
             Ok(_) if !self.worker.verify_login(auth) => Answer::Reply(ReplyReason::NotAuthenticated.reply().clone()),
             Ok(answer) | Err(answer) => answer,
@@ -322,6 +339,10 @@ impl Handler for SinkHandler {
     }
 
     fn disconnect(&mut self, close_reason: CloseReason) {
+        // The session may be unwinding from a panic with the tally in use.
+        if let Ok(mut tally) = self.worker.tally.try_borrow_mut() {
+            tally.ended[self.phase as usize] += 1;
+        }
         if close_reason == CloseReason::Timeout {
             let reply = ReplyReason::Timeout.reply();
             self.worker.count_error(Phase::Reply, reply.code(), "a client was silent for too long");

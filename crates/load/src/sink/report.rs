@@ -1,11 +1,14 @@
 //! The sink's run record, of one run, or of all mail if no message has a trace.
 use super::DumpTarget;
-use super::active_rules::{self, ActiveRules, RuleChange};
+use super::active_rules::{self, ActiveRules, RuleChange, RuleCount};
 use super::options::{RESERVED_DESCRIPTORS, SinkOptions};
-use mailrun_journey::record::{EventRow, LedgerRow, Record, Role, SlowMessage, StageRow, Workload};
+use mailrun_journey::record::{
+    EndedRow, EventRow, LedgerRow, Ordered, Reception, Record, Role, RuleRow, SlowMessage, StageRow, Workload,
+};
 use mailrun_journey::seconds::second_of;
 use mailrun_journey::slowest::SlowDelivery;
 use mailrun_journey::tally::MAX_RUNS;
+use mailrun_journey::trace::HeaderSample;
 use mailrun_journey::words::counted;
 use mailrun_journey::{MIN_ARRIVALS, Phase, RunId, RunTally, Series, SinkTally, Stage};
 use mailrun_journey::{judge, validity};
@@ -30,6 +33,23 @@ pub(super) struct SinkReport {
     usage_sampler: UsageSampler,
     /// Time at which the first client connected.
     first_connection: Option<Duration>,
+    /// What the sink had counted when each announced run began.
+    starts: Vec<(RunId, RunStart)>,
+    untraced_sample: Option<HeaderSample>,
+}
+
+/// Counts of a sink at the beginning of a run. A sink that serves several runs subtracts them, so
+/// that no run is told about faults or clients of an earlier run.
+#[derive(Debug, Default)]
+struct RunStart {
+    at: Duration,
+    connections: u64,
+    untraced: u64,
+    ended: [u64; Phase::ALL.len()],
+    ordered: Ordered,
+    rules: Vec<RuleCount>,
+    /// The first message without a trace since then.
+    untraced_sample: Option<HeaderSample>,
 }
 
 impl SinkReport {
@@ -45,11 +65,40 @@ impl SinkReport {
             host_sampler: HostSampler::start(),
             usage_sampler: UsageSampler::of_own_process(now),
             first_connection: None,
+            starts: Vec::new(),
+            untraced_sample: None,
         }
+    }
+
+    /// Begins to count a run before anything of it arrives.
+    pub(super) fn announce(&mut self, run: RunId) {
+        let total = &mut self.total;
+        if total.runs.find(run).is_some() {
+            return;
+        }
+        let at = clock::now();
+        total.runs.announce(run, at, total.messages);
+        let start = RunStart {
+            at,
+            connections: total.connections,
+            untraced: total.untraced,
+            ended: total.ended,
+            ordered: total.ordered,
+            rules: self.active_rules.rule_counts(),
+            untraced_sample: None,
+        };
+        self.starts.retain(|(known, _)| total.runs.find(*known).is_some());
+        self.starts.push((run, start));
     }
 
     pub(super) fn merge(&mut self, tally: &SinkTally) {
         self.total.merge(tally);
+        if let Some(sample) = &tally.untraced_sample {
+            let of_runs = self.starts.iter_mut().map(|(_, start)| &mut start.untraced_sample);
+            for first in of_runs.chain([&mut self.untraced_sample]).filter(|first| first.is_none()) {
+                *first = Some(sample.clone());
+            }
+        }
         let runs = tally.runs.iter().map(|(run, tally)| (Some(run), &tally.seconds));
         for (run, seconds) in runs.chain([(None, &tally.seconds)]) {
             seconds.iter().for_each(|second| self.series_of(run, second.begin).add(second));
@@ -75,11 +124,12 @@ impl SinkReport {
     /// Returns the run to report if nobody names a run: the expected run, or the run with the most
     /// messages.
     pub(super) fn chosen_run(&self) -> Option<RunId> {
-        let largest = || self.total.runs.iter().max_by_key(|(_, tally)| tally.messages).map(|(run, _)| run);
+        let arrived = self.total.runs.iter().filter(|(_, tally)| tally.messages > 0);
+        let largest = || arrived.max_by_key(|(_, tally)| tally.messages).map(|(run, _)| run);
         self.options.run.or_else(largest)
     }
 
-    /// Returns the number of messages since the run's first message that do not belong to the run.
+    /// Returns the number of messages since the run began that do not belong to the run.
     pub(super) fn foreign_count(&self, tally: &RunTally) -> u64 {
         self.total.messages - tally.messages_before - tally.messages
     }
@@ -105,11 +155,15 @@ impl SinkReport {
         record.series = series.rows(now);
         record.errors = self.total.errors.rows(record.origin_ns);
         record.usage = self.usage_sampler.party("sink", record.origin_ns).into_iter().collect();
-        record.events = self.events(series.zero());
+        let whole = RunStart { untraced_sample: self.untraced_sample.clone(), ..RunStart::default() };
+        let start = self.starts.iter().find(|(known, _)| Some(*known) == run).map_or(&whole, |(_, start)| start);
+        record.events = self.events(series.zero(), start);
         record.tls = self.total.handshakes.rows("sink");
-        let faults = active_rules::describe_counts(&self.active_rules.rule_counts());
-        let mut own = outputs::own_party(Role::Sink, "sink", self.options.workers, faults);
-        own.ordered = Some(self.total.ordered);
+        let rules = active_rules::since(self.active_rules.rule_counts(), &start.rules);
+        let mut own =
+            outputs::own_party(Role::Sink, "sink", self.options.workers, active_rules::describe_counts(&rules));
+        own.ordered = Some(self.total.ordered.since(&start.ordered));
+        own.reception = Some(self.reception(start, rules));
         own.busy_poll = outputs::busy_poll_row(self.options.busy_poll);
         record.parties = vec![own];
         let nothing = RunTally::default();
@@ -140,7 +194,7 @@ impl SinkReport {
     }
 
     /// Makes the record of one run at a sink that also has other clients. Errors and handshakes
-    /// count from the run's first message on.
+    /// count from the run's announcement on or, without one, from its first message on.
     pub(super) fn record_since_first(&mut self, run: RunId) -> Record {
         let mut record = self.record(Some(run));
         if let Some(tally) = self.total.runs.find(run) {
@@ -150,15 +204,32 @@ impl SinkReport {
         record
     }
 
-    /// Lists stalls and changes of the rules.
-    fn events(&self, origin: Duration) -> Vec<EventRow> {
+    fn reception(&self, start: &RunStart, rules: Vec<RuleCount>) -> Reception {
+        let total = &self.total;
+        let ended = |(phase, (now, before)): (Phase, (u64, u64))| EndedRow { phase, count: now - before };
+        let ended = Phase::ALL.into_iter().zip(total.ended.into_iter().zip(start.ended)).map(ended);
+        let rules = rules.into_iter().filter(|rule| rule.count > 0);
+        let sample = start.untraced_sample.clone().unwrap_or_default();
+        Reception {
+            connections: total.connections - start.connections,
+            ended: ended.filter(|row| row.count > 0).collect(),
+            untraced: total.untraced - start.untraced,
+            untraced_from: sample.from,
+            untraced_subject: sample.subject,
+            rules: rules.map(|RuleCount { rule, count, .. }| RuleRow { rule, count }).collect(),
+        }
+    }
+
+    /// Lists stalls and changes of the rules since the run began.
+    fn events(&self, origin: Duration, start: &RunStart) -> Vec<EventRow> {
         let changes = self.active_rules.changes(self.first_connection, clock::now());
+        let changes = changes.into_iter().filter(|change| change.at >= start.at);
         let row = |change: RuleChange| EventRow {
             at_s: change.at.saturating_sub(origin).as_secs_f64(),
             kind: change.kind,
             text: change.rule,
         };
-        changes.into_iter().map(row).collect()
+        changes.map(row).collect()
     }
 
     fn ledger(&self, tally: &RunTally) -> LedgerRow {

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `/`, `/status` | counts so far |
 //! | `/ledger` | every run's counts |
-//! | `/ledger/RUN` | one run's counts |
+//! | `/ledger/RUN` | one run's counts; PUT announces a run, whose record then counts from there |
 //! | `/ledger/RUN/units` | which units arrived: the bits (`mailrun_journey::Ledger::read_from`) |
 //! | `/record/RUN` | one run's record (`mailrun-run/1`) |
 //! | `/metrics` | counts so far, in the text format of Prometheus |
@@ -46,7 +46,7 @@ impl StatusServer {
             .route("/clock", get(clock))
             .route("/clock/chrony", get(clock_error))
             .route("/ledger", get(ledgers))
-            .route("/ledger/{run}", get(ledger))
+            .route("/ledger/{run}", get(ledger).put(announce))
             .route("/ledger/{run}/units", get(units))
             .route("/record/{run}", get(record))
             .route("/metrics", get(metrics))
@@ -120,6 +120,18 @@ async fn ledgers(State(view): ReportState) -> Json<Value> {
 
 async fn ledger(State(view): ReportState, Path(run): Path<String>) -> Response {
     let view = lock(&view);
+    match find_run(&view, &run) {
+        Ok((run, tally)) => Json(run_counts(&view, run, tally)).into_response(),
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+/// Begins to count a run. A run that is known keeps its counts.
+async fn announce(State(view): ReportState, Path(run): Path<String>) -> Response {
+    let mut view = lock(&view);
+    if let Ok(run) = run.parse::<RunId>() {
+        view.announce(run);
+    }
     match find_run(&view, &run) {
         Ok((run, tally)) => Json(run_counts(&view, run, tally)).into_response(),
         Err(refusal) => refusal.into_response(),

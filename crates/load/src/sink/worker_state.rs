@@ -6,7 +6,7 @@ use super::session_rules::{DomainSlots, RuleEffect, SERVICE_CLOSING};
 use mailrun_journey::domains::{DomainUnit, MAX_DOMAINS};
 use mailrun_journey::errors::ErrorEvent;
 use mailrun_journey::slowest::SlowDelivery;
-use mailrun_journey::trace::RecipientId;
+use mailrun_journey::trace::{HeaderSample, RecipientId};
 use mailrun_journey::{ClockId, MarkResult, Phase, RunId, RunTally, SinkTally, Trace, TraceResult};
 use mailrun_net::{Answer, clock};
 use mailrun_party::users::Users;
@@ -185,6 +185,18 @@ impl SinkWorkerState {
     pub(super) fn count_error(&self, phase: Phase, code: u16, text: &str) {
         let error = ErrorEvent { phase, code, text, at: clock::now() };
         self.tally.borrow_mut().count_error(error, || None);
+    }
+
+    /// True until a message without a trace has been described. One per tick is enough, because a
+    /// run needs only its first.
+    pub(super) fn describes_untraced(&self) -> bool {
+        self.tally.borrow().untraced_sample.is_none()
+    }
+
+    pub(super) fn describe_untraced(&self, sample: Option<HeaderSample>) {
+        if let Some(sample) = sample {
+            self.tally.borrow_mut().untraced_sample.get_or_insert(sample);
+        }
     }
 
     /// Sends the tally to the collector and continues with an empty tally.
