@@ -89,7 +89,7 @@ fn all_trials_have_one_relay() {
     assert!(result["trials"].as_array().unwrap().len() > 1, "{ended:?}");
     // On a busy machine a trial may leave mail in the queue. The bench then restarts the relay.
     let restarts = result["remarks"].as_array().unwrap().iter().filter_map(Value::as_str).find_map(|remark| {
-        let times = remark.strip_prefix("The relay was started anew ")?.split(' ').next()?;
+        let times = remark.strip_prefix("The server was started anew ")?.split(' ').next()?;
         Some(times.parse().unwrap_or(1))
     });
     let pids = fs::read_to_string(place.path().join("pids")).unwrap();

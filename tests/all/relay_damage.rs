@@ -3,6 +3,7 @@
 use crate::party::{MAILRUN, Sink, mailrun, run, wait_until};
 use crate::relay::{Den, Relay, all_to, http, introduced, kept, metric, submit};
 use crate::secured::Files;
+use mailrun_journey::words::counted;
 use std::fs;
 use std::path::PathBuf;
 
@@ -153,7 +154,9 @@ fn the_relay_the_check_and_the_metrics_say_the_same_of_a_segment_that_is_not_wha
         let relay = den.open();
         let (damaged, lost) = (metric(&relay, "spool_damaged"), metric(&relay, "spool_lost_messages"));
         assert!(damaged > 0 && lost > 0, "{what}: {damaged} places, {lost} messages");
-        let health = format!("ok, but the spool was damaged at {damaged} places, and {lost} messages were lost\n");
+        let (places, were) = (counted(damaged, "place"), if lost == 1 { "was" } else { "were" });
+        let lost = counted(lost, "message");
+        let health = format!("ok, but the spool was damaged at {places}, and {lost} {were} lost\n");
         assert_eq!(http(&relay, "/health"), (200, health), "{what}");
         wait_until("the warning", || said(&relay).contains("the spool is damaged").then_some(()));
         relay.stop();

@@ -211,11 +211,11 @@ pub(super) fn relay(
     let mut remarks = Vec::new();
     if arrived == Completeness::NotAll && !contestant.is_own() {
         let directory_note = if directory.spool().exists() { ", and its directory is kept (relay.spool)" } else { "" };
-        remarks.push(format!("The bench stopped waiting for the relay{directory_note}."));
+        remarks.push(format!("The bench stopped waiting for {contestant}{directory_note}."));
     }
     if ["sync", "write"].contains(&party.durability.as_str()) && is_in_memory(&directory.spool()) {
         remarks.push(
-            "The relay's directory is on a file system in memory: what it syncs is on no disk, so its rate is too high. Use \
+            "The server's directory is on a file system in memory: what it syncs is on no disk, so its rate is too high. Use \
              --out with a directory on a disk."
                 .to_owned(),
         );

@@ -153,9 +153,11 @@ impl RelayKeeper {
         let mut remarks: Vec<String> = series.deaths.clone();
         match series.left_mail {
             0 => {}
-            1 => remarks.push("The relay was started anew once, after a trial that left mail in its queue.".to_owned()),
+            1 => {
+                remarks.push("The server was started anew once, after a trial that left mail in its queue.".to_owned())
+            }
             times => remarks
-                .push(format!("The relay was started anew {times} times, after trials that left mail in its queue.")),
+                .push(format!("The server was started anew {times} times, after trials that left mail in its queue.")),
         }
         remarks
     }
@@ -169,7 +171,7 @@ impl RelaySeries {
         match relay.exit()? {
             None => Supervisor::with_relay(options, relay),
             Some(how) => {
-                self.deaths.push(format!("The relay died between two trials ({how}), and was started anew."));
+                self.deaths.push(format!("The server died between two trials ({how}), and was started anew."));
                 self.kept.take().map_or(Ok(()), |kept| kept.directory.remove_spool())?;
                 Supervisor::new(options)
             }

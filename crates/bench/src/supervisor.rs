@@ -378,7 +378,7 @@ impl Supervisor {
                 self.process_events();
                 let left_s = limit.saturating_duration_since(Instant::now()).as_secs() + 1;
                 self.display.show(|| {
-                    LiveLine::sentence(None, format!("waiting until the relay is idle, at most {left_s} s more"))
+                    LiveLine::sentence(None, format!("waiting until the server is idle, at most {left_s} s more"))
                 });
             }
             self.check_party(Role::Relay)?;

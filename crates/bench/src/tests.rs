@@ -381,7 +381,7 @@ fn a_relay_that_died_between_two_runs_is_named_and_started_anew() {
     let outcome = fixture.run_in_series(&mut keeper);
     assert_eq!(outcome.record.verdict.outcome, Some(Outcome::Pass), "{:?}", outcome.record.verdict);
     assert_eq!(fixture.relays().len(), 2);
-    let remark = "The relay died between two trials (exit status 3: no output), and was started anew.";
+    let remark = "The server died between two trials (exit status 3: no output), and was started anew.";
     assert_eq!(keeper.remarks(), [remark]);
     drop(keeper);
     assert!(!is_alive(fixture.relays()[1]), "out of scope it is gone");
@@ -397,7 +397,7 @@ fn a_relay_that_keeps_mail_is_not_the_next_runs() {
     assert!(!is_alive(fixture.relays()[0]));
     fixture.run_in_series(&mut keeper);
     assert_eq!(fixture.relays().len(), 2);
-    assert_eq!(keeper.remarks(), ["The relay was started anew 2 times, after trials that left mail in its queue."]);
+    assert_eq!(keeper.remarks(), ["The server was started anew 2 times, after trials that left mail in its queue."]);
 }
 
 /// Returns true if the process is running. A process that has exited but was not waited for (state

@@ -9,7 +9,7 @@ use mailrun_party::interrupt::INTERRUPTED_STATUS;
 use mailrun_party::live::LiveMode;
 use mailrun_party::terminal::CharacterSet;
 use mailrun_relay::disk_test::{DiskTestOptions, DiskTestResult, measure};
-use mailrun_report::numbers::{count, megabytes, memory, octets, rate};
+use mailrun_report::numbers::{count, counted, megabytes, memory, octets, rate};
 use mailrun_report::printable::printable;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -141,7 +141,8 @@ fn verdict(result: &DiskTestResult) -> String {
         None => format!("So {can}.\n"),
         Some(outcome @ (Outcome::Pass | Outcome::Fail)) => {
             let word = if outcome == Outcome::Pass { "PASS" } else { "FAIL" };
-            format!("{word}  {rate} of {required} ({group} messages of {size} per sync)\n")
+            let group = counted(u64::from(reachable.group), "message");
+            format!("{word}  {rate} of {required} ({group} of {size} per sync)\n")
         }
         Some(Outcome::Invalid | Outcome::Inconclusive) => {
             format!("INVALID  {required} needed; these figures are those of memory.\n")

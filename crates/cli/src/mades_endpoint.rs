@@ -23,6 +23,7 @@ use mailrun_party::outputs::ProgressOutput;
 use mailrun_party::reason::reason;
 use mailrun_party::text_file;
 use mailrun_party::users::PASSWORD_VARIABLE;
+use mailrun_report::numbers::counted;
 use std::cell::RefCell;
 use std::future::Future;
 use std::io::{self, Write};
@@ -743,9 +744,8 @@ fn warn_of_refused(counts: &ListenerCounts) {
     let refused = counts.unauthenticated.load(Relaxed);
     if away + broken + refused > 0 {
         mailrun_party::tell!(
-            "mailrun: {} connections, {broken} of them broken or invalid, {refused} with a rejected login; {away} \
-             more were rejected",
-            counts.connections.load(Relaxed)
+            "mailrun: {}, {broken} of them broken or invalid, {refused} with a rejected login; {away} more rejected",
+            counted(counts.connections.load(Relaxed), "connection")
         );
     }
 }

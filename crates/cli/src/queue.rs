@@ -449,7 +449,8 @@ fn timestamp(unix_s: u64) -> String {
 }
 
 fn message_head(message: &MessageRow) -> String {
-    let mut text = format!("{}  {} bytes, {} recipients\n", message.id, message.bytes, message.recipients);
+    let mut text =
+        format!("{}  {}, {}\n", message.id, counted(message.bytes, "byte"), counted(message.recipients, "recipient"));
     let _ = writeln!(text, "  from      <{}>", one_line(&message.sender));
     let _ = writeln!(text, "  received  {}", timestamp(message.received_unix_s));
     let name = one_line(&message.client_name);
@@ -460,7 +461,8 @@ fn message_head(message: &MessageRow) -> String {
 }
 
 fn entry_text(entry: &EntryRow) -> String {
-    let mut text = format!("  at {}: {}, {} tries", one_line(&entry.hop), entry.state.name(), entry.attempts);
+    let tries = if entry.attempts == 1 { "1 try".to_owned() } else { format!("{} tries", entry.attempts) };
+    let mut text = format!("  at {}: {}, {tries}", one_line(&entry.hop), entry.state.name());
     match (entry.next_unix_s, entry.hop_is_shut) {
         (None, _) => {}
         (Some(_), false) => drop(write!(text, ", the next in {}", next(entry))),

@@ -135,9 +135,15 @@ struct SalvagedText<'a> {
 impl Display for SalvagedText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SalvageSummary { messages, recipients, delivered, with_bad_notes, left_out, damage, .. } = self.salvaged;
+        let mail = format!(
+            "{} for {} {}",
+            counted(*messages, "message"),
+            counted(*recipients, "recipient"),
+            if *messages == 1 { "is" } else { "are" }
+        );
         match self.target {
             SalvageTarget::Maildir(place) => {
-                writeln!(f, "{messages} messages for {recipients} recipients are in the Maildir {}", place.display())?;
+                writeln!(f, "{mail} in the Maildir {}", place.display())?;
                 if *delivered > 0 {
                     writeln!(
                         f,
@@ -146,7 +152,7 @@ impl Display for SalvagedText<'_> {
                 }
             }
             SalvageTarget::Spool(place) => {
-                writeln!(f, "{messages} messages for {recipients} recipients are in the spool {}", place.display())?;
+                writeln!(f, "{mail} in the spool {}", place.display())?;
                 writeln!(
                     f,
                     "They have new queue ids (--json lists them). To deliver them, start a relay with spool.directory = \
@@ -172,7 +178,13 @@ struct ExportedText<'a> {
 impl Display for ExportedText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ExportSummary { messages, damaged, damage } = self.exported;
-        writeln!(f, "{messages} messages are in {}: ID.eml, and ID.json with the envelope", self.place)?;
+        let are = if *messages == 1 { "is" } else { "are" };
+        writeln!(
+            f,
+            "{} {are} in {}: ID.eml, and ID.json with the envelope",
+            counted(*messages, "message"),
+            self.place
+        )?;
         write_left_out(f, "are damaged", damaged)?;
         write_damage(f, *damage)
     }

@@ -158,7 +158,7 @@ impl RoundComparison {
             ));
         }
         lines.extend(course.notes.iter().cloned());
-        let progress = format!("after {} of {} rounds", course.rounds, course.planned_rounds);
+        let progress = format!("after {} of {}", course.rounds, counted(course.planned_rounds as u64, "round"));
         if course.interrupted {
             lines.push(format!("Interrupted {progress}."));
         } else if course.is_budget_spent {

@@ -3,7 +3,7 @@ use crate::metric::{ComparedMetric, Gain};
 use mailrun_journey::judge;
 use mailrun_journey::record::{Ending, KeepAwake, Outcome, Record};
 use mailrun_journey::stage::Stage;
-use mailrun_journey::words::grouped;
+use mailrun_journey::words::{counted, grouped};
 use mailrun_report::final_stage;
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ pub(super) fn traits(record: &Record) -> Vec<RunTrait> {
     let number = |value: Option<f64>| value.map_or_else(|| "none".to_owned(), |value| value.to_string());
     vec![
         ("protocol", if record.mades.is_some() { "MADES".to_owned() } else { load.protocol.clone() }),
-        ("message size", format!("{} bytes", load.message_bytes)),
+        ("message size", counted(load.message_bytes, "byte")),
         ("number of sessions", load.sessions.to_string()),
         ("number of recipients", load.recipients.to_string()),
         ("messages per connection", load.reuse.map_or_else(|| "no limit".to_owned(), |limit| limit.to_string())),
@@ -60,7 +60,8 @@ pub fn side_facts(records: &[&Record]) -> Vec<(&'static str, String)> {
         _ => times.concat(),
     };
     let host = &first.host;
-    let facts = format!("{}, {} cores, {}, {}", host.cpu_model, host.cores, host.os, host.kernel);
+    let cores = counted(u64::from(host.cores), "core");
+    let facts = format!("{}, {cores}, {}, {}", host.cpu_model, host.os, host.kernel);
     let awake = host.keep_awake.map(KeepAwake::words);
     let load: Vec<String> = traits(first)
         .into_iter()

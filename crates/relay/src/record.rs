@@ -3,6 +3,7 @@
 use crate::context::RelayContext;
 use mailrun_journey::record::{Record, Role, StageRow, Workload};
 use mailrun_journey::seconds::{SecondTally, second_of};
+use mailrun_journey::words::counted;
 use mailrun_journey::{MIN_ARRIVALS, Series, Stage};
 use mailrun_journey::{judge, validity};
 use mailrun_net::clock;
@@ -188,15 +189,14 @@ fn summary(context: &RelayContext) -> String {
         converted => format!("{converted} converted to 7 bits; "),
     };
     format!(
-        "Total: {} messages for {} recipients, {} bytes, over {} connections; {} recipients delivered, {} rejected \
-         permanently, {} expired; {converted}{} messages left.",
-        counters.accepted.value(),
-        counters.accepted_recipients.value(),
-        counters.accepted_bytes.value(),
-        counters.sessions.value(),
-        counters.delivered.value(),
+        "Total: {} for {}, {}, over {}; {} delivered, {} rejected permanently, {} expired; {converted}{} left.",
+        counted(counters.accepted.value(), "message"),
+        counted(counters.accepted_recipients.value(), "recipient"),
+        counted(counters.accepted_bytes.value(), "byte"),
+        counted(counters.sessions.value(), "connection"),
+        counted(counters.delivered.value(), "recipient"),
         counters.failed.value(),
         counters.expired.value(),
-        context.spool.stats().messages,
+        counted(context.spool.stats().messages, "message"),
     )
 }

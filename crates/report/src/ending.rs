@@ -6,7 +6,10 @@ use super::text_style::{TextStyle, styled};
 use super::wrap::{clipped_words, display_width, wrapped};
 use mailrun_journey::record::{Outcome, Record};
 
-const MAX_VERDICT_LINES: usize = 2;
+/// Room for the verdict's sentence in columns. The sentences of mailrun are shorter; only a long reply
+/// of a peer in one of them is cut off.
+const MAX_VERDICT_WIDTH: usize = 400;
+const MAX_VERDICT_LINES: usize = 8;
 
 /// Returns the end of a full report: the notes, the figures, the path of the details, and the
 /// verdict.
@@ -31,8 +34,42 @@ pub(super) fn notes_to_act_on(record: &Record) -> Vec<String> {
     notes(record).into_iter().filter(|text| text != mailrun_journey::judge::NO_SERVER).collect()
 }
 
+/// Returns a note in lines. A command in it stands on a line of its own, so that it can be copied.
 pub(super) fn note(text: &str, width: usize) -> Vec<String> {
-    wrapped(&plain(text), "! ", "  ", width)
+    let text = plain(text);
+    let mut lines: Vec<String> = Vec::new();
+    let mut rest = text.as_str();
+    while let Some((before, command, after)) = split_command(rest) {
+        let first = if lines.is_empty() { "! " } else { "  " };
+        lines.extend(wrapped(before, first, "  ", width));
+        lines.extend(wrapped(command, "    ", "    ", width));
+        rest = after.strip_prefix(['.', ',', ';']).unwrap_or(after).trim_start();
+    }
+    if lines.is_empty() {
+        return wrapped(rest, "! ", "  ", width);
+    }
+    if !rest.is_empty() {
+        lines.extend(wrapped(rest, "  ", "  ", width));
+    }
+    lines
+}
+
+/// Finds the first command in backticks, and returns the text before it, the command and the text after
+/// it. A text in brackets may come from a peer, so it has no commands.
+fn split_command(text: &str) -> Option<(&str, &str, &str)> {
+    let mut depth = 0_usize;
+    for (at, character) in text.char_indices() {
+        match character {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            '`' if depth == 0 => {
+                let (command, after) = text[at + 1..].split_once('`')?;
+                return Some((text[..at].trim_end(), command, after));
+            }
+            _ => {}
+        }
+    }
+    None
 }
 
 /// Returns the verdict in lines: its word, and then its reason.
@@ -42,8 +79,9 @@ pub(super) fn verdict(record: &Record, width: usize, style: TextStyle) -> Vec<St
     let (sentence, _) = first_sentence(&reason);
     let first = format!("{word} ");
     let mut lines = wrapped(sentence, &first, &" ".repeat(display_width(&first)), width);
-    if lines.len() > MAX_VERDICT_LINES {
-        lines.truncate(MAX_VERDICT_LINES);
+    let max_lines = MAX_VERDICT_WIDTH.div_ceil(width).min(MAX_VERDICT_LINES);
+    if lines.len() > max_lines {
+        lines.truncate(max_lines);
         let last = lines.pop().unwrap_or_default();
         lines.push(clipped_words(&format!("{last} …"), width));
     }
@@ -115,12 +153,29 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_has_two_lines_at_most() {
+    fn a_command_stands_on_a_line_of_its_own() {
+        let lines = note("Mail is missing. Look into the queue with `postqueue -p`. A longer --lost-after waits.", 40);
+        let expected =
+            ["! Mail is missing. Look into the queue", "  with", "    postqueue -p", "  A longer --lost-after waits."];
+        assert_eq!(lines, expected);
+        assert_eq!(
+            note("a (at rcpt: 550 `x` y) b", 80),
+            ["! a (at rcpt: 550 `x` y) b"],
+            "a peer's words are no command"
+        );
+        assert_eq!(note("Raise it: `ulimit -n 4096`.", 80), ["! Raise it:", "    ulimit -n 4096"]);
+    }
+
+    #[test]
+    fn a_sentence_of_our_own_is_never_cut_and_an_endless_one_is() {
         let mut record = sample::lossy();
         record.verdict.outcome = Some(Outcome::Fail);
-        record.verdict.why = "word ".repeat(100);
+        record.verdict.why = "word ".repeat(60);
+        let whole = verdict(&record, 80, TextStyle::Plain);
+        assert!(whole.len() == 4 && !whole.concat().contains('…'), "{whole:?}");
+        record.verdict.why = "word ".repeat(1000);
         let lines = verdict(&record, 80, TextStyle::Plain);
-        assert!(lines.len() == 2 && lines[1].ends_with('…'), "{lines:?}");
+        assert!(lines.len() == 5 && lines[4].ends_with('…'), "{lines:?}");
         assert!(lines.iter().all(|line| display_width(line) <= 80), "{lines:?}");
     }
 

@@ -1,5 +1,6 @@
 //! The windows of freshness thresholds as a table with one row for each window. If there are many
 //! windows, only the worst are shown.
+use super::numbers::counted;
 use super::section::Section;
 use super::table::{Align, Cell, Table, plain, right};
 use mailrun_journey::record::{FreshWindow, Record, ThresholdRow};
@@ -25,8 +26,11 @@ pub(crate) fn windows(record: &Record) -> Option<Section> {
         shown.into_iter().for_each(|window| table.row(cells(threshold, window)));
     }
     let text = "the newest message that had arrived was younger than the limit; seconds since the load began";
-    let note =
-        if left_out > 0 { format!("{text}; the worst windows, without {left_out} others") } else { text.to_owned() };
+    let note = if left_out > 0 {
+        format!("{text}; the worst windows, without {}", counted(left_out as u64, "other"))
+    } else {
+        text.to_owned()
+    };
     Section::figures("Freshness by window", Some(note), table)
 }
 

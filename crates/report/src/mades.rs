@@ -186,7 +186,11 @@ pub(crate) fn windows(mades: &Mades) -> Option<Section> {
     }
     let text = "messages by the quarter-hour in which they were due; done is at the last stage";
     let left_out = windows.len() - shown_windows.len();
-    let note = if left_out > 0 { format!("{text}; the worst, without {left_out} others") } else { text.to_owned() };
+    let note = if left_out > 0 {
+        format!("{text}; the worst, without {}", counted(left_out as u64, "other"))
+    } else {
+        text.to_owned()
+    };
     Section::figures("Windows", Some(note), table)
 }
 

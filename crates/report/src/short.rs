@@ -34,8 +34,6 @@ const MIN_WIDTH: usize = 20;
 const MAX_ERRORS: usize = 3;
 const MAX_THRESHOLDS: usize = 4;
 const MAX_NOTES: usize = 3;
-/// Maximum number of lines of a note. The full report has the whole note.
-const MAX_REMARK_LINES: usize = 2;
 /// Columns of the line over time that are not bars.
 const BARS_MARGIN: usize = 55;
 
@@ -103,12 +101,8 @@ fn parts(record: &Record, width: usize, style: TextStyle) -> Vec<ReportPart<Sect
     let ranks = [SectionPriority::FirstRemark, SectionPriority::SecondRemark, SectionPriority::ThirdRemark];
     let notes = ending::notes_to_act_on(record);
     for (place, (text, rank)) in notes.iter().take(MAX_NOTES).zip(ranks).enumerate() {
-        let mut lines = ending::note(text, width);
-        if lines.len() > MAX_REMARK_LINES {
-            lines.truncate(MAX_REMARK_LINES);
-            let last = lines.pop().unwrap_or_default();
-            lines.push(clipped_words(&format!("{last} …"), width));
-        }
+        // A note is shown whole or not at all, because the remedy is at its end.
+        let lines = ending::note(text, width);
         parts.push(ReportPart { priority: rank, has_gap: place == 0, lines });
     }
     parts
@@ -167,6 +161,8 @@ fn messages_and_relay(record: &Record, recipients: &str) -> String {
     let messages = format!("messages of {}{recipients} to ", sizes(&record.workload));
     match relay::party(record).map(|relay| plain(&relay.name)) {
         None => messages,
+        // A server that is known by its address only, and not by a name.
+        Some(name) if name == plain(&record.workload.target) => messages,
         Some(name) if name == "mailrun" && record.audit.is_none() => {
             format!("demonstration with mailrun's own relay: {messages}")
         }
@@ -376,7 +372,7 @@ mod tests {
 
     #[test]
     fn what_is_worth_least_makes_room_and_the_verdict_stays() {
-        let mut record = with_verdict(sample::mades(), Outcome::Fail, &"why not ".repeat(30));
+        let mut record = with_verdict(sample::mades(), Outcome::Fail, &"why not ".repeat(15));
         record.verdict.reasons = vec!["something to do ".repeat(20); 9];
         record.thresholds =
             vec![ThresholdRow { expression: "delivered.p99 < 2s".to_owned(), ..ThresholdRow::default() }; 9];
@@ -513,7 +509,7 @@ mod tests {
                 prop_assert!(display_width(line) <= width.min(80), "{width}: {line}");
             }
             prop_assert!(text.lines().count() <= MAX_LINES, "{} lines\n{text}", text.lines().count());
-            let verdict = text.lines().rev().take(2).any(|line| line.starts_with("PASS ") || line.starts_with("FAIL "));
+            let verdict = text.lines().rev().take(8).any(|line| line.starts_with("PASS ") || line.starts_with("FAIL "));
             prop_assert!(verdict, "{text}");
             let whole = numbers(&short(&record, 80, TextStyle::Plain, Some("d/report.md")));
             let wider = numbers(&full(&record, 4_000, TextStyle::Plain, None));

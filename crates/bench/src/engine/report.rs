@@ -183,8 +183,9 @@ impl<C, M> ComparisonResults<C, M> {
         defects.failed.extend(failed.map(|(_, fault)| fault));
         let is_interrupted = self.done < self.planned;
         if is_interrupted {
-            defects.unobserved.push(format!("it was stopped after {} of {} runs", self.done, self.planned));
-            remarks.push(format!("Stopped after {} of {} runs.", self.done, self.planned));
+            let planned = counted(self.planned as u64, "run");
+            defects.unobserved.push(format!("it was stopped after {} of {planned}", self.done));
+            remarks.push(format!("Stopped after {} of {planned}.", self.done));
         }
         remarks.extend(parts.notes);
         let pass = format!("{}, {}", counted(self.done as u64, "run"), parts.pass);

@@ -15,6 +15,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use mailrun_journey::words::counted;
 use mailrun_net::{ClientLimit, clock};
 use mailrun_party::http_server::{self, HostNames, HttpCounters};
 use mailrun_party::reason::reason;
@@ -110,9 +111,14 @@ async fn health(State(relay): State<Arc<RunningRelay>>) -> (StatusCode, String) 
 fn health_text(spool: &SpoolStats) -> String {
     match (spool.damaged, spool.lost_messages) {
         (0, _) => "ok\n".to_owned(),
-        (damaged, 0) => format!("ok, but the spool was damaged at {damaged} places, and what was lost is unknown\n"),
         (damaged, lost) => {
-            format!("ok, but the spool was damaged at {damaged} places, and {lost} messages were lost\n")
+            let places = counted(damaged, "place");
+            let what = match lost {
+                0 => "what was lost is unknown".to_owned(),
+                1 => "1 message was lost".to_owned(),
+                lost => format!("{} were lost", counted(lost, "message")),
+            };
+            format!("ok, but the spool was damaged at {places}, and {what}\n")
         }
     }
 }
@@ -138,7 +144,7 @@ mod tests {
     fn health_says_what_was_lost_by_damage() {
         for (damaged, lost_messages, expected) in [
             (0, 0, "ok\n"),
-            (1, 0, "ok, but the spool was damaged at 1 places, and what was lost is unknown\n"),
+            (1, 0, "ok, but the spool was damaged at 1 place, and what was lost is unknown\n"),
             (2, 14, "ok, but the spool was damaged at 2 places, and 14 messages were lost\n"),
         ] {
             assert_eq!(health_text(&SpoolStats { damaged, lost_messages, ..SpoolStats::default() }), expected);

@@ -3,7 +3,7 @@
 use super::private_words::{LEFT_OUT, public_command, public_sentence};
 use crate::figures::final_stage;
 use crate::headline::{self, Headline};
-use crate::numbers::{count, latency, memory, octets, rate, seconds, stage_latency};
+use crate::numbers::{count, counted, latency, memory, octets, rate, seconds, stage_latency};
 use crate::table::{markdown_text, plain};
 use mailrun_journey::record::{Arrival, Host, HostDisk, LatencyMs, Record, StageRow};
 
@@ -166,7 +166,7 @@ fn commit(record: &Record) -> String {
 }
 
 fn processor(host: &Host) -> String {
-    let cores = if host.cores == 1 { "1 core".to_owned() } else { format!("{} cores", host.cores) };
+    let cores = counted(u64::from(host.cores), "core");
     let awake = host.keep_awake.map(|state| format!(", {}", state.words())).unwrap_or_default();
     format!("{}, {cores}{awake}", known(&host.cpu_model))
 }
@@ -207,14 +207,14 @@ fn workload(record: &Record) -> String {
     };
     let reuse = match load.reuse {
         Some(1) => "one connection per message".to_owned(),
-        Some(number) => format!("{} messages per connection", count(number)),
+        Some(number) => format!("{} per connection", counted(number, "message")),
         None => "connections reused".to_owned(),
     };
     let parts = [
         load.protocol.to_uppercase(),
         format!("messages of {}", octets(load.message_bytes)),
-        format!("{} recipient(s)", load.recipients),
-        format!("{} sessions", load.sessions),
+        counted(u64::from(load.recipients), "recipient"),
+        counted(u64::from(load.sessions), "session"),
         reuse,
         pace,
         format!("TLS {}", known(&load.tls)),

@@ -1,7 +1,7 @@
 //! Tells the reader of a page what its numbers do not prove.
 use super::escape::isolated;
 use super::runs::PagePart;
-use crate::numbers::{count, seconds};
+use crate::numbers::{counted, seconds};
 use mailrun_journey::record::{Arrival, Record, Role};
 
 pub(super) fn part(record: &Record) -> PagePart {
@@ -62,16 +62,16 @@ fn ends(record: &Record) -> Vec<String> {
         texts.push("No receiver was observed: nothing is known about a message after the server's 250.".to_owned());
     }
     if let Some(untimed) = record.ledger.untimed.filter(|number| *number > 0) {
-        texts.push(format!("{} arrivals came without a usable time and are in no latency.", count(untimed)));
+        texts.push(format!("{} came without a usable time, in no latency.", counted(untimed, "arrival")));
     }
     if let Some(negative) = record.ledger.negative.filter(|number| *number > 0) {
         texts.push(format!(
-            "{} arrivals had a negative delivered time, because clocks differ: they are in no latency.",
-            count(negative)
+            "{} had a negative delivered time, because clocks differ, and no latency.",
+            counted(negative, "arrival")
         ));
     }
     if let Some(overflow) = record.ledger.overflow.filter(|number| *number > 0) {
-        texts.push(format!("The ledger had no room for {} units: their fates are unknown.", count(overflow)));
+        texts.push(format!("The ledger had no room for {}: the fate is unknown.", counted(overflow, "unit")));
     }
     texts
 }
