@@ -1,4 +1,5 @@
-//! Converts 8-bit messages to 7-bit where that is allowed (RFC 6152 §3), and restores them.
+//! Converts 8-bit messages to 7-bit where that is allowed (RFC 6152 §3), and restores them. Reads
+//! notifications about mail that was not delivered (RFC 3464).
 //!
 //! ```
 //! let message = "MIME-Version: 1.0\r\nContent-Type: text/plain; charset=utf-8\r\n\
@@ -22,6 +23,7 @@
 //! walk     the kind of each line: header, body, delimiter; bounded in depth, strict where readers disagree
 //! convert  a message in memory, for a server without 8BITMIME
 //! restore  a converted message in blocks, as it was before: the far end of a measurement checks it that way
+//! notice   what a notification says about each recipient, and a field of the message that it returns
 //! encode, decode   quoted-printable and base64 (RFC 2045 §6.7, §6.8)
 //! ```
 //! The crate uses no clock, socket or file. A message that readers could understand in different
@@ -35,6 +37,7 @@ mod decode;
 mod encode;
 mod field;
 mod lines;
+mod notice;
 mod restore;
 mod walk;
 
@@ -42,6 +45,7 @@ pub use conversion_error::ConversionError;
 pub use convert::{is_seven_bit, to_seven_bit};
 pub use decode::Decoder;
 pub use encode::Encoding;
+pub use notice::{Notice, NoticeAction, NoticeReader, NoticeRecipient};
 pub use restore::{MARKER, Restorer};
 
 #[cfg(doctest)]

@@ -1,3 +1,4 @@
 //! Checks of the promises that each parser makes for any input. Property tests and fuzz targets
 //! call these functions, which panic if a promise is broken.
+pub mod notice;
 pub mod seven_bit;

@@ -1,0 +1,91 @@
+//! What a notification says about a recipient.
+
+/// Maximum length of an address (RFC 5321 §4.5.3.1).
+const MAX_ADDRESS_CHARACTERS: usize = 320;
+/// Maximum length of a diagnostic text. It is enough for the longest line of a reply.
+const MAX_DIAGNOSTIC_CHARACTERS: usize = 510;
+
+/// What a server did with a recipient (RFC 3464 §2.3.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NoticeAction {
+    /// The server gave up. The recipient never gets the message.
+    #[default]
+    Failed,
+    /// The server keeps the message and tries again.
+    Delayed,
+    /// Delivered, relayed or expanded, or a word that RFC 3464 does not know.
+    Other,
+}
+
+/// A recipient, as a notification describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NoticeRecipient {
+    /// The recipient as the sender first named it. Empty if the notification does not say so.
+    pub original: String,
+    /// The recipient to whom the server tried to deliver. Servers may have rewritten it.
+    pub address: String,
+    /// What the server did.
+    pub action: NoticeAction,
+    /// Enhanced status code, such as `5.1.1`. Empty without one.
+    pub status: String,
+    /// Reply of the next hop, or another reason. Empty without one.
+    pub diagnostic: String,
+}
+
+impl NoticeRecipient {
+    pub(super) fn to(address: &[u8], action: NoticeAction) -> Self {
+        Self { address: mailbox(address), action, ..Self::default() }
+    }
+
+    /// Returns the recipient as its sender knows it, as far as the notification tells.
+    pub fn known_as(&self) -> &str {
+        if self.original.is_empty() { &self.address } else { &self.original }
+    }
+
+    /// Adds a line of the reason. Lines before the reply of the next hop are dropped once that reply
+    /// is known, because they only say where it came from.
+    pub(super) fn explain(&mut self, line: &[u8]) {
+        let line = line.trim_ascii();
+        if is_reply(line) && !is_reply(self.diagnostic.as_bytes()) {
+            self.diagnostic.clear();
+        }
+        let line = text(line, MAX_DIAGNOSTIC_CHARACTERS.saturating_sub(self.diagnostic.chars().count() + 1));
+        if !self.diagnostic.is_empty() && !line.is_empty() {
+            self.diagnostic.push(' ');
+        }
+        self.diagnostic.push_str(&line);
+    }
+
+    /// Takes the status from the reply if the notification has no field for it.
+    pub(super) fn complete(&mut self) {
+        if self.status.is_empty() {
+            let word = self.diagnostic.split(' ').nth(1).filter(|_| is_reply(self.diagnostic.as_bytes()));
+            self.status = word.and_then(|word| status(word.as_bytes())).unwrap_or_default();
+        }
+    }
+}
+
+/// True if the text begins like a reply of SMTP that refuses something.
+pub(super) fn is_reply(text: &[u8]) -> bool {
+    matches!(text, [b'4' | b'5', b'0'..=b'5', b'0'..=b'9', b' ' | b'-', ..])
+}
+
+/// Returns the enhanced status code (RFC 3463) with which the text begins.
+pub(super) fn status(text: &[u8]) -> Option<String> {
+    let word = text.trim_ascii().split(u8::is_ascii_whitespace).next()?;
+    let numbers: Vec<&[u8]> = word.split(|byte| *byte == b'.').collect();
+    let is_number = |number: &&[u8]| (1..=3).contains(&number.len()) && number.iter().all(u8::is_ascii_digit);
+    (numbers.len() == 3 && numbers.iter().all(is_number)).then(|| String::from_utf8_lossy(word).into_owned())
+}
+
+/// Returns an address without blanks around it and without brackets.
+pub(super) fn mailbox(address: &[u8]) -> String {
+    let address = address.trim_ascii();
+    let inner = address.strip_prefix(b"<").and_then(|inner| inner.strip_suffix(b">")).unwrap_or(address);
+    text(inner, MAX_ADDRESS_CHARACTERS)
+}
+
+/// Returns the printable characters of a text, at most `limit` of them.
+fn text(bytes: &[u8], limit: usize) -> String {
+    String::from_utf8_lossy(bytes).chars().filter(|character| !character.is_control()).take(limit).collect()
+}
