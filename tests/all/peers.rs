@@ -212,3 +212,34 @@ fn mail_that_postfix_puts_off_is_not_delivered_and_its_queue_ids_are_named() {
             .then_some(())
     });
 }
+
+#[test]
+fn mail_that_postfix_gives_up_on_is_bounced_and_the_next_hop_is_quoted() {
+    let sink = Sink::start(&["--fault", "rcpt: hard reject \"550 5.1.1 No such user\" 20%"]);
+    let Some(postfix) = Postfix::start(Deliver::To(sink.smtp.port()), &[Vec::new()]) else { return };
+    let base = [&postfix.address(), "--sink", sink.url(), "--sessions", "5", "--lost-after", "20s"];
+    let mut before = 0;
+    for (words, copies, allowed) in [
+        (&["--messages", "200"][..], 200, false),
+        (&["--messages", "100", "--recipients", "3", "--to", "u{0..9}@bench.example"], 300, true),
+    ] {
+        let threshold: &[&str] = if allowed { &["--threshold", "bounced <= 60%"] } else { &[] };
+        let ended = bench(&[&base, words, threshold].concat());
+        let record = ended.record_of(if allowed { 0 } else { 1 });
+        let LedgerRow { created, accepted, delivered, bounced, not_delivered, foreign, .. } = record.ledger;
+        assert_eq!((created, accepted, not_delivered, foreign), (Some(copies), Some(copies), Some(0), Some(0)));
+        let bounced = bounced.unwrap();
+        assert!(bounced > 0 && delivered.unwrap() + bounced == copies, "{:?}", record.ledger);
+        // Postfix's own log knows as many.
+        let logged = postfix.logged("status=bounced");
+        assert_eq!(bounced, logged - before);
+        before = logged;
+        assert_eq!(record.bounces.iter().map(|row| row.count).sum::<u64>(), bounced);
+        assert!(record.bounces[0].text.contains("550 5.1.1 No such user"), "{:?}", record.bounces);
+        let why = &record.verdict.why;
+        assert!(
+            record.verdict.closed && (allowed || why.starts_with("Bounced: ") && why.contains("No such user")),
+            "{why}"
+        );
+    }
+}

@@ -42,13 +42,16 @@ pub(super) struct PartyResults {
     /// Units that the source's server accepted, or that the sink received. `None` if the party
     /// could not write the file.
     pub(super) units: Option<Ledger>,
+    /// Units that bounced, as notifications told the sink.
+    pub(super) bounced: Ledger,
 }
 
 /// Results of a sink. There is no record if nothing of the run ever reached the sink.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct SinkResults {
     pub(super) record: Option<Record>,
     pub(super) units: Option<Ledger>,
+    pub(super) bounced: Ledger,
 }
 
 impl SinkResults {
@@ -62,7 +65,7 @@ impl SinkResults {
 
 impl From<PartyResults> for SinkResults {
     fn from(results: PartyResults) -> Self {
-        Self { record: Some(results.record), units: results.units }
+        Self { record: Some(results.record), units: results.units, bounced: results.bounced }
     }
 }
 
@@ -168,8 +171,8 @@ pub(super) fn read_party(directory: &RunDirectory, role: Role) -> Result<PartyRe
     let open = |path: &std::path::Path| File::open(path).map(BufReader::new).with_context(|| unreadable(path));
     let json = fs::read(&files.record).with_context(|| unreadable(&files.record))?;
     let record = Record::from_json(&json).with_context(|| unreadable(&files.record))?;
-    let units = Ledger::read_from(open(&files.ledger)?).with_context(|| unreadable(&files.ledger))?;
-    Ok(PartyResults { record, units: Some(units) })
+    let (units, bounced) = Ledger::read_arrivals(open(&files.ledger)?).with_context(|| unreadable(&files.ledger))?;
+    Ok(PartyResults { record, units: Some(units), bounced })
 }
 
 /// Makes the results of a source that left no files, from the last progress that it reported.
@@ -190,7 +193,7 @@ pub(super) fn source_from_progress(
     record.duration_s = progress.elapsed_s;
     record.ledger = LedgerRow { accepted: Some(progress.recipients), ..LedgerRow::default() };
     record.parties = vec![party_without_record(Role::Source)];
-    PartyResults { record, units: None }
+    PartyResults { record, units: None, bounced: Ledger::default() }
 }
 
 /// Makes the entry of a party that left no record.
@@ -365,7 +368,7 @@ pub(super) fn known_replies(directory: &Path) -> HashMap<u64, KnownReply> {
     text.lines().filter_map(line).collect()
 }
 
-/// Lists the accepted messages that the sink has not seen, each with the reply of the server.
+/// Lists the accepted messages that bounced and those that the sink has not seen, each with the reply of the server.
 pub(super) fn not_seen(
     known: &mut HashMap<u64, KnownReply>,
     source: &PartyResults,
@@ -373,7 +376,7 @@ pub(super) fn not_seen(
 ) -> Vec<MissingMessage> {
     let (Some(accepted), Some(arrived)) = (&source.units, sink.and_then(arrivals)) else { return Vec::new() };
     let origin = Duration::from_nanos(source.record.origin_ns);
-    missing::not_seen(accepted, arrived.units, origin, |sequence| known.remove(&sequence))
+    missing::not_seen(accepted, arrived.units, arrived.bounced, origin, |sequence| known.remove(&sequence))
 }
 
 /// Adds the server's replies to messages that were slow to arrive and not slow to be accepted. The
@@ -461,6 +464,9 @@ fn arrivals(sink: &SinkResults) -> Option<Arrivals<'_>> {
     let ledger = sink.record.as_ref().map(|record| record.ledger.clone()).unwrap_or_default();
     Some(Arrivals {
         units,
+        bounced: &sink.bounced,
+        delay_notices: ledger.delay_notices.unwrap_or_default(),
+        repeated_notices: ledger.repeated_notices.unwrap_or_default(),
         duplicates: ledger.duplicates.unwrap_or_default(),
         corrupt: ledger.corrupt.unwrap_or_default(),
         converted: ledger.converted.unwrap_or_default(),

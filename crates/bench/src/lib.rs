@@ -120,7 +120,8 @@ fn run_with(program: &Path, options: &BenchOptions) -> Result<BenchOutcome> {
 fn run_in_series(program: &Path, options: &BenchOptions, keeper: &mut RelayKeeper) -> Result<BenchOutcome> {
     let started_at = jiff::Timestamp::now();
     let remote_sink = options.target.remote_sink().map(RemoteSink::connect).transpose()?;
-    let remote_sink = remote_sink.map(|sink| sink.lost_after(options.lost_after));
+    let bounces_sink = options.bounces_to.as_deref().map(RemoteSink::connect).transpose()?;
+    let remote_sink = remote_sink.map(|sink| sink.lost_after(options.lost_after).with_bounces_at(bounces_sink));
     let clocks = SinkClocks::measure(options, remote_sink.as_ref())?;
     let mut directory = RunDirectory::create(options.out.as_deref(), &options.name, started_at)?;
     let outcome = run_parties(program, options, remote_sink.as_ref(), &directory, started_at, keeper);
@@ -238,7 +239,7 @@ fn source_results(
     complaint: Option<anyhow::Error>,
 ) -> Result<(PartyResults, Option<anyhow::Error>)> {
     if let Some(record) = supervisor.take_unwritten(Role::Source) {
-        return Ok((PartyResults { record, units: None }, complaint));
+        return Ok((PartyResults { record, units: None, bounced: Default::default() }, complaint));
     }
     let progress = supervisor.source_progress();
     let is_stopped = supervisor.asked() != StopRequest::Nothing;
@@ -281,7 +282,7 @@ fn collect_deliveries(
             let (arrived, complaint) = drain(supervisor, options, gather::accepted_messages(&source.record), keeper)?;
             let record = supervisor.take_unwritten(Role::Sink);
             let results = match (record, gather::read_party(directory, Role::Sink)) {
-                (Some(record), _) => Some(SinkResults { record: Some(record), units: None }),
+                (Some(record), _) => Some(SinkResults { record: Some(record), ..SinkResults::default() }),
                 (None, Ok(results)) => Some(results.into()),
                 (None, Err(_)) if !supervisor.deaths().is_empty() => None,
                 (None, Err(error)) => return Err(complaint.unwrap_or(error)),

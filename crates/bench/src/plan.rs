@@ -61,6 +61,9 @@ pub struct BenchOptions {
     /// Pause in arrivals after which missing messages count as lost. `None` means the usual few
     /// seconds.
     pub lost_after: Option<Duration>,
+    /// Status address of a second sink, which gets the notifications of mail that could not be
+    /// delivered. It needs a sink at the end of the chain that is already running.
+    pub bounces_to: Option<String>,
     pub live: LiveMode,
     /// Name of the run in the progress line, if it is one of several runs.
     pub title: Option<String>,

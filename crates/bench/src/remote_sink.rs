@@ -7,6 +7,7 @@
 use super::gather::SinkResults;
 use super::supervisor::Supervisor;
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use mailrun_journey::bounces;
 use mailrun_journey::ledger::Ledger;
 use mailrun_journey::record::{Record, Role};
 use mailrun_journey::trace::RunId;
@@ -39,6 +40,15 @@ struct SinkStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct RemoteRunStatus {
     pub(super) delivered: u64,
+    #[serde(default)]
+    bounced: u64,
+}
+
+impl RemoteRunStatus {
+    /// Returns the number of units whose fate the sink knows.
+    pub(super) fn settled(self) -> u64 {
+        self.delivered.saturating_add(self.bounced)
+    }
 }
 
 /// Watches a remote sink until this value is dropped.
@@ -51,6 +61,8 @@ pub(super) struct SinkWatch {
 pub(super) struct RemoteSink {
     client: HttpClient,
     quiet_timeout: Duration,
+    /// A second sink, which gets the notifications of mail that could not be delivered.
+    bounces: Option<Box<Self>>,
 }
 
 impl RemoteSink {
@@ -58,7 +70,7 @@ impl RemoteSink {
     pub(super) fn connect(address: &str) -> Result<Self> {
         let client = HttpClient::new(address, RESPONSE_TIMEOUT, MAX_RESPONSE_BYTES)
             .map_err(|_| anyhow!("--sink {address} is not the HTTP address of a mailrun sink; use http://HOST:PORT"))?;
-        let sink = Self { client, quiet_timeout: QUIET_TIMEOUT };
+        let sink = Self { client, quiet_timeout: QUIET_TIMEOUT, bounces: None };
         let status = sink.get("/status", |_| Ok(()));
         let status = status.and_then(|answer| answer.context("it has no /status"));
         match status {
@@ -100,6 +112,11 @@ impl RemoteSink {
         Self { quiet_timeout: pause.unwrap_or(self.quiet_timeout), ..self }
     }
 
+    /// Adds a second sink, from which only notifications count.
+    pub(super) fn with_bounces_at(self, sink: Option<Self>) -> Self {
+        Self { bounces: sink.map(Box::new), ..self }
+    }
+
     /// Reports every second how many messages of the run have arrived. Dropping the returned value
     /// ends the reports.
     pub(super) fn watch(&self, run: RunId, events: Sender<(Role, LiveEvent)>) -> SinkWatch {
@@ -132,12 +149,12 @@ impl RemoteSink {
         let mut quiet_since = Instant::now();
         loop {
             let status = self.run_status(run)?;
-            if status.delivered > arrived {
-                arrived = status.delivered;
+            if status.settled() > arrived {
+                arrived = status.settled();
                 quiet_since = Instant::now();
                 // The counts alone are not enough: the sink may also have messages whose 250 never
                 // reached the source, while accepted messages are still missing.
-                if arrived >= accepted.count() && accepted.count_without(&self.units(run)?) == 0 {
+                if arrived >= accepted.count() && accepted.count_without(&self.settled(run)?) == 0 {
                     break;
                 }
             }
@@ -147,7 +164,9 @@ impl RemoteSink {
             }
             self.pause(supervisor, arrived, accepted.count(), self.quiet_timeout.saturating_sub(quiet_since.elapsed()));
         }
-        Ok(SinkResults { record: self.record(run)?, units: Some(self.units(run)?) })
+        let record = self.record(run)?;
+        let (units, bounced) = self.units(run)?;
+        Ok(SinkResults { record, units: Some(units), bounced })
     }
 
     fn pause(&self, supervisor: &mut Supervisor, arrived: u64, accepted: u64, left: Duration) {
@@ -170,18 +189,41 @@ impl RemoteSink {
     /// run.
     pub(super) fn run_status(&self, run: RunId) -> Result<RemoteRunStatus> {
         let read = |body: &[u8]| serde_json::from_slice(body).context("its answer is not that of a mailrun sink");
-        Ok(self.get(&format!("/ledger/{run}"), read)?.unwrap_or_default())
+        let mut status: RemoteRunStatus = self.get(&format!("/ledger/{run}"), read)?.unwrap_or_default();
+        if let Some(second) = &self.bounces {
+            status.bounced = status.bounced.saturating_add(second.run_status(run)?.bounced);
+        }
+        Ok(status)
     }
 
-    pub(super) fn units(&self, run: RunId) -> Result<Ledger> {
-        let read = |body: &[u8]| Ledger::read_from(body).context("its ledger cannot be read");
-        Ok(self.get(&format!("/ledger/{run}/units"), read)?.unwrap_or_default())
+    /// Returns the units that have arrived, and those that bounced.
+    pub(super) fn units(&self, run: RunId) -> Result<(Ledger, Ledger)> {
+        let read = |body: &[u8]| Ledger::read_arrivals(body).context("its ledger cannot be read");
+        let (units, mut bounced) = self.get(&format!("/ledger/{run}/units"), read)?.unwrap_or_default();
+        if let Some(second) = &self.bounces {
+            bounced.merge(&second.units(run)?.1);
+        }
+        Ok((units, bounced))
+    }
+
+    fn settled(&self, run: RunId) -> Result<Ledger> {
+        let (mut units, bounced) = self.units(run)?;
+        units.merge(&bounced);
+        Ok(units)
     }
 
     pub(super) fn record(&self, run: RunId) -> Result<Option<Record>> {
         let read = |body: &[u8]| Record::from_json(body).context("its record is not that of a mailrun sink");
         let record: Option<Record> = self.get(&format!("/record/{run}"), read)?;
-        Ok(record.map(without_earlier_usage))
+        let record = record.map(without_earlier_usage);
+        let second = self.bounces.as_ref().map(|sink| sink.record(run)).transpose()?.flatten();
+        Ok(match (record, second) {
+            (Some(mut record), Some(second)) => {
+                bounces::add(&mut record, second);
+                Some(record)
+            }
+            (record, second) => record.or(second),
+        })
     }
 
     /// Sends a GET request and reads the answer. Returns `None` if the sink answers 404.
@@ -244,6 +286,37 @@ mod tests {
             path if path.starts_with("/ledger/") => (200, format!("{{\"delivered\":{units}}}").into_bytes()),
             _ => (404, Vec::new()),
         })
+    }
+
+    #[test]
+    fn notifications_at_a_second_sink_settle_what_does_not_arrive() {
+        let run = RunId([7; 16]);
+        let bounced = |counts: &'static str| {
+            serve(move |path| match path {
+                "/status" => (200, b"{}".to_vec()),
+                path if path.ends_with("/units") => {
+                    let (arrived, bounced) = (tests::ledger(0), tests::ledger(100));
+                    let mut bytes = Vec::new();
+                    Ledger::write_arrivals(&arrived, &bounced, &mut bytes).expect("a Vec takes everything");
+                    (200, bytes)
+                }
+                path if path.starts_with("/ledger/") => (200, counts.as_bytes().to_vec()),
+                path if path.starts_with("/record/") => {
+                    let mut record = Record::empty();
+                    record.bounces = vec![mailrun_journey::record::BounceRow { count: 2, ..Default::default() }];
+                    (200, record.to_json().expect("a record is always JSON").into_bytes())
+                }
+                _ => (404, Vec::new()),
+            })
+        };
+        let second = RemoteSink::connect(&bounced("{\"delivered\":0,\"bounced\":2}").to_string()).expect("it is there");
+        let sink = RemoteSink::connect(&sink_with(98).to_string()).expect("it is there").with_bounces_at(Some(second));
+        let mut supervisor = Supervisor::new(&tests::options()).expect("a supervisor");
+        let began = Instant::now();
+        let results = sink.await_arrivals(run, &tests::ledger(100), &mut supervisor).expect("asked");
+        assert_eq!((results.units.expect("fetched").count(), results.bounced.count()), (98, 100));
+        assert_eq!(results.record.expect("that of the second").bounces[0].count, 2);
+        assert!(began.elapsed() < QUIET_TIMEOUT);
     }
 
     #[test]

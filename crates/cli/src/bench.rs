@@ -62,6 +62,10 @@ pub(super) struct BenchArgs {
     /// alone is compared with this host's; of several sinks each one's.
     #[arg(long, value_name = "http://HOST:PORT", requires = "server", conflicts_with = "sink_listen")]
     sink: Vec<String>,
+    /// HTTP address of a second mailrun sink, to which SERVER delivers the notifications to --from (bounces). Without it,
+    /// they count if they reach the same sink as the mail: SERVER must deliver the domain of --from to it.
+    #[arg(long, value_name = "http://HOST:PORT", requires = "sink", hide_short_help = true)]
+    bounces_to: Option<String>,
     /// Pause in arrivals after which the bench stops waiting for mail that was accepted. Longer than the first retry of
     /// SERVER, for mail that SERVER defers [default: 10s, 2s without a relay].
     #[arg(long, value_name = "TIME", value_parser = values::some_duration, hide_short_help = true)]
@@ -178,6 +182,7 @@ impl BenchArgs {
             all: false,
             server,
             sink: sink.into_iter().collect(),
+            bounces_to: None,
             lost_after: None,
             relay,
             load,
@@ -297,6 +302,9 @@ impl BenchArgs {
         // Report a mistake in these options now, and not after the source has been started.
         approach.options()?;
         let target = self.target(&approach)?;
+        if let Some(server) = &self.server {
+            self.load.warn_of_bounces(server.address());
+        }
         // Behind a relay, the source does not speak to the sink, so its connection options do not
         // apply to the sink.
         let is_direct = target == BenchTarget::OwnSink;
@@ -331,6 +339,7 @@ impl BenchArgs {
             },
             clock_sinks: if part.is_some() { self.sink } else { Vec::new() },
             lost_after: self.lost_after,
+            bounces_to: self.bounces_to.filter(|_| part.is_none()),
             live: self.report.live(LiveMode::Line),
             title: None,
             command: mailrun_party::outputs::command_line(),

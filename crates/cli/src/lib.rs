@@ -12,6 +12,7 @@ mod after_dashes;
 mod audit;
 mod baseline;
 mod bench;
+mod bounce_domain;
 mod busy_poll;
 mod capabilities;
 mod capacity;

@@ -235,7 +235,7 @@ impl QueueArgs {
     fn write_units(&self, run: RunId, ledger: &Path) -> Result<ExitCode> {
         let spool = self.spool.as_deref().context("no relay named: give --spool DIR")?;
         let units = leftover::units(spool, run)?;
-        write_ledger(ledger, &units)?;
+        write_ledger(ledger, &[&units])?;
         Ok(ExitCode::SUCCESS)
     }
 

@@ -173,6 +173,7 @@ Rules: [COMMAND[, COMMAND...] [to|from ADDRESS]:] ACTION [\"REPLY\"] [CHANCE]
     any of the first list, lose reply, drop, duplicate. LMTP answers each recipient. In SMTP the first rule that
     rejects or disconnects applies to the whole message, and delays add up; drop and duplicate apply to one recipient
   Rules run in order. Delays add up. The first rule that rejects or disconnects wins; later rules are skipped.
+  Notices (mail from <>, such as bounces) are only delayed, unless the rule says so: `rcpt from <>: hard reject`.
 
 Rules file, and the body of PUT http://ADDR/rules, in TOML or JSON (GET shows the active rules):
   seed = 7

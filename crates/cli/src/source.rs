@@ -1,4 +1,5 @@
 //! `mailrun source`: turns the command-line arguments into the options of a source.
+use super::bounce_domain;
 use super::busy_poll::ThreadArgs;
 use super::connection::ConnectionArgs;
 use super::cpus::CpusArg;
@@ -164,7 +165,7 @@ struct EnvelopeArgs {
     /// The default recipient has one anyway. See docs/workloads.md.
     #[arg(long)]
     tag_recipients: bool,
-    /// Sender address, <> for none, or a pattern: user{0..9999}@{a.example:70,b.example:30} picks a number at random,
+    /// Sender address, which gets the bounces, <> for none, or a pattern: user{0..9999}@{a.example:70,b.example:30} picks a number at random,
     /// and a domain by weight.
     #[arg(long, value_name = "ADDRESS", default_value = "from@example.com", value_parser = values::sender)]
     from: AddressPattern,
@@ -248,6 +249,12 @@ impl LoadArgs {
     /// open loop.
     pub(super) fn is_strict(&self) -> bool {
         self.asked.is_strict() || self.rate.is_some() || !self.stages.is_empty()
+    }
+
+    /// Warns if mail that `server` cannot deliver bounces to somebody else's domain.
+    pub(super) fn warn_of_bounces(&self, server: &str) {
+        let envelope = &self.message.envelope;
+        bounce_domain::warn(&envelope.from, &envelope.to, server);
     }
 
     /// Refuses thresholds of figures that the run does not have, and recipients that were asked for
@@ -410,6 +417,7 @@ impl SourceArgs {
         let strictness = Strictness::of(self.load.is_strict());
         let is_limited = self.load.messages.is_some() || self.load.duration.is_some() || is_staged;
         if live != LiveMode::Json {
+            self.load.warn_of_bounces(self.server.address());
             self.shard.announce();
         }
         let is_own_run = live != LiveMode::Json;

@@ -103,7 +103,12 @@ pub(super) fn wrong_mail(record: &Record) -> Option<String> {
 
 fn failure_counts(record: &Record) -> impl Iterator<Item = (&'static str, u64)> {
     let ledger = &record.ledger;
-    let counts = [("rejected", ledger.rejected), ("failed", ledger.failed), ("given up", ledger.expired)];
+    let counts = [
+        ("rejected", ledger.rejected),
+        ("failed", ledger.failed),
+        ("bounced", ledger.bounced),
+        ("given up", ledger.expired),
+    ];
     counts.into_iter().map(|(kind, count)| (kind, count.unwrap_or_default()))
 }
 

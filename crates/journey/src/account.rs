@@ -39,6 +39,12 @@ pub enum ServerQueue<'a> {
 pub struct Arrivals<'a> {
     /// Units of this run that have arrived, each once.
     pub units: &'a Ledger,
+    /// Units that notifications reported as undeliverable, each once.
+    pub bounced: &'a Ledger,
+    /// Number of units in notifications of a delay.
+    pub delay_notices: u64,
+    /// Number of bounced units that a further notification named again.
+    pub repeated_notices: u64,
     /// Number of arrivals of units that had arrived before.
     pub duplicates: u64,
     pub corrupt: u64,
@@ -70,19 +76,21 @@ pub enum Topology {
     Server,
 }
 
-/// Settles the account. A is the set of accepted units, D that of delivered units, and Q the
-/// relay's queue:
+/// Settles the account. A is the set of accepted units, D that of delivered units, B that of units
+/// that notifications reported as undeliverable, and Q the relay's queue:
 ///
 /// ```text
-/// delivered = |D|    queued = |Q \ D|    lost = |A \ D \ Q|    rejected, failed, in flight: as the source counted them
+/// delivered = |D|    bounced = |B \ D|    queued = |Q \ D \ B|    lost = |A \ D \ B \ Q|
+/// rejected, failed, in flight: as the source counted them
 /// ```
 ///
-/// If the queue cannot be read, the units in A \ D count as not delivered instead of lost.
+/// If the queue cannot be read, the units in A \ D \ B count as not delivered instead of lost.
 ///
-/// Some units arrive or are queued although the source received no 250. Such a unit was in flight
-/// or failed, and its reply got lost. If it was neither, the server has kept a unit that it
+/// Some units arrive, bounce or are queued although the source received no 250. Such a unit was in
+/// flight or failed, and its reply got lost. If it was neither, the server has kept a unit that it
 /// rejected. Every number is counted independently, so the fates sum to the created units unless
-/// the inputs contradict each other.
+/// the inputs contradict each other. A notification is no contradiction if it names a recipient that
+/// the source did not: the server rewrote the address before it gave up, and the unit stays missing.
 pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let Some(arrivals) = state.arrivals else { return source_only_row(&state) };
     let nothing = Ledger::default();
@@ -91,12 +99,18 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
         ServerQueue::Absent | ServerQueue::Unknown => RelayInputs { queued: &nothing, given_up: 0 },
     };
     let delivered = arrivals.units.count();
-    let queued = relay.queued.count_without(arrivals.units);
+    let reported = arrivals.bounced.count_without(arrivals.units);
     let mut known_units = arrivals.units.clone();
-    let no_room = if queued > 0 { known_units.merge(relay.queued).full } else { 0 };
+    let mut no_room = if reported > 0 { known_units.merge(arrivals.bounced).full } else { 0 };
+    let queued = relay.queued.count_without(&known_units);
+    no_room += if queued > 0 { known_units.merge(relay.queued).full } else { 0 };
     let missing = state.accepted.count_without(&known_units);
-    let expired = relay.given_up.min(missing);
-    let unheard = Unheard::among(&state, known_units.count_without(state.accepted));
+    let heard_of = known_units.count_without(state.accepted);
+    let strangers = strangers(&state, &arrivals);
+    let bounced = reported - strangers;
+    // The relay has given up on what bounced. It counts once, by the notification.
+    let expired = relay.given_up.saturating_sub(bounced).min(missing);
+    let unheard = Unheard::among(&state, heard_of - strangers);
     let (lost, not_delivered) = match state.queue {
         ServerQueue::Unknown if missing > 0 => (None, missing),
         _ => (Some(missing - expired), 0),
@@ -105,6 +119,7 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
         created: Some(state.recipients_created),
         accepted: Some(state.accepted.count()),
         delivered: Some(delivered),
+        bounced: Some(bounced),
         rejected: Some(state.rejected - unheard.rejected),
         failed: Some(state.failed - unheard.failed),
         expired: Some(expired),
@@ -116,11 +131,24 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
         corrupt: Some(arrivals.corrupt),
         converted: Some(arrivals.converted),
         foreign: Some(arrivals.foreign),
+        delay_notices: Some(arrivals.delay_notices),
+        repeated_notices: Some(arrivals.repeated_notices),
         untimed: Some(arrivals.untimed),
         negative: Some(arrivals.negative),
         // A sink on another host may report any numbers, so the sums must not overflow.
         overflow: Some(state.overflow.saturating_add(arrivals.overflow).saturating_add(no_room)),
     }
+}
+
+/// Returns the number of bounced units whose recipients the source never named. A unit that bounced
+/// without a 250 was in flight or failed, because a server that rejects mail keeps nothing to report.
+fn strangers(state: &AccountInputs, arrivals: &Arrivals) -> u64 {
+    if arrivals.bounced.count() == 0 {
+        return 0;
+    }
+    let mut others = state.accepted.clone();
+    others.merge(arrivals.units);
+    arrivals.bounced.count_without(&others).saturating_sub(state.open.saturating_add(state.failed))
 }
 
 /// Makes the ledger row from the source's counts only.
@@ -164,6 +192,7 @@ pub fn fates_sum(ledger: &LedgerRow) -> bool {
 pub fn sum_of_fates(ledger: &LedgerRow) -> u64 {
     let fates = [
         ledger.delivered,
+        ledger.bounced,
         ledger.rejected,
         ledger.failed,
         ledger.expired,

@@ -13,8 +13,8 @@ use crate::account::{Topology, fates_sum, is_open_loop, is_watched, sum_of_fates
 use crate::foreign_load::BusyHost;
 use crate::reason::Reason;
 use crate::record::{
-    Arrival, Cause, Death, EndedRow, Ending, ErrorRow, LedgerRow, Ordered, Outcome, Party, Reception, Record, Role,
-    RuleRow, SeriesRow, ShardRow, StageRow, StallRow, ThresholdRow, Verdict,
+    Arrival, BounceRow, Cause, Death, EndedRow, Ending, ErrorRow, LedgerRow, Ordered, Outcome, Party, Reception,
+    Record, Role, RuleRow, SeriesRow, ShardRow, StageRow, StallRow, ThresholdRow, Verdict,
 };
 use crate::stage::{Phase, Stage};
 use crate::threshold::{self, Fate};
@@ -61,6 +61,7 @@ impl Cause {
             | Self::ServerGone
             | Self::Failed
             | Self::Rejected
+            | Self::Bounced
             | Self::Expired
             | Self::NothingAccepted
             | Self::RateMissed
@@ -209,6 +210,7 @@ pub fn pass_text(record: &Record) -> String {
     let amiss = [
         (ledger.rejected, "rejected"),
         (ledger.failed, "failed"),
+        (ledger.bounced, "bounced"),
         (ledger.queued, "queued"),
         (ledger.expired, "given up"),
         (ledger.lost, "lost"),
@@ -383,7 +385,7 @@ struct OrderedBounds {
 impl OrderedBounds {
     fn of(record: &Record, circumstances: &VerdictInputs) -> Self {
         let ledger = &record.ledger;
-        let others = [ledger.rejected, ledger.failed, ledger.queued, ledger.in_flight, ledger.expired];
+        let others = [ledger.rejected, ledger.failed, ledger.queued, ledger.in_flight, ledger.expired, ledger.bounced];
         let is_stream = record.workload.pipelining == crate::record::Pipelining::Stream;
         Self {
             ordered: circumstances.ordered,
@@ -411,7 +413,7 @@ impl OrderedBounds {
             Fate::Corrupt => ordered.corrupt,
             // A refusal may concern a command that belongs to no message, or a message that is
             // tried again.
-            Fate::Rejected | Fate::Failed => 0,
+            Fate::Rejected | Fate::Failed | Fate::Bounced => 0,
         }
     }
 
@@ -427,6 +429,9 @@ impl OrderedBounds {
             Fate::Rejected | Fate::Failed if self.topology == Topology::Server => 0,
             Fate::Rejected => ordered.replies.saturating_add(ordered.cuts).saturating_mul(self.each),
             Fate::Failed => ordered.cuts.saturating_mul(self.each),
+            // Without a server, nobody sends notifications.
+            Fate::Bounced if self.topology == Topology::Direct => 0,
+            Fate::Bounced => ordered.replies.saturating_add(ordered.cuts).saturating_mul(self.each),
         }
     }
 
@@ -459,6 +464,12 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
             let error = first_said(record, |row| row.code == 0);
             format!("{amount}{of_created} {noun} failed{error}{faults}.")
         }
+        Fate::Bounced => {
+            let reason = record.bounces.first().map_or_else(String::new, |row| format!(": {}", bounce_reason(row)));
+            format!(
+                "Bounced: {amount}{of_created} {noun} {were} given up by the server, which notified the sender{reason}{faults}."
+            )
+        }
     };
     let min = bounds.min(fate);
     let max = bounds.max(fate);
@@ -478,6 +489,7 @@ fn faults_behind(record: &Record, fate: Fate) -> String {
         Fate::Corrupt => done.corrupt,
         Fate::Rejected => done.replies,
         Fate::Failed => done.cuts,
+        Fate::Bounced => done.replies.saturating_add(done.cuts),
     };
     let sinks = record.parties.iter().filter(|party| party.role == Role::Sink);
     let at_work = sinks.filter(|party| party.ordered.as_ref().is_some_and(|done| number(done) > 0));
@@ -519,7 +531,8 @@ fn missing_explanation(record: &Record, count: u64) -> String {
     if let Some(untraced) = untraced_text(record, count) {
         return format!(" {untraced}");
     }
-    if record.ledger.delivered != Some(0) {
+    let has_seen = record.ledger.bounced.is_some_and(|count| count > 0);
+    if record.ledger.delivered != Some(0) || has_seen {
         return String::new();
     }
     let seen: Vec<&Reception> = receptions(record).collect();
@@ -638,6 +651,12 @@ fn first_said(record: &Record, is_meant: impl Fn(&ErrorRow) -> bool) -> String {
         let code = if row.code == 0 { String::new() } else { format!("{} ", row.code) };
         format!(" (at {}: {code}{})", row.phase.name(), row.text)
     })
+}
+
+/// Quotes the reason of bounced units, for example `550 5.1.1 No such user`.
+fn bounce_reason(row: &BounceRow) -> &str {
+    let reason = if row.text.is_empty() { &row.status } else { &row.text };
+    reason.trim_end_matches('.')
 }
 
 /// Finds the stall in which the server disappeared. It must last to the end of the run and contain
@@ -957,6 +976,7 @@ fn notes(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
         ));
     }
     notes.extend(behind_note(record));
+    notes.extend(notice_notes(record));
     notes.extend(unheard_note(record));
     notes.extend(warnings(record));
     if circumstances.topology == Topology::Direct && is_watched(ledger) {
@@ -1044,6 +1064,16 @@ pub fn behind_note(record: &Record) -> Option<String> {
     })
 }
 
+/// Reports notifications that decide no fate: those of a delay, and those that repeat others.
+fn notice_notes(record: &Record) -> impl Iterator<Item = String> {
+    let texts = [
+        (record.ledger.delay_notices, "delay notice", "the server tries this mail again"),
+        (record.ledger.repeated_notices, "further notice", "each bounced recipient counts once"),
+    ];
+    let occurred = texts.into_iter().filter(|(count, ..)| count.is_some_and(|count| count > 0));
+    occurred.map(|(count, noun, text)| format!("{} arrived: {text}.", counted(count.unwrap_or_default(), noun)))
+}
+
 /// Reports messages that were due but had not begun when the load ended.
 fn unsent_note(record: &Record) -> Option<String> {
     let count = unsent(record);
@@ -1060,9 +1090,10 @@ fn unsent_note(record: &Record) -> Option<String> {
 /// Reports units that arrived without a 250. They count as delivered, but a reader should know
 /// about the lost replies.
 fn unheard_note(record: &Record) -> Option<String> {
-    let LedgerRow { delivered, lost, not_delivered, accepted, queued, expired, .. } = record.ledger;
+    let LedgerRow { delivered, bounced, lost, not_delivered, accepted, queued, expired, .. } = record.ledger;
     let missing = lost.or(not_delivered)?;
-    let fates = [delivered?, missing, queued.unwrap_or_default(), expired.unwrap_or_default()];
+    let [bounced, queued, expired] = [bounced, queued, expired].map(Option::unwrap_or_default);
+    let fates = [delivered?, missing, bounced, queued, expired];
     let known = fates.into_iter().fold(0, u64::saturating_add);
     let unheard = known.saturating_sub(accepted?);
     (unheard > 0).then(|| {

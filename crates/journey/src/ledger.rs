@@ -202,13 +202,33 @@ impl Ledger {
 
     /// Reads the output of [`Self::write_to`]. Anything else is an error, and so are more than
     /// [`Self::LIMIT_BYTES`] of pages. Memory grows only with what is actually read.
-    pub fn read_from(mut from: impl Read) -> io::Result<Self> {
-        let mut ledger = Self::default();
-        ledger.read_pages(&mut from)?;
-        match from.read(&mut [0])? {
-            0 => Ok(ledger),
+    pub fn read_from(from: impl Read) -> io::Result<Self> {
+        match Self::read_arrivals(from)? {
+            (ledger, bounced) if bounced.index.is_empty() => Ok(ledger),
             _ => Err(malformed("it is longer than announced")),
         }
+    }
+
+    /// Writes what a sink knows: the units that arrived and, if there are any, the units that
+    /// notifications reported as undeliverable. The second ledger follows the first.
+    pub fn write_arrivals(arrived: &Self, bounced: &Self, mut to: impl Write) -> io::Result<()> {
+        arrived.write_to(&mut to)?;
+        if bounced.count() > 0 { bounced.write_to(to) } else { Ok(()) }
+    }
+
+    /// Reads the output of [`Self::write_arrivals`], as [`Self::read_from`] does.
+    pub fn read_arrivals(mut from: impl Read) -> io::Result<(Self, Self)> {
+        let mut ledgers = [Self::default(), Self::default()];
+        ledgers[0].read_pages(&mut from)?;
+        let mut first = [0];
+        if from.read(&mut first)? == 1 {
+            ledgers[1].read_pages(&mut first.as_slice().chain(&mut from))?;
+            if ledgers[1].index.is_empty() || from.read(&mut first)? == 1 {
+                return Err(malformed("it is longer than announced"));
+            }
+        }
+        let [arrived, bounced] = ledgers;
+        Ok((arrived, bounced))
     }
 
     fn read_pages(&mut self, from: &mut impl Read) -> io::Result<()> {
@@ -416,6 +436,29 @@ mod tests {
         let longer = [good.as_slice(), b"x"].concat();
         for bad in [b"".as_slice(), b"MRLEDGR2", &good[..good.len() - 1], &twice, &many, &number, &longer] {
             assert!(Ledger::read_from(bad).is_err());
+        }
+    }
+
+    #[test]
+    fn a_sink_writes_what_arrived_and_what_was_reported_as_undeliverable() {
+        let arrived = Ledger::read_from(written().as_slice()).unwrap();
+        let mut bounced = Ledger::default();
+        bounced.mark(7, 1);
+        for bounced in [Ledger::default(), bounced] {
+            let mut bytes = Vec::new();
+            Ledger::write_arrivals(&arrived, &bounced, &mut bytes).unwrap();
+            let (first, second) = Ledger::read_arrivals(bytes.as_slice()).unwrap();
+            assert_eq!(
+                (first.count(), second.count(), second.contains(7, 1)),
+                (2, bounced.count(), bounced.count() > 0)
+            );
+            assert_eq!(
+                Ledger::read_from(bytes.as_slice()).is_ok(),
+                bounced.count() == 0,
+                "nobody takes one for the other"
+            );
+            assert!(Ledger::read_arrivals([&bytes[..], b"M"].concat().as_slice()).is_err());
+            assert!(Ledger::read_arrivals(&bytes[..bytes.len() - 1]).is_err());
         }
     }
 

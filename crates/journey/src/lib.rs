@@ -50,6 +50,7 @@
 //! validity   limits and disturbances of a run, with their remedies
 //! mades      the part of a record that only a run over MADES has
 //! overdue    messages that did not reach a stage in time, in its figures
+//! bounces    what notifications say about mail that servers gave up on
 //! account    the conservation check: the fates sum to the created units
 //! reason     a sentence of the verdict, and its cause
 //! judge      a record's verdict: reasons by their weight, and the outcome
@@ -68,6 +69,7 @@
 
 pub mod account;
 pub mod audit;
+pub mod bounces;
 #[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;

@@ -1,4 +1,5 @@
 //! Makes a single run record from the records of the parties.
+use crate::bounces;
 use crate::domains;
 use crate::overdue::complete_stages;
 use crate::record::{
@@ -34,6 +35,7 @@ pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) ->
         let seen = |row| as_seen_from_source(row, since, &run.ledger);
         run.stages.extend(sink.stages.into_iter().map(seen));
         run.errors = join_errors(run.errors, clock.errors(sink.errors));
+        run.bounces = bounces::join(run.bounces, sink.bounces);
         run.parties.extend(sink.parties);
         run.tls.extend(sink.tls);
         run.exhausted.extend(sink.exhausted);
@@ -57,7 +59,8 @@ pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) ->
 /// whether a trace's time is that of creation or of the schedule.
 fn as_seen_from_source(mut row: StageRow, since: Option<Stage>, ledger: &LedgerRow) -> StageRow {
     if row.name == Stage::Delivered {
-        let missing = [ledger.lost, ledger.not_delivered].into_iter().flatten().reduce(u64::saturating_add);
+        let missing =
+            [ledger.lost, ledger.not_delivered, ledger.bounced].into_iter().flatten().reduce(u64::saturating_add);
         row.missing = missing.unwrap_or(row.missing);
         row.since = row.since.and(since).or(row.since);
     }

@@ -3,6 +3,7 @@
 use crate::ledger::Ledger;
 use crate::record::{MissingFate, MissingMessage};
 use crate::trace::WARM_UP_SEQUENCE;
+use std::collections::HashSet;
 use std::time::Duration;
 
 /// Maximum number of messages that are kept.
@@ -60,22 +61,25 @@ pub struct KnownReply {
     pub text: String,
 }
 
-/// Lists the first messages of which some units are in `accepted` but not in `arrived`. `known`
-/// returns the reply to the message with a sequence number. The times of the record count from
+/// Lists the first messages of which some units are in `accepted` but not in `arrived`. If some of
+/// these units are in `bounced`, the message counts as bounced. `known` returns the reply to the message with a sequence number. The times of the record count from
 /// `origin`.
 pub fn not_seen(
     accepted: &Ledger,
     arrived: &Ledger,
+    bounced: &Ledger,
     origin: Duration,
     mut known: impl FnMut(u64) -> Option<KnownReply>,
 ) -> Vec<MissingMessage> {
     let units = accepted.messages_without(arrived, MAX_MISSING);
+    let has_bounced: HashSet<u64> =
+        bounced.messages_without(arrived, MAX_MISSING).into_iter().map(|(sequence, _)| sequence).collect();
     let row = |(sequence, recipient_count): (u64, u32)| {
         let known = known(sequence);
         MissingMessage {
             message: sequence % WARM_UP_SEQUENCE,
             created_s: None,
-            fate: MissingFate::NotSeen,
+            fate: if has_bounced.contains(&sequence) { MissingFate::Bounced } else { MissingFate::NotSeen },
             answered_s: known.as_ref().map(|known| known.at.saturating_sub(origin).as_secs_f64()),
             reply: known.as_ref().map(|known| known.text.clone()),
             recipients: known.map(|known| known.recipients).unwrap_or_default(),
@@ -126,12 +130,16 @@ mod tests {
         };
         let known = |sequence| (sequence == 5).then(|| reply.clone());
         let origin = Duration::from_secs(2);
-        let missing = not_seen(&accepted, &arrived, origin, known);
+        let mut bounced = Ledger::default();
+        [(3, 0), (WARM_UP_SEQUENCE + 1, 0)].into_iter().for_each(|(sequence, unit)| _ = bounced.mark(sequence, unit));
+        let missing = not_seen(&accepted, &arrived, &bounced, origin, known);
+        let fates: Vec<_> = missing.iter().map(|row| row.fate.name()).collect();
+        assert_eq!(fates, ["not seen", "not seen", "bounced"]);
         let numbers: Vec<_> = missing.iter().map(|row| (row.message, row.recipient_count)).collect();
         assert_eq!(numbers, [(5, 1), (40_000, 2), (1, 2)]);
         assert_eq!((missing[0].reply.as_deref(), missing[0].recipients.len()), (Some("250 queued as 7"), 1));
         assert_eq!((missing[0].answered_s, missing[1].answered_s), (Some(1.5), None));
         (100_000..150_000).for_each(|sequence| _ = accepted.mark(sequence, 0));
-        assert_eq!(not_seen(&accepted, &arrived, origin, known).len(), MAX_MISSING);
+        assert_eq!(not_seen(&accepted, &arrived, &bounced, origin, known).len(), MAX_MISSING);
     }
 }

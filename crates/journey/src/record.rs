@@ -129,6 +129,9 @@ pub struct Record {
     pub ending: Option<Ending>,
     /// Fate of every (message, recipient).
     pub ledger: LedgerRow,
+    /// Reasons of bounced units by status code, the most frequent first; empty if nothing bounced, and in older records.
+    #[serde(default)]
+    pub bounces: Vec<BounceRow>,
     /// Replies of 4xx and 5xx, cut connections, time-outs.
     pub errors: Vec<ErrorRow>,
     /// Goals, and whether they were reached.
@@ -1170,6 +1173,8 @@ pub enum MissingFate {
     /// The server accepted it, and the sink has not seen it.
     #[default]
     NotSeen,
+    /// The server accepted it, and reported in a notification that it gave up.
+    Bounced,
     /// The server refused it with 4xx or 5xx.
     Rejected,
     /// The connection was refused, cut or timed out.
@@ -1180,6 +1185,7 @@ impl MissingFate {
     pub fn name(self) -> &'static str {
         match self {
             Self::NotSeen => "not seen",
+            Self::Bounced => "bounced",
             Self::Rejected => "rejected",
             Self::Failed => "failed",
         }
@@ -1226,13 +1232,17 @@ pub struct LedgerRow {
     pub accepted: Option<u64>,
     /// Distinct units that reached the sink.
     pub delivered: Option<u64>,
+    /// Units that did not arrive because a server gave up on them, which it reported in a notification that reached the
+    /// sink; `null` in older records.
+    #[serde(default)]
+    pub bounced: Option<u64>,
     /// Units that the server rejected with 4xx or 5xx, and that did not arrive. In records without `failed` this
     /// includes those that failed.
     pub rejected: Option<u64>,
     /// Units whose connection was refused, cut or timed out, and that did not arrive.
     #[serde(default)]
     pub failed: Option<u64>,
-    /// Units that a relay gave up on and reported.
+    /// Units that our relay gave up on, and whose notification did not reach the sink.
     pub expired: Option<u64>,
     /// Units that did not arrive because they are in the queue of our relay.
     #[serde(default)]
@@ -1252,6 +1262,12 @@ pub struct LedgerRow {
     pub converted: Option<u64>,
     /// Arrivals that do not belong to this run: another run's trace, or none.
     pub foreign: Option<u64>,
+    /// Units in notifications that a server tries again; `null` in older records.
+    #[serde(default)]
+    pub delay_notices: Option<u64>,
+    /// Bounced units that a further notification named again; `null` in older records.
+    #[serde(default)]
+    pub repeated_notices: Option<u64>,
     /// Arrivals without a usable creation time (another host's clock), so without a latency.
     pub untimed: Option<u64>,
     /// Arrivals whose delivered time would be negative, because the clocks of two hosts differ: without a latency.
@@ -1270,6 +1286,7 @@ impl LedgerRow {
             created: zero,
             accepted: zero,
             delivered: zero,
+            bounced: zero,
             rejected: zero,
             failed: zero,
             queued: zero,
@@ -1281,11 +1298,27 @@ impl LedgerRow {
             corrupt: zero,
             converted: zero,
             foreign: zero,
+            delay_notices: zero,
+            repeated_notices: zero,
             untimed: zero,
             negative: zero,
             overflow: zero,
         }
     }
+}
+
+/// A reason for which units bounced, and their number.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct BounceRow {
+    /// Enhanced status code, such as `5.1.1`; empty without one.
+    pub status: String,
+    /// Reply of the next hop or another reason, as the first notification of the kind gives it.
+    pub text: String,
+    /// Number of units.
+    pub count: u64,
+    /// Recipient of the first.
+    pub sample: String,
 }
 
 /// A kind of error, and its number.
@@ -1437,6 +1470,8 @@ pub enum Cause {
     Failed,
     /// The server replied 4xx or 5xx.
     Rejected,
+    /// A server gave up on mail and reported it in notifications that reached the sink.
+    Bounced,
     /// A relay gave up on mail and reported it.
     Expired,
     /// Not one message was accepted, or over MADES delivered.

@@ -4,6 +4,7 @@
 //! Almost every number is a sum, so merging means adding, and a message needs no lock or channel.
 //! The exceptions are ledgers, because a unit that two workers saw is a duplicate, and first and
 //! last times.
+use crate::bounces::Bounces;
 use crate::delayed_acks::{DelayedAcks, TimesApart};
 use crate::domains::{DomainArrivals, DomainTally, DomainUnit};
 use crate::errors::{ErrorEvent, Errors};
@@ -16,7 +17,8 @@ use crate::seconds::{DueSeconds, EventTimes, Seconds};
 use crate::slowest::{SlowDelivery, SlowTransaction, Slowest};
 use crate::stage::Phase;
 use crate::throughput::Throughput;
-use crate::trace::{HeaderSample, RunId};
+use crate::trace::{HeaderSample, RunId, Trace};
+use mailrun_mime::Notice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -402,11 +404,21 @@ impl SinkTally {
     /// Counts a message, also under its run if it has a trace.
     pub fn count_message(&mut self, run: Option<RunId>) {
         if let Some(run) = run.map(|run| self.runs.open(run)) {
-            if run.messages == 0 {
+            if run.messages == 0 && run.bounces.notices == 0 {
                 run.messages_before = self.messages;
             }
             run.messages += 1;
         }
+        self.messages += 1;
+    }
+
+    /// Counts a notification about a message of a run.
+    pub fn count_notice(&mut self, trace: &Trace, notice: &Notice) {
+        let run = self.runs.open(trace.run);
+        if run.messages == 0 && run.bounces.notices == 0 {
+            run.messages_before = self.messages;
+        }
+        run.bounces.add(trace, notice);
         self.messages += 1;
     }
 
@@ -564,6 +576,8 @@ pub struct RunTally {
     pub negative: u64,
     pub overflow: u64,
     pub units: Ledger,
+    /// What notifications report about messages of this run. They are not among its messages.
+    pub bounces: Bounces,
     /// Latencies from creation to delivery.
     pub delivered: Latencies,
     pub slowest: Slowest<SlowDelivery>,
@@ -588,10 +602,10 @@ pub struct RunTally {
 }
 
 impl RunTally {
-    /// True if anything arrived: a message, or further recipients of an earlier message, as in
-    /// LMTP.
+    /// True if anything arrived: a message, further recipients of an earlier message, as in LMTP, or
+    /// a notification.
     fn is_active(&self) -> bool {
-        self.messages > 0 || self.recipients > 0
+        self.messages > 0 || self.recipients > 0 || self.bounces.notices > 0
     }
 
     /// Adds the counts of another worker, or of this worker since its last tick. A unit that both
@@ -607,6 +621,7 @@ impl RunTally {
         for unit in &other.domain_units {
             self.merge_domain_unit(*unit, domains);
         }
+        self.bounces.merge(&other.bounces);
         self.slowest.merge(&other.slowest);
         self.messages += other.messages;
         self.recipients += other.recipients;

@@ -7,7 +7,7 @@
 //! accepted.count >= 10k           STAGE or PHASE . count
 //! delivered.within(60s) >= 95%    STAGE or PHASE . within(TIME)     of all that were due; what is lost is late
 //! fresh(30s) per 15min >= 98%     share of time in which the newest arrived message is younger, in the worst window
-//! rejected <= 0.1%                rejected, failed, lost, not_delivered, duplicates, corrupt: of created recipients, or a number
+//! rejected <= 0.1%                rejected, failed, bounced, lost, not_delivered, duplicates, corrupt: of created recipients, or a number
 //! ```
 //! A message that never reached the stage is late for ever, also in percentiles and in the maximum
 //! ([`crate::overdue`]).
@@ -67,12 +67,14 @@ pub enum Fate {
     Rejected,
     /// The connection failed.
     Failed,
+    /// A notification reported that the server gave up.
+    Bounced,
 }
 
 impl Fate {
     /// All fates, with the most serious one first.
-    pub const ALL: [Self; 6] =
-        [Self::Lost, Self::NotDelivered, Self::Duplicates, Self::Corrupt, Self::Rejected, Self::Failed];
+    pub const ALL: [Self; 7] =
+        [Self::Lost, Self::NotDelivered, Self::Duplicates, Self::Corrupt, Self::Rejected, Self::Failed, Self::Bounced];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -82,6 +84,7 @@ impl Fate {
             Self::Corrupt => "corrupt",
             Self::Rejected => "rejected",
             Self::Failed => "failed",
+            Self::Bounced => "bounced",
         }
     }
 
@@ -93,6 +96,7 @@ impl Fate {
             Self::Corrupt => Cause::Corrupt,
             Self::Rejected => Cause::Rejected,
             Self::Failed => Cause::Failed,
+            Self::Bounced => Cause::Bounced,
         }
     }
 
@@ -105,6 +109,7 @@ impl Fate {
             Self::Corrupt => ledger.corrupt,
             Self::Rejected => ledger.rejected,
             Self::Failed => ledger.failed,
+            Self::Bounced => ledger.bounced,
         }
     }
 }

@@ -38,7 +38,8 @@ const EMPTY_LINE_BYTES: usize = 3;
 /// Header field that states the encoding of the whole body.
 const ENCODING: &[u8] = b"Content-Transfer-Encoding:";
 
-const NAME: &[u8] = b"X-Mailrun:";
+/// Name of the header field, with its colon.
+pub const NAME: &[u8] = b"X-Mailrun:";
 const VERSION: &[u8] = b" v1 ";
 const RUN_OFFSET: usize = NAME.len() + VERSION.len();
 const SEQUENCE_OFFSET: usize = RUN_OFFSET + 32 + 1;

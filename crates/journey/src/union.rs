@@ -7,6 +7,7 @@
 //! ```
 //! The axis is the monotonic clock of the first record's host. Records of the same boot can be
 //! placed on it exactly. Records of other hosts are placed by their Unix time.
+use crate::bounces;
 use crate::latencies::Latencies;
 use crate::merge::{join_errors, join_events, sort_slowest};
 use crate::missing::MAX_MISSING;
@@ -363,6 +364,7 @@ fn add_rows(sum: &mut Record, more: Record) {
     sum.stalls = common_stalls(&sum.stalls, &more.stalls);
     sum.ending = worse_ending(sum.ending, more.ending);
     add_ledger(&mut sum.ledger, &more.ledger);
+    sum.bounces = bounces::join(std::mem::take(&mut sum.bounces), more.bounces);
     sum.errors = join_errors(std::mem::take(&mut sum.errors), more.errors);
     sum.errors.truncate(MAX_ROWS);
     sum.surroundings = disturbance(sum.surroundings.take(), more.surroundings);
@@ -462,6 +464,7 @@ fn add_ledger(sum: &mut LedgerRow, more: &LedgerRow) {
     add(&mut sum.created, more.created);
     add(&mut sum.accepted, more.accepted);
     add(&mut sum.delivered, more.delivered);
+    add(&mut sum.bounced, more.bounced);
     add(&mut sum.rejected, more.rejected);
     add(&mut sum.failed, more.failed);
     add(&mut sum.expired, more.expired);
@@ -473,6 +476,8 @@ fn add_ledger(sum: &mut LedgerRow, more: &LedgerRow) {
     add(&mut sum.corrupt, more.corrupt);
     add(&mut sum.converted, more.converted);
     add(&mut sum.foreign, more.foreign);
+    add(&mut sum.delay_notices, more.delay_notices);
+    add(&mut sum.repeated_notices, more.repeated_notices);
     add(&mut sum.untimed, more.untimed);
     add(&mut sum.negative, more.negative);
     add(&mut sum.overflow, more.overflow);

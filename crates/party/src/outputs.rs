@@ -42,8 +42,14 @@ impl Outputs {
     }
 
     /// Writes the record and the ledger to their files, if there are any. If that fails, sends the
-    /// record as an event and returns the error.
-    pub fn write_or_report(&self, record: &Record, units: &Ledger, telling: &ProgressOutput) -> Option<anyhow::Error> {
+    /// record as an event and returns the error. A sink has two ledgers: the units that arrived, and
+    /// those that bounced.
+    pub fn write_or_report(
+        &self,
+        record: &Record,
+        units: &[&Ledger],
+        telling: &ProgressOutput,
+    ) -> Option<anyhow::Error> {
         let error = self.write(record, units).err()?;
         telling.unwritten(record);
         Some(error)
@@ -55,7 +61,7 @@ impl Outputs {
         Some(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
     }
 
-    fn write(&self, record: &Record, units: &Ledger) -> Result<()> {
+    fn write(&self, record: &Record, units: &[&Ledger]) -> Result<()> {
         if let Some(path) = &self.json {
             write_record(path, record)?;
         }
@@ -81,11 +87,14 @@ pub fn write_record(path: &Path, record: &Record) -> Result<()> {
     output_file::write(path, text + "\n")
 }
 
-/// Writes a ledger to a file.
-pub fn write_ledger(path: &Path, units: &Ledger) -> Result<()> {
+/// Writes a ledger to a file, or those of a sink as [`Ledger::write_arrivals`] does.
+pub fn write_ledger(path: &Path, units: &[&Ledger]) -> Result<()> {
     let written = OutputFile::create(path).and_then(|file| {
         let mut file = BufWriter::new(file);
-        units.write_to(&mut file)?;
+        match units {
+            [arrived, bounced] => Ledger::write_arrivals(arrived, bounced, &mut file)?,
+            units => units.iter().try_for_each(|units| units.write_to(&mut file))?,
+        }
         file.into_inner()?.finish()
     });
     written.map_err(|error| cannot_write(path, &error))

@@ -172,7 +172,7 @@ pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
     let failed = failed.or_else(|| context.spool.failure());
     let unwritten = outputs.write_or_report(
         &report.record(&context, relay.workers.count()),
-        &mailrun_journey::Ledger::default(),
+        &[&mailrun_journey::Ledger::default()],
         &output,
     );
     output.event(&LiveEvent::Done);

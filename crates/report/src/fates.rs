@@ -51,9 +51,10 @@ pub(crate) fn units(record: &Record) -> Vec<(&'static str, Option<u64>)> {
     [first.as_slice(), &units_by_fate(ledger), &units_beside(ledger)].concat()
 }
 
-fn units_by_fate(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 8] {
+fn units_by_fate(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 9] {
     [
         ("delivered", ledger.delivered),
+        ("bounced", ledger.bounced),
         ("rejected", ledger.rejected),
         ("failed", ledger.failed),
         ("expired", ledger.expired),
@@ -64,12 +65,14 @@ fn units_by_fate(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 8] {
     ]
 }
 
-fn units_beside(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 7] {
+fn units_beside(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 9] {
     [
         ("duplicates", ledger.duplicates),
         ("corrupt", ledger.corrupt),
         ("converted", ledger.converted),
         ("foreign", ledger.foreign),
+        ("delay_notices", ledger.delay_notices),
+        ("repeated_notices", ledger.repeated_notices),
         ("untimed", ledger.untimed),
         ("negative", ledger.negative),
         ("overflow", ledger.overflow),
@@ -90,6 +93,8 @@ pub(crate) fn fates(record: &Record) -> Vec<(&'static str, u64)> {
 fn beside(record: &Record) -> Vec<(&'static str, u64)> {
     some(&units_beside(&record.ledger), |name| match name {
         "overflow" => "not recorded",
+        "delay_notices" => "delay notices",
+        "repeated_notices" => "repeated notices",
         "negative" => "with a negative time",
         name => name,
     })

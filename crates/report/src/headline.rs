@@ -80,6 +80,7 @@ fn failure_counts(ledger: &LedgerRow) -> Vec<String> {
         (ledger.corrupt, "corrupt"),
         (ledger.rejected, "rejected"),
         (ledger.failed, "failed"),
+        (ledger.bounced, "bounced"),
         (ledger.expired, "expired"),
         (ledger.queued, "queued"),
         (ledger.in_flight.filter(|_| ledger.delivered.is_some()), "in flight"),

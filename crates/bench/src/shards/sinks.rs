@@ -31,6 +31,7 @@ enum SinkPlace {
 struct SinkFiles {
     record: Option<Record>,
     units: Ledger,
+    bounced: Ledger,
 }
 
 impl Sinks {
@@ -60,6 +61,7 @@ impl Sinks {
         self.await_arrivals(run, parts)?;
         let mut union = RecordUnion::default();
         let mut units = Ledger::with_limit(super::parts::MAX_LEDGER_BYTES);
+        let mut bounced = Ledger::with_limit(super::parts::MAX_LEDGER_BYTES);
         let mut clocks = Vec::new();
         let mut duplicate_count = 0_u64;
         let mut overflow_count = 0_u64;
@@ -67,6 +69,7 @@ impl Sinks {
             let results = place.results(run)?;
             let sink_units = units_within(results.units, parts.numbers.as_deref());
             let merged = units.merge(&sink_units);
+            bounced.merge(&units_within(results.bounced, parts.numbers.as_deref()));
             duplicate_count = duplicate_count.saturating_add(merged.again);
             overflow_count = overflow_count.saturating_add(merged.full);
             let name = if self.0.len() == 1 { "sink".to_owned() } else { format!("sink {number}") };
@@ -85,7 +88,7 @@ impl Sinks {
             ledger.duplicates = Some(ledger.duplicates.unwrap_or_default().saturating_add(duplicate_count));
             ledger.overflow = Some(ledger.overflow.unwrap_or_default().saturating_add(overflow_count));
         }
-        Ok(Some(AllArrivals { results: SinkResults { record, units: Some(units) }, clocks }))
+        Ok(Some(AllArrivals { results: SinkResults { record, units: Some(units), bounced }, clocks }))
     }
 
     /// Waits while messages are still on their way to a running sink.
@@ -100,14 +103,14 @@ impl Sinks {
         loop {
             let mut now = 0_u64;
             for sink in &running {
-                now = now.saturating_add(sink.run_status(run)?.delivered);
+                now = now.saturating_add(sink.run_status(run)?.settled());
             }
             if Some(now) > arrived {
                 arrived = Some(now);
                 quiet_since = Instant::now();
                 // Counts are not enough: a sink may also have mail of a part that is missing here,
                 // and messages whose 250 never reached the source.
-                if parts.units.count_without(&self.units(run)?) == 0 {
+                if parts.units.count_without(&self.settled(run)?) == 0 {
                     return Ok(());
                 }
             }
@@ -121,10 +124,13 @@ impl Sinks {
         }
     }
 
-    fn units(&self, run: RunId) -> Result<Ledger> {
+    /// Returns the units whose fate some sink knows.
+    fn settled(&self, run: RunId) -> Result<Ledger> {
         let mut units = Ledger::with_limit(super::parts::MAX_LEDGER_BYTES);
         for place in &self.0 {
-            units.merge(&place.results(run)?.units);
+            let results = place.results(run)?;
+            units.merge(&results.units);
+            units.merge(&results.bounced);
         }
         Ok(units)
     }
@@ -155,7 +161,11 @@ impl SinkPlace {
 
     fn results(&self, run: RunId) -> Result<SinkFiles> {
         match self {
-            Self::Running { sink, .. } => Ok(SinkFiles { record: sink.record(run)?, units: sink.units(run)? }),
+            Self::Running { sink, .. } => {
+                let record = sink.record(run)?;
+                let (units, bounced) = sink.units(run)?;
+                Ok(SinkFiles { record, units, bounced })
+            }
             Self::Ended(path) => {
                 let record = read_record(&path.join("run.json"))?;
                 ensure!(
@@ -164,7 +174,8 @@ impl SinkPlace {
                     path.display(),
                     record.run_id
                 );
-                Ok(SinkFiles { record: Some(record), units: read_ledger(path)? })
+                let (units, bounced) = read_ledger(path)?;
+                Ok(SinkFiles { record: Some(record), units, bounced })
             }
         }
     }

@@ -3,12 +3,13 @@ use crate::sample;
 use mailrun_journey::account::{AccountInputs, Arrivals, RelayInputs, ServerQueue, Topology, fates_sum, reconcile};
 use mailrun_journey::judge::{VerdictInputs, judge, outcome};
 use mailrun_journey::record::{
-    Arrival, Cause, Ending, ErrorRow, ExhaustedRow, LatencyMs, LedgerRow, MadesShape, Ordered, Outcome, PauseRow,
-    Record, Resource, Role, ServerRow, StageRow, StallRow, Surroundings, ThresholdRow, Verdict,
+    Arrival, BounceRow, Cause, Ending, ErrorRow, ExhaustedRow, LatencyMs, LedgerRow, MadesShape, Ordered, Outcome,
+    PauseRow, Record, Resource, Role, ServerRow, StageRow, StallRow, Surroundings, ThresholdRow, Verdict,
 };
 use mailrun_journey::threshold::{RunProtocol, Threshold, unseen_reason};
 use mailrun_journey::{Latencies, LatencyKind, Ledger, Phase, SourceTally, Stage};
 use std::ops::Range;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 fn ledger(sequences: Range<u64>) -> Ledger {
@@ -18,7 +19,21 @@ fn ledger(sequences: Range<u64>) -> Ledger {
 }
 
 fn arrivals(units: &Ledger) -> Arrivals<'_> {
-    Arrivals { units, duplicates: 0, corrupt: 0, converted: 0, foreign: 0, untimed: 0, negative: 0, overflow: 0 }
+    static NONE: LazyLock<Ledger> = LazyLock::new(Ledger::default);
+    let (bounced, delay_notices, repeated_notices) = (&*NONE, 0, 0);
+    Arrivals {
+        units,
+        bounced,
+        delay_notices,
+        repeated_notices,
+        duplicates: 0,
+        corrupt: 0,
+        converted: 0,
+        foreign: 0,
+        untimed: 0,
+        negative: 0,
+        overflow: 0,
+    }
 }
 
 /// Counts of the source besides the accepted units.
@@ -94,6 +109,114 @@ fn what_is_in_the_relays_queue_is_not_lost() {
     let row = reconcile(with(7));
     assert_eq!((row.lost, row.expired), (Some(0), Some(1)), "it has given up no more than is missing");
     assert!(fates_sum(&row));
+}
+
+#[test]
+fn each_unit_has_the_fate_that_an_event_shows() {
+    struct Situation {
+        what: &'static str,
+        accepted: Range<u64>,
+        /// The source rejected so many, and lost the connection of so many.
+        unheard: [u64; 2],
+        delivered: Range<u64>,
+        bounced: Range<u64>,
+        /// The queue of our relay, and what it gave up. `None`: the queue cannot be read.
+        relay: Option<(Range<u64>, u64)>,
+        /// Delivered, bounced, rejected, failed, expired, queued, and missing: lost or not delivered.
+        fates: [u64; 7],
+    }
+    let plain = |what, delivered, bounced, relay, fates| Situation {
+        what,
+        accepted: 0..10,
+        unheard: [0, 0],
+        delivered,
+        bounced,
+        relay,
+        fates,
+    };
+    for Situation { what, accepted, unheard, delivered, bounced, relay, fates } in [
+        plain("nothing bounced", 0..10, 0..0, None, [10, 0, 0, 0, 0, 0, 0]),
+        plain("the next hop refused two", 0..8, 8..10, None, [8, 2, 0, 0, 0, 0, 0]),
+        plain("the next hop refused all", 0..0, 0..10, None, [0, 10, 0, 0, 0, 0, 0]),
+        plain("a notice about a unit that arrived anyway", 0..9, 7..10, None, [9, 1, 0, 0, 0, 0, 0]),
+        plain("some bounced, others are in no place that anybody can see", 0..6, 8..10, None, [6, 2, 0, 0, 0, 0, 2]),
+        plain("our relay gave up on two, and both notices came", 0..8, 8..10, Some((0..0, 2)), [8, 2, 0, 0, 0, 0, 0]),
+        plain("our relay gave up on two, and one notice came", 0..8, 9..10, Some((0..0, 2)), [8, 1, 0, 0, 1, 0, 0]),
+        plain("our relay gave up on one and lost another", 0..8, 9..10, Some((0..0, 1)), [8, 1, 0, 0, 0, 0, 1]),
+        plain("a notice that our relay sent before it noted so", 0..8, 8..9, Some((8..10, 1)), [8, 1, 0, 0, 0, 1, 0]),
+        Situation {
+            unheard: [0, 3],
+            fates: [8, 3, 0, 2, 0, 0, 0],
+            ..plain("one of them failed at the source, but the server had it", 0..8, 8..11, None, [0; 7])
+        },
+        Situation {
+            unheard: [3, 0],
+            fates: [8, 0, 3, 0, 0, 0, 2],
+            ..plain("the server rewrote the recipients before it gave up", 0..8, 90..95, None, [0; 7])
+        },
+    ] {
+        let [accepted, delivered, bounced] = [accepted, delivered, bounced].map(ledger);
+        let queued = relay.clone().map(|(queued, _)| ledger(queued));
+        let [rejected, failed] = unheard;
+        let arrived = Arrivals { bounced: &bounced, ..arrivals(&delivered) };
+        let queue = match (&queued, relay) {
+            (Some(queued), Some((_, given_up))) => ServerQueue::Known(RelayInputs { queued, given_up }),
+            _ => ServerQueue::Unknown,
+        };
+        let counted = SourceCounts { rejected, failed, ..SourceCounts::default() };
+        let row = reconcile(AccountInputs { queue, ..account_inputs(&accepted, Some(arrived), counted) });
+        let missing = row.lost.or(row.not_delivered);
+        let found = [row.delivered, row.bounced, row.rejected, row.failed, row.expired, row.queued, missing];
+        assert_eq!(found, fates.map(Some), "{what}");
+        assert!(fates_sum(&row), "{what}: {row:?}");
+    }
+}
+
+#[test]
+fn what_bounced_fails_a_run_unless_it_was_allowed_or_ordered() {
+    let record = |bounced: u64, thresholds: &[&str]| {
+        let ledger = LedgerRow {
+            created: Some(100),
+            accepted: Some(100),
+            delivered: Some(100 - bounced),
+            bounced: Some(bounced),
+            ..LedgerRow::zero()
+        };
+        let row = |text: &str, count| BounceRow { text: text.to_owned(), count, ..BounceRow::default() };
+        let mut record = with(ledger);
+        record.bounces = vec![row("550 5.1.1 No such user.", bounced), row("554 5.7.1 Denied", 1)];
+        let evaluated =
+            thresholds.iter().map(|text| Threshold::parse(text, RunProtocol::Smtp).unwrap().evaluate(&record));
+        record.thresholds = evaluated.collect();
+        record
+    };
+    let faults = |replies| Some(Ordered { replies, ..Ordered::default() });
+    for (bounced, thresholds, ordered, outcome, why) in [
+        (0, &[][..], None, Outcome::Pass, "100 delivered, none lost"),
+        (
+            2,
+            &[],
+            None,
+            Outcome::Fail,
+            "Bounced: 2 of 100 messages were given up by the server, which notified the sender: 550 5.1.1 No such user.",
+        ),
+        (1, &[], None, Outcome::Fail, "Bounced: 1 of 100 messages was given up by the server"),
+        (1, &["bounced <= 1%"], None, Outcome::Pass, "99 of 100 delivered, 1 bounced"),
+        (2, &["bounced <= 1%"], None, Outcome::Fail, "Threshold missed: bounced <= 1%; it was 2 %."),
+        (2, &[], faults(2), Outcome::Pass, "98 of 100 delivered, 2 bounced (as ordered)"),
+        (3, &[], faults(2), Outcome::Fail, "550 5.1.1 No such user. At most 2 of them were asked for."),
+    ] {
+        let record = record(bounced, thresholds);
+        let inputs = VerdictInputs { topology: Topology::Server, ordered, quiet_timeout: None };
+        let verdict = judge(&record, &inputs);
+        assert_eq!(verdict.outcome, Some(outcome), "{bounced} {thresholds:?}: {verdict:?}");
+        assert!(verdict.why.contains(why), "{bounced} {thresholds:?}: {}", verdict.why);
+        assert!(verdict.closed, "{verdict:?}");
+    }
+    let mut record = record(1, &[]);
+    (record.ledger.delay_notices, record.ledger.repeated_notices) = (Some(3), Some(1));
+    let reasons = conclude(&record, Topology::Server).reasons.join("\n");
+    assert!(reasons.contains("3 delay notices arrived") && reasons.contains("1 further notice arrived"), "{reasons}");
 }
 
 #[test]

@@ -186,12 +186,14 @@ proptest! {
     /// at a time.
     #[test]
     fn the_fates_of_any_run_are_those_of_its_units(
-        units in vec((0..4u8, any::<bool>(), any::<bool>()), 0..300), given_up in 0..20u64
+        units in vec((0..4u8, any::<bool>(), any::<bool>(), any::<bool>()), 0..300), given_up in 0..20u64
     ) {
-        let [mut accepted, mut arrived, mut queued] = [(); 3].map(|()| Ledger::default());
+        let [mut accepted, mut arrived, mut bounced, mut queued] = [(); 4].map(|()| Ledger::default());
         let mut counted = [0_u64; 4];
         let mut model = FateModel::default();
-        for (sequence, &(outcome, arrives, is_queued)) in (0u64..).zip(&units) {
+        for (sequence, &(outcome, arrives, bounces, is_queued)) in (0u64..).zip(&units) {
+            // A server reports nothing about mail that it rejected.
+            let bounces = bounces && outcome != 1;
             counted[usize::from(outcome)] += 1;
             if outcome == 0 {
                 accepted.mark(sequence, 0);
@@ -199,10 +201,13 @@ proptest! {
             if arrives {
                 arrived.mark(sequence, 0);
             }
+            if bounces {
+                bounced.mark(sequence, 0);
+            }
             if is_queued {
                 queued.mark(sequence, 0);
             }
-            model.add(outcome, arrives, is_queued);
+            model.add(outcome, arrives, bounces, is_queued);
         }
         let [_, rejected, failed, open] = counted;
         let recipients_created = units.len() as u64;
@@ -210,12 +215,13 @@ proptest! {
         let alone = AccountInputs { recipients_created, accepted: &accepted, rejected, failed, open, overflow, arrivals: None, queue: ServerQueue::Unknown };
         prop_assert!(fates_sum(&reconcile(alone)));
         let arrivals =
-            Arrivals { units: &arrived, duplicates: 0, corrupt: 0, converted: 0, foreign: 0, untimed: 0, negative: 0, overflow: 0 };
+            Arrivals { units: &arrived, bounced: &bounced, delay_notices: 0, repeated_notices: 0, duplicates: 0, corrupt: 0, converted: 0, foreign: 0, untimed: 0, negative: 0, overflow: 0 };
         let watched = AccountInputs { arrivals: Some(arrivals), queue: ServerQueue::Known(RelayInputs { queued: &queued, given_up }), ..alone };
         let row = reconcile(watched);
         prop_assert!(fates_sum(&row), "{row:?}");
-        let expired = given_up.min(model.missing);
-        prop_assert_eq!((row.delivered, row.queued), (Some(model.delivered), Some(model.queued)));
+        let expired = given_up.saturating_sub(model.bounced).min(model.missing);
+        let found = (row.delivered, row.bounced, row.queued);
+        prop_assert_eq!(found, (Some(model.delivered), Some(model.bounced), Some(model.queued)));
         prop_assert_eq!((row.expired, row.lost), (Some(expired), Some(model.missing - expired)));
         // The source counts those without a 250. It cannot know which of them arrived.
         let unheard: u64 = [row.rejected, row.failed, row.in_flight].into_iter().flatten().sum();
@@ -334,20 +340,22 @@ fn set_numbers(json: &mut Value, next: &mut impl Iterator<Item = u64>) {
 #[derive(Default)]
 struct FateModel {
     delivered: u64,
+    bounced: u64,
     queued: u64,
-    /// Accepted, and neither delivered nor queued.
+    /// Accepted, and neither delivered nor bounced nor queued.
     missing: u64,
-    /// Not accepted, and neither delivered nor queued.
+    /// Not accepted, and neither delivered nor bounced nor queued.
     nowhere: u64,
 }
 
 impl FateModel {
-    fn add(&mut self, outcome: u8, arrives: bool, is_queued: bool) {
-        *match (outcome, arrives, is_queued) {
-            (_, true, _) => &mut self.delivered,
-            (_, false, true) => &mut self.queued,
-            (0, false, false) => &mut self.missing,
-            (_, false, false) => &mut self.nowhere,
+    fn add(&mut self, outcome: u8, arrives: bool, bounces: bool, is_queued: bool) {
+        *match (outcome, arrives, bounces, is_queued) {
+            (_, true, _, _) => &mut self.delivered,
+            (_, false, true, _) => &mut self.bounced,
+            (_, false, false, true) => &mut self.queued,
+            (0, false, false, false) => &mut self.missing,
+            (_, false, false, false) => &mut self.nowhere,
         } += 1;
     }
 }

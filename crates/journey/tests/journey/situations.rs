@@ -221,8 +221,12 @@ impl Run {
             series: sink_series.rows(end),
             ..Record::empty()
         });
+        let nothing = Ledger::default();
         let counts = |units| Arrivals {
             units,
+            bounced: &nothing,
+            delay_notices: 0,
+            repeated_notices: 0,
             duplicates: 0,
             corrupt: 0,
             converted: 0,

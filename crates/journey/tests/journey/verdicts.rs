@@ -24,12 +24,12 @@ prop_compose! {
     /// Units of all fates. They sum to the created units unless `off_by` differs from zero.
     fn ledger()(
         delivered in prop_oneof![4 => 1..200u64, 1 => Just(0)],
-        counts in [few(), few(), few(), few(), few(), few(), few(), few()],
+        counts in [few(), few(), few(), few(), few(), few(), few(), few(), few()],
         (is_watched, has_unknown_queue) in (prop::bool::weighted(0.8), any::<bool>()),
         off_by in prop_oneof![9 => Just(0_u64), 1 => 1..3u64],
     ) -> LedgerRow {
-        let [rejected, failed, expired, queued, lost, in_flight, duplicates, corrupt] = counts;
-        let accepted = delivered + queued + lost + expired;
+        let [rejected, failed, bounced, expired, queued, lost, in_flight, duplicates, corrupt] = counts;
+        let accepted = delivered + bounced + queued + lost + expired;
         let both = LedgerRow {
             created: Some(accepted + rejected + failed + in_flight + off_by),
             accepted: Some(accepted),
@@ -41,6 +41,7 @@ prop_compose! {
         if is_watched {
             LedgerRow {
                 delivered: Some(delivered),
+                bounced: Some(bounced),
                 expired: Some(expired),
                 queued: Some(queued),
                 lost: (!has_unknown_queue || lost == 0).then_some(lost),
@@ -57,8 +58,8 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn thresholds()(rows in vec((0..8usize, any::<bool>(), prop::bool::weighted(0.8)), 0..4)) -> Vec<ThresholdRow> {
-        let names = ["lost", "not_delivered", "duplicates", "corrupt", "rejected", "failed", "accepted.p99", "delivered.rate"];
+    fn thresholds()(rows in vec((0..9usize, any::<bool>(), prop::bool::weighted(0.8)), 0..4)) -> Vec<ThresholdRow> {
+        let names = ["lost", "not_delivered", "duplicates", "corrupt", "rejected", "failed", "bounced", "accepted.p99", "delivered.rate"];
         rows.into_iter().map(|(name, passed, is_seen)| ThresholdRow {
             expression: format!("{} < 5", names[name]),
             limit: Some(5.0),
@@ -208,6 +209,8 @@ proptest! {
             Fate::Rejected | Fate::Failed if between == Topology::Server => 0,
             Fate::Rejected => (ordered.replies + ordered.cuts) * each,
             Fate::Failed => ordered.cuts * each,
+            Fate::Bounced if between == Topology::Direct => 0,
+            Fate::Bounced => (ordered.replies + ordered.cuts) * each,
         };
         if verdict.outcome == Some(Outcome::Pass) {
             for fate in Fate::ALL {

@@ -98,8 +98,9 @@ impl SinkCollector {
         let run = view.chosen_run();
         let record = view.record(run);
         let none = mailrun_journey::Ledger::default();
-        let units = run.and_then(|run| view.total.runs.find(run)).map_or(&none, |tally| &tally.units);
-        let unwritten = view.options.outputs.write_or_report(&record, units, &self.progress_output);
+        let tally = run.and_then(|run| view.total.runs.find(run));
+        let units = tally.map_or([&none; 2], |tally| [&tally.units, &tally.bounces.units]);
+        let unwritten = view.options.outputs.write_or_report(&record, &units, &self.progress_output);
         drop(view);
         self.progress_output.event(&LiveEvent::Done);
         FinishedRun { record, write_error: unwritten.or(unlogged) }

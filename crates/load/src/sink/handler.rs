@@ -5,11 +5,14 @@ use super::dump::{DumpEnvelope, MessageDump, MessageWriter};
 use super::lmtp_replies::{LmtpReplies, RecipientDecision, combine};
 use super::rules::RuleCommand;
 use super::session_rules::{CommandContext, DomainSlots, ReadStep, RuleDecision, RuleEffect, SessionRules};
-use super::worker_state::{SinkContext, SinkMessage, SinkRecipient, SinkWorkerState, TallyTransfer, sequence};
+use super::worker_state::{
+    RunNotice, SinkContext, SinkMessage, SinkRecipient, SinkWorkerState, TallyTransfer, sequence,
+};
 use mailrun_journey::errors::ErrorEvent;
 use mailrun_journey::record::Resource;
-use mailrun_journey::trace::RecipientId;
+use mailrun_journey::trace::{NAME as TRACE_NAME, RecipientId};
 use mailrun_journey::{Phase, TraceReader, TraceResult};
+use mailrun_mime::NoticeReader;
 use mailrun_net::{
     Answer, CloseReason, Handler, Handshake, LoginOutcome, Peer, ReadLimit, ResourceExhausted, Service, clock,
 };
@@ -103,6 +106,8 @@ struct ExtendedSession {
     is_changed: bool,
     hello: String,
     message_writer: Option<MessageWriter>,
+    /// Reads a message from <>, which may be a notification.
+    notice: Option<Box<NoticeReader>>,
     /// For LMTP: the message whose recipients are being answered.
     lmtp_replies: Option<Rc<LmtpReplies>>,
 }
@@ -145,6 +150,7 @@ impl Handler for SinkHandler {
         }
         match self.apply_rules(RuleCommand::Mail, Some(mail.sender)) {
             Ok(answer) => {
+                self.begin_notice(&mail.sender);
                 self.begin_dump(&mail.sender);
                 answer
             }
@@ -266,6 +272,7 @@ impl Handler for SinkHandler {
         self.reader = TraceReader::default();
         if let Some(side) = &mut self.extended {
             side.message_writer = None;
+            side.notice = None;
             side.corruption = None;
             side.is_changed = false;
             side.rules.as_mut().map(SessionRules::end_transaction);
@@ -417,7 +424,10 @@ impl SinkHandler {
         if let Some(by) = by {
             self.worker.count_effect(RuleCommand::Dot, &effect, &by, None);
         }
-        let fates = match rules.filter(|rules| effect == RuleEffect::Accept && rules.has_recipient_rules()) {
+        let is_notice = self.extended.as_ref().is_some_and(|side| side.notice.is_some());
+        let asks_recipients =
+            |rules: &Arc<Ruleset>| effect == RuleEffect::Accept && !is_notice && rules.has_recipient_rules();
+        let fates = match rules.filter(asks_recipients) {
             Some(rules) => self.decide_recipients(&rules, sequence, now),
             None => Vec::new(),
         };
@@ -458,6 +468,8 @@ impl SinkHandler {
         let side = self.extended.get_or_insert_default();
         let (mut draft, domain_slots) = side.end_transaction();
         let is_changed = std::mem::take(&mut side.is_changed);
+        let reader = side.notice.take().filter(|_| found == TraceResult::Absent);
+        let notice = reader.and_then(|reader| RunNotice::read(*reader)).map(Box::new);
         if !fates.is_empty() {
             if self.worker.context.protocol == Protocol::Lmtp {
                 let replies = LmtpReplies::new(found, bytes, recipients, fates, draft, is_changed, domain_slots);
@@ -473,6 +485,7 @@ impl SinkHandler {
         }
         let arrival = SinkMessage {
             found,
+            notice,
             recipients,
             bytes,
             effect,
@@ -489,6 +502,14 @@ impl SinkHandler {
             pause(delay).await;
             state.accept_message(arrival, clock::now())
         })
+    }
+
+    fn begin_notice(&mut self, sender: &Path<'_>) {
+        if sender.is_null() {
+            self.extended.get_or_insert_default().notice = Some(Box::new(NoticeReader::new(TRACE_NAME)));
+        } else if let Some(side) = &mut self.extended {
+            side.notice = None;
+        }
     }
 
     fn begin_dump(&mut self, sender: &Path<'_>) {
@@ -514,6 +535,9 @@ impl ExtendedSession {
         let block = corrupted.as_deref().unwrap_or(block);
         if let Some((draft, dump)) = self.message_writer.as_mut().zip(dump) {
             draft.write(dump, block);
+        }
+        if let Some(notice) = &mut self.notice {
+            notice.receive(block);
         }
         reader.receive(block);
     }
@@ -606,6 +630,86 @@ mod tests {
             service.session(Peer { address: ([127, 0, 0, 1], 1).into() }).data();
             let counts = context.active_rules.rule_counts();
             assert_eq!(counts.last().map(|count| count.count), Some(times), "{counts:?}");
+        }
+    }
+
+    /// Sends a message to a sink with these rules. Returns the code of the answer.
+    fn send(handler: &mut SinkHandler, sender: &[u8], message: &str) -> u16 {
+        let code = |answer: Answer| match answer {
+            Answer::Reply(reply) => reply.code(),
+            _ => 250,
+        };
+        let sender = Path::mailbox(sender).unwrap();
+        let mail = Mail {
+            sender,
+            size: None,
+            body: Default::default(),
+            smtp_utf8: false,
+            returns: None,
+            envelope_id: None,
+            auth: None,
+        };
+        let mut answer = code(handler.mail(&mail)).max(code(handler.recipient(&Path::mailbox(b"to@b").unwrap())));
+        if answer == 250 {
+            answer = code(handler.data());
+            message.as_bytes().chunks(11).for_each(|block| handler.block(block));
+            answer = answer.max(code(handler.message(message.len() as u64, clock::now())));
+        }
+        handler.reset(None);
+        answer
+    }
+
+    #[test]
+    fn a_notification_counts_for_the_message_that_it_returns_and_not_as_mail() {
+        let trace = |sequence| mailrun_journey::Trace {
+            run: mailrun_journey::RunId([1; 16]),
+            sequence,
+            zero: Default::default(),
+            numbering: mailrun_journey::trace::RecipientNumbering::address_bits(20),
+            created: Duration::ZERO,
+            clock: mailrun_journey::ClockId::realtime(""),
+            checksum: mailrun_journey::trace::checksum(b"x\r\n"),
+        };
+        let message = |sequence| {
+            let mut header = [0; mailrun_journey::Trace::HEADER_BYTES];
+            trace(sequence).write(&mut header);
+            format!("{}\r\nx\r\n", String::from_utf8_lossy(&header))
+        };
+        let notice = |sequence, to: &str, action: &str| {
+            format!(
+                "Content-Type: multipart/report; boundary=b\r\n\r\n--b\r\nContent-Type: message/delivery-status\r\n\r\n\
+                 Reporting-MTA: dns; x\r\n\r\nFinal-Recipient: rfc822; {to}\r\nAction: {action}\r\nStatus: 5.1.1\r\n\
+                 Diagnostic-Code: smtp; 550 5.1.1 No such user\r\n\r\n--b\r\nContent-Type: message/rfc822\r\n\r\n\
+                 Received: from y\r\n{}--b--\r\n",
+                message(sequence)
+            )
+        };
+        let rules = Rule::parse("rcpt: hard reject").unwrap();
+        for rules in [Vec::new(), vec![rules]] {
+            let refusal = if rules.is_empty() { 250 } else { 554 };
+            let rules = ActiveRules::new(Rulebook { seed: None, rules }, 1);
+            let context = Arc::new(SinkContext::new(rules, None, None, None, None, Protocol::Smtp));
+            let service = SinkService::new(Arc::clone(&context), std::sync::mpsc::channel().0);
+            let mut handler = service.session(Peer { address: ([127, 0, 0, 1], 1).into() });
+            assert_eq!(send(&mut handler, b"a@b", &message(1)), refusal);
+            for (sequence, to, action) in
+                [(2, "one@b", "failed"), (2, "two@b", "failed"), (2, "ONE@b", "failed"), (3, "one@b", "delayed")]
+            {
+                assert_eq!(send(&mut handler, b"", &notice(sequence, to, action)), 250);
+            }
+            // Neither mail from <> with a trace of its own nor mail that only looks like a notification is one.
+            assert_eq!(send(&mut handler, b"", &message(5)), 250);
+            assert_eq!(send(&mut handler, b"a@b", &notice(6, "one@b", "failed")), refusal);
+            assert_eq!(send(&mut handler, b"", "Subject: away\r\n\r\nBack soon.\r\n"), 250);
+            let tally = service.0.tally.borrow();
+            let run = tally.runs.find(mailrun_journey::RunId([1; 16])).unwrap();
+            let bounces = &run.bounces;
+            assert_eq!((bounces.units.count(), bounces.repeated, bounces.delayed, bounces.notices), (2, 1, 1, 4));
+            let row = &bounces.rows()[0];
+            assert_eq!((row.count, row.status.as_str(), row.text.as_str()), (2, "5.1.1", "550 5.1.1 No such user"));
+            assert_eq!((run.messages, run.units.count()), if refusal == 250 { (2, 2) } else { (1, 1) });
+            let foreign = tally.messages - run.messages - bounces.notices;
+            assert_eq!(foreign, if refusal == 250 { 2 } else { 1 });
         }
     }
 

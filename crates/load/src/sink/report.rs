@@ -131,7 +131,7 @@ impl SinkReport {
 
     /// Returns the number of messages since the run began that do not belong to the run.
     pub(super) fn foreign_count(&self, tally: &RunTally) -> u64 {
-        self.total.messages - tally.messages_before - tally.messages
+        self.total.messages - tally.messages_before - tally.messages - tally.bounces.notices
     }
 
     /// Makes the record of a run, or of all mail.
@@ -175,6 +175,7 @@ impl SinkReport {
                 record.ledger = self.ledger(tally);
                 record.slowest = slowest(tally, series.zero());
                 record.domains = tally.domains.rows();
+                record.bounces = tally.bounces.rows();
             }
             None => {
                 record.stages = vec![self.untraced_stage()];
@@ -235,13 +236,16 @@ impl SinkReport {
     fn ledger(&self, tally: &RunTally) -> LedgerRow {
         LedgerRow {
             delivered: Some(tally.units.count()),
+            bounced: Some(tally.bounces.units.count_without(&tally.units)),
+            delay_notices: Some(tally.bounces.delayed),
+            repeated_notices: Some(tally.bounces.repeated),
             duplicates: Some(tally.duplicates),
             corrupt: Some(tally.corrupt),
             converted: Some(tally.converted),
             foreign: Some(self.foreign_count(tally)),
             untimed: Some(tally.untimed),
             negative: Some(tally.negative),
-            overflow: Some(tally.overflow),
+            overflow: Some(tally.overflow.saturating_add(tally.bounces.overflow)),
             ..LedgerRow::default()
         }
     }

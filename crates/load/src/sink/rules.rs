@@ -4,6 +4,7 @@
 //! ```text
 //! rule     = command *( [","] command ) [ "to" pattern / "from" pattern ] ":" action [ chance ]
 //!            "to" is for RCPT, and for ".": then the rule is evaluated for each recipient
+//!            "from" is for MAIL, and "from <>" also for RCPT, DATA and ".": then the rule is for notifications only
 //! command  = CONNECT / HELO / EHLO / LHLO / MAIL / RCPT / DATA / "." / RSET / NOOP / VRFY / QUIT / "*"
 //! pattern  = local@domain / @domain / local@ / "*"
 //! chance   = 0.01 / 1%                                     without: always
@@ -25,6 +26,9 @@
 //! "."      / "lose reply"                 the message is accepted, and the connection closed instead of the 250
 //!          / "drop" / "duplicate" / "corrupt"            250, but not counted, counted twice, a byte changed
 //! ```
+//! Mail from <> is mail about other mail, mostly bounces. Rules that refuse would hide what became of
+//! the other mail, so only delays apply to it, and rules with "from <>".
+//!
 //! Words that Postfix's smtp-sink also has are the same as there. Rules are evaluated in their
 //! order. Delays add up, and the first rule that refuses or cuts the connection decides.
 use mailrun_journey::quantities::{bytes, count_up_to, duration, interval, positive, probability, rate};
@@ -105,6 +109,10 @@ impl CommandSet {
     fn is_only(self, command: RuleCommand) -> bool {
         self.0 == 1 << command as u8
     }
+
+    fn is_within(self, commands: &[RuleCommand]) -> bool {
+        commands.iter().fold(self.0, |rest, command| rest & !(1 << *command as u8)) == 0
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -133,6 +141,8 @@ pub struct Rule {
     text: String,
     pub(super) commands: CommandSet,
     pattern: Option<RulePattern>,
+    /// The rule is for mail from <> and for no other.
+    is_for_notices: bool,
     pub(super) action: RuleAction,
     /// Probability from 0 to 1.
     pub(super) chance: f64,
@@ -157,14 +167,16 @@ impl Rule {
         let named = colon.map(|colon| parse_commands(&mut RuleTokens::of(text, 0, colon)?)).transpose()?;
         let began = words.clone();
         let action = parse_action(&mut words)?;
-        let (commands, pattern) = named.unwrap_or_else(|| (usual_command(&action), None));
+        let (commands, addresses) = named.unwrap_or_else(|| (usual_command(&action), RuleAddresses::All));
+        let is_for_notices = addresses == RuleAddresses::NullSender;
+        let pattern = if let RuleAddresses::Pattern(pattern) = addresses { Some(pattern) } else { None };
         check_commands(&action, commands).map_err(|what| began.error(what))?;
         if pattern.is_some() && action == RuleAction::Corrupt {
             return Err(began.error("corrupt changes the message for all its recipients; leave out the address"));
         }
         let chance = words.chance()?;
         words.expect_end()?;
-        Ok(Self { text: text.trim().to_owned(), commands, pattern, action, chance })
+        Ok(Self { text: text.trim().to_owned(), commands, pattern, is_for_notices, action, chance })
     }
 
     pub fn text(&self) -> &str {
@@ -177,10 +189,27 @@ impl Rule {
         self.commands.contain(RuleCommand::Dot) && (self.pattern.is_some() || self.action == RuleAction::Directed)
     }
 
+    /// True if the rule applies to a transaction. `is_notice` is set if its sender is <>.
+    pub(super) fn matches_sender(&self, is_notice: bool) -> bool {
+        let only_delays = matches!(
+            self.action,
+            RuleAction::Delay { .. } | RuleAction::Stall { .. } | RuleAction::Tarpit { .. } | RuleAction::Read { .. }
+        );
+        if is_notice { self.is_for_notices || only_delays } else { !self.is_for_notices }
+    }
+
     /// True if the rule applies to this address. A rule without a pattern applies to every address.
     pub(super) fn matches_address(&self, address: Option<&Path<'_>>) -> bool {
         self.pattern.as_ref().is_none_or(|pattern| address.is_some_and(|address| pattern.matches(address)))
     }
+}
+
+/// Mail that a rule is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum RuleAddresses {
+    All,
+    Pattern(RulePattern),
+    NullSender,
 }
 
 /// Pattern of addresses. Its parts must be equal to those of the address, ignoring case. A part
@@ -246,7 +275,7 @@ impl RuleError {
 }
 
 /// Parses the commands before the colon, and the pattern of addresses.
-fn parse_commands(words: &mut RuleTokens<'_>) -> Result<(CommandSet, Option<RulePattern>), RuleError> {
+fn parse_commands(words: &mut RuleTokens<'_>) -> Result<(CommandSet, RuleAddresses), RuleError> {
     let mut commands = CommandSet::default();
     while let Some(word) = words.peek() {
         if word == "*" {
@@ -263,19 +292,26 @@ fn parse_commands(words: &mut RuleTokens<'_>) -> Result<(CommandSet, Option<Rule
     }
     let wanted =
         [("to", [RuleCommand::Recipient, RuleCommand::Dot], "rcpt and ."), ("from", [RuleCommand::Mail; 2], "mail")];
-    let mut pattern = None;
-    if let Some((word, fitting, names)) = wanted.into_iter().find(|(word, ..)| words.peek() == Some(word)) {
+    let mut addresses = RuleAddresses::All;
+    let transaction = [RuleCommand::Mail, RuleCommand::Recipient, RuleCommand::Data, RuleCommand::Dot];
+    if words.peek_pair() == "from <>" {
+        if !commands.is_within(&transaction) {
+            return Err(words.error("\"from <>\" is only for mail, rcpt, data and ."));
+        }
+        words.eat("from <>");
+        addresses = RuleAddresses::NullSender;
+    } else if let Some((word, fitting, names)) = wanted.into_iter().find(|(word, ..)| words.peek() == Some(word)) {
         if !fitting.into_iter().any(|command| commands.is_only(command)) {
             return Err(words.error(format!("{word:?} is only for {names}")));
         }
         words.next();
         let message = "an address is missing: local@domain, @domain, local@, or * for all";
         let read = |text: &str| RulePattern::parse(text).ok_or(message.to_owned());
-        pattern = Some(words.value("an address", read)?);
+        addresses = RuleAddresses::Pattern(words.value("an address", read)?);
     }
     match words.peek() {
         Some(word) => Err(words.error(unknown_command(Some(word)))),
-        None => Ok((commands, pattern)),
+        None => Ok((commands, addresses)),
     }
 }
 

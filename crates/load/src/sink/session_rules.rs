@@ -24,6 +24,8 @@ pub(super) struct SessionRules {
     command_counts: [u32; RuleCommand::ALL.len()],
     commands: u32,
     sender: Vec<u8>,
+    /// Set if the transaction's sender is <>.
+    is_notice: bool,
     recipients: RecipientList,
     /// Slots that the open transaction occupies under domain caps.
     domain_slots: DomainSlots,
@@ -163,6 +165,7 @@ impl SessionRules {
             command_counts: [0; RuleCommand::ALL.len()],
             commands: 0,
             sender: Vec::new(),
+            is_notice: false,
             recipients: RecipientList::default(),
             domain_slots: DomainSlots::default(),
             body_rules: None,
@@ -173,6 +176,9 @@ impl SessionRules {
     /// connection decides.
     pub(super) fn decide(&mut self, rules: &Ruleset, context: &CommandContext<'_>) -> RuleDecision {
         let nth = self.command_counts[context.command as usize];
+        if context.command == RuleCommand::Mail {
+            self.is_notice = context.address.is_some_and(|sender| sender.is_null());
+        }
         let decision =
             self.evaluate(rules, context, &RuleSample { seed: rules.seed, session: self.number, nth, recipient: 0 });
         self.command_counts[context.command as usize] += 1;
@@ -211,9 +217,16 @@ impl SessionRules {
     fn evaluate(&mut self, rules: &Ruleset, context: &CommandContext<'_>, sample: &RuleSample) -> RuleDecision {
         let mut decision = RuleDecision { delay: Duration::ZERO, effect: RuleEffect::Accept, decided_by: None };
         let slots_before = self.domain_slots.0.len();
+        let is_of_transaction = matches!(
+            context.command,
+            RuleCommand::Mail | RuleCommand::Recipient | RuleCommand::Data | RuleCommand::Dot
+        );
+        let is_notice = self.is_notice && is_of_transaction;
         let is_asked = |rule_state: &&Arc<RuleState>| {
             let rule = &rule_state.rule;
-            rule.commands.contain(context.command) && rule.is_for_each_recipient() == (sample.recipient > 0)
+            rule.commands.contain(context.command)
+                && rule.is_for_each_recipient() == (sample.recipient > 0)
+                && rule.matches_sender(is_notice)
         };
         for rule_state in rules.rules.iter().filter(is_asked) {
             if !rule_state.rule.matches_address(context.address.as_ref())
@@ -327,10 +340,10 @@ impl SessionRules {
     pub(super) fn corrupts_next(&self, rules: &Ruleset) -> bool {
         let nth = self.command_counts[RuleCommand::Data as usize];
         let sample = RuleSample { seed: rules.seed, session: self.number, nth, recipient: 0 };
-        let hit = rules
-            .rules
-            .iter()
-            .find(|rule_state| rule_state.rule.action == RuleAction::Corrupt && sample.occurs(rule_state, None));
+        let hit = rules.rules.iter().find(|rule_state| {
+            let rule = &rule_state.rule;
+            rule.action == RuleAction::Corrupt && rule.matches_sender(self.is_notice) && sample.occurs(rule_state, None)
+        });
         hit.inspect(|rule_state| rule_state.count_action()).is_some()
     }
 
@@ -498,6 +511,35 @@ mod tests {
         assert_eq!((decision.delay, decision.effect), (MS * 10, RuleEffect::Accept));
         let counts: Vec<u64> = control.rule_counts().iter().map(|effects| effects.count).collect();
         assert_eq!(counts, [2, 1, 0, 1, 0, 0]);
+    }
+
+    #[test]
+    fn rules_that_refuse_spare_notifications_unless_they_say_so() {
+        let plain = ["mail: delay 5ms", "mail from *: hang up", "rcpt: hard reject", "data: soft reject", ".: drop"];
+        let for_notices = ["rcpt from <>: soft reject", ". from <>: reset"];
+        let sender = |address| CommandContext { command: RuleCommand::Mail, ..to(address) };
+        let null = || CommandContext { address: Some(Path::mailbox(b"").unwrap()), ..context(RuleCommand::Mail) };
+        let answers = |rules: &[&str], mail: CommandContext<'_>| {
+            let control = control(1, rules);
+            let rules = control.current().unwrap();
+            let mut session_rules = SessionRules::new(0);
+            let delay = session_rules.decide(&rules, &mail).delay;
+            let rest = [to("a@b"), context(RuleCommand::Data), context(RuleCommand::Dot)];
+            (delay, rest.map(|context| session_rules.decide(&rules, &context).effect.copies()))
+        };
+        assert_eq!(answers(&plain, null()), (MS * 5, [Some(1); 3]));
+        assert_eq!(answers(&plain, sender("x@y")), (MS * 5, [None, None, Some(0)]));
+        assert_eq!(answers(&for_notices, null()), (Duration::ZERO, [None, Some(1), None]));
+        assert_eq!(answers(&for_notices, sender("x@y")), (Duration::ZERO, [Some(1); 3]));
+        let control = control(1, &["mail: hard reject", "noop: hard reject"]);
+        let rules = control.current().unwrap();
+        let mut session_rules = SessionRules::new(0);
+        session_rules.decide(&rules, &null());
+        assert_eq!(code(&session_rules.decide(&rules, &context(RuleCommand::Noop))), 554, "not about the mail");
+        assert_eq!(code(&session_rules.decide(&rules, &sender("x@y"))), 554, "the next message");
+        let error = |rule| Rule::parse(rule).unwrap_err().to_string();
+        assert!(error("noop from <>: hard reject").contains("only for mail, rcpt, data and ."));
+        assert!(error("rcpt from a@b: hard reject").contains("\"from\" is only for mail"));
     }
 
     #[test]

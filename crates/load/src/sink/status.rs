@@ -6,7 +6,7 @@
 //! | `/`, `/status` | counts so far |
 //! | `/ledger` | every run's counts |
 //! | `/ledger/RUN` | one run's counts; PUT announces a run, whose record then counts from there |
-//! | `/ledger/RUN/units` | which units arrived: the bits (`mailrun_journey::Ledger::read_from`) |
+//! | `/ledger/RUN/units` | which units arrived or bounced: the bits (`mailrun_journey::Ledger::read_arrivals`) |
 //! | `/record/RUN` | one run's record (`mailrun-run/1`) |
 //! | `/metrics` | counts so far, in the text format of Prometheus |
 //! | `/rules` | the rules in force, as JSON; PUT other ones as TOML or JSON (`rulebook`) |
@@ -20,7 +20,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use mailrun_journey::{RunId, RunTally};
+use mailrun_journey::{Ledger, RunId, RunTally};
 use mailrun_party::clock_exchange::{ChronyAnswer, ClockAnswer};
 use mailrun_party::http_server::{self, HostNames};
 use mailrun_party::live_metrics;
@@ -145,7 +145,7 @@ async fn units(State(view): ReportState, Path(run): Path<String>) -> Response {
         Err(refusal) => return refusal.into_response(),
     };
     let mut bytes = Vec::new();
-    tally.units.write_to(&mut bytes).expect("a Vec takes everything");
+    Ledger::write_arrivals(&tally.units, &tally.bounces.units, &mut bytes).expect("a Vec takes everything");
     bytes.into_response()
 }
 
@@ -214,6 +214,9 @@ fn run_counts(view: &SinkReport, run: RunId, tally: &RunTally) -> Value {
         "recipients": tally.recipients,
         "bytes": tally.bytes,
         "delivered": tally.units.count(),
+        "bounced": tally.bounces.units.count_without(&tally.units),
+        "delay_notices": tally.bounces.delayed,
+        "repeated_notices": tally.bounces.repeated,
         "duplicates": tally.duplicates,
         "corrupt": tally.corrupt,
         "converted": tally.converted,

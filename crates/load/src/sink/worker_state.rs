@@ -8,6 +8,7 @@ use mailrun_journey::errors::ErrorEvent;
 use mailrun_journey::slowest::SlowDelivery;
 use mailrun_journey::trace::{HeaderSample, RecipientId};
 use mailrun_journey::{ClockId, MarkResult, Phase, RunId, RunTally, SinkTally, Trace, TraceResult};
+use mailrun_mime::{Notice, NoticeReader};
 use mailrun_net::{Answer, clock};
 use mailrun_party::users::Users;
 use mailrun_smtp::login::Auth;
@@ -139,8 +140,24 @@ pub(super) struct SinkRecipient {
     pub(super) domain: u16,
 }
 
+/// A notification about a message of a run.
+pub(super) struct RunNotice {
+    trace: Trace,
+    notice: Notice,
+}
+
+impl RunNotice {
+    /// Returns `None` for other mail, and for a notification from which nobody can tell its run.
+    pub(super) fn read(reader: NoticeReader) -> Option<Self> {
+        let notice = reader.finish()?;
+        let trace = Trace::parse(notice.returned_field.as_deref()?)?;
+        Some(Self { trace, notice })
+    }
+}
+
 pub(super) struct SinkMessage {
     pub(super) found: TraceResult,
+    pub(super) notice: Option<Box<RunNotice>>,
     pub(super) recipients: Vec<SinkRecipient>,
     pub(super) bytes: u64,
     pub(super) effect: RuleEffect,
@@ -255,11 +272,23 @@ impl SinkWorkerState {
 
     /// Stores and counts a message as the rules order, and returns the answer to the end of data.
     pub(super) fn accept_message(&self, arrival: SinkMessage, now: Duration) -> Answer {
-        let SinkMessage { found, recipients, bytes, effect, message_writer: draft, is_changed, _domain_slots: _seats } =
-            arrival;
+        let SinkMessage {
+            found,
+            notice,
+            recipients,
+            bytes,
+            effect,
+            message_writer: draft,
+            is_changed,
+            _domain_slots: _slots,
+        } = arrival;
         let Some(times) = effect.copies() else { return effect.into_answer() };
         if let Err(refusal) = self.store(draft.filter(|_| times > 0)) {
             return refusal;
+        }
+        if let Some(notice) = notice.filter(|_| times > 0) {
+            self.count_notice(&notice, recipients.len() as u64, bytes, now);
+            return effect.into_answer();
         }
         self.count_arrival(&found, &recipients, bytes, now, times.into());
         self.count_ordered(&found, std::iter::repeat_n(&effect, recipients.len()));
@@ -321,6 +350,16 @@ impl SinkWorkerState {
         for _ in 0..times {
             self.count_message(result, recipients, bytes, now);
         }
+    }
+
+    fn count_notice(&self, RunNotice { trace, notice }: &RunNotice, recipients: u64, bytes: u64, now: Duration) {
+        self.context.answered.fetch_add(1, Ordering::Relaxed);
+        let tally = &mut **self.tally.borrow_mut();
+        tally.count_notice(trace, notice);
+        tally.recipients += recipients;
+        tally.bytes += bytes;
+        tally.first_arrival.get_or_insert(now);
+        tally.last_arrival = Some(now);
     }
 
     /// Records how long the transfer of a message took. The times show whether delayed ACKs held

@@ -144,6 +144,11 @@ impl AddressPattern {
         }
     }
 
+    /// Returns a domain of the pattern's addresses, in lower case. `None` for the null sender.
+    pub fn first_domain(&self) -> Option<String> {
+        self.domains(1).names.into_iter().next().filter(|domain| !domain.is_empty())
+    }
+
     /// Returns the domains of the pattern's addresses, at most `limit` of them.
     pub(super) fn domains(&self, limit: usize) -> PatternDomains {
         let mut domains = PatternDomains::default();

@@ -171,7 +171,7 @@ impl SourceCollector {
         };
         let record = report::record(&self.context, self.run, self.started_at, &known, surroundings);
         let unwritten =
-            self.context.options.outputs.write_or_report(&record, &self.total.accepted_units, &self.progress_output);
+            self.context.options.outputs.write_or_report(&record, &[&self.total.accepted_units], &self.progress_output);
         self.progress_output.event(&LiveEvent::Done);
         FinishedRun { record, write_error: unwritten.or(unlogged) }
     }

@@ -1,0 +1,98 @@
+//! Mail that servers gave up on, as the notifications that reach a sink report it (RFC 3464).
+use crate::ledger::{Ledger, MarkResult};
+use crate::record::{BounceRow, Record};
+use crate::trace::{RecipientId, Trace};
+use mailrun_mime::{Notice, NoticeAction, NoticeRecipient};
+
+/// Maximum number of reasons that are told apart.
+const MAX_REASONS: usize = 64;
+
+/// What the notifications of a run report.
+#[derive(Clone, Debug, Default)]
+pub struct Bounces {
+    /// Units that no server will deliver, each once.
+    pub units: Ledger,
+    /// Notifications of any kind.
+    pub notices: u64,
+    /// Units that a further notification named again.
+    pub repeated: u64,
+    /// Units that a server will try again.
+    pub delayed: u64,
+    pub overflow: u64,
+    reasons: Vec<BounceRow>,
+}
+
+impl Bounces {
+    /// Counts a notification about the message with this trace.
+    pub fn add(&mut self, trace: &Trace, notice: &Notice) {
+        self.notices += 1;
+        for recipient in &notice.recipients {
+            match recipient.action {
+                NoticeAction::Failed => self.add_failed(trace, recipient),
+                NoticeAction::Delayed => self.delayed += 1,
+                NoticeAction::Other => {}
+            }
+        }
+    }
+
+    fn add_failed(&mut self, trace: &Trace, recipient: &NoticeRecipient) {
+        let number = trace.numbering.number(RecipientId::new(recipient.known_as().as_bytes()));
+        match self.units.mark(trace.sequence, number) {
+            MarkResult::First => add_reason(
+                &mut self.reasons,
+                BounceRow {
+                    status: recipient.status.clone(),
+                    text: recipient.diagnostic.clone(),
+                    count: 1,
+                    sample: recipient.known_as().to_owned(),
+                },
+            ),
+            MarkResult::Again => self.repeated += 1,
+            MarkResult::Full => self.overflow += 1,
+        }
+    }
+
+    /// Adds the notifications of another worker, or of this worker since its last tick. A unit that
+    /// both have seen was named again.
+    pub fn merge(&mut self, other: &Self) {
+        let merged = self.units.merge(&other.units);
+        self.notices += other.notices;
+        self.repeated += other.repeated + merged.again;
+        self.delayed += other.delayed;
+        self.overflow += other.overflow + merged.full;
+        other.reasons.iter().for_each(|row| add_reason(&mut self.reasons, row.clone()));
+    }
+
+    /// Returns the reasons, the most frequent first.
+    pub fn rows(&self) -> Vec<BounceRow> {
+        join(self.reasons.clone(), Vec::new())
+    }
+}
+
+/// Adds the units of a reason. Reasons beyond the limit count under the last one.
+fn add_reason(rows: &mut Vec<BounceRow>, row: BounceRow) {
+    let is_full = rows.len() >= MAX_REASONS;
+    // Texts often contain the recipient, so they cannot tell reasons apart.
+    let code = |row: &BounceRow| row.text.get(..3).map(str::to_owned);
+    let known = rows.iter().position(|known| known.status == row.status && code(known) == code(&row));
+    match known.or(is_full.then_some(MAX_REASONS - 1)) {
+        Some(known) => rows[known].count = rows[known].count.saturating_add(row.count),
+        None => rows.push(row),
+    }
+}
+
+/// Adds the notifications that a second sink has seen to the record of the first. Units that both
+/// have seen are told apart by their ledgers.
+pub fn add(record: &mut Record, second: Record) {
+    let sum = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).reduce(u64::saturating_add);
+    record.bounces = join(std::mem::take(&mut record.bounces), second.bounces);
+    record.ledger.delay_notices = sum(record.ledger.delay_notices, second.ledger.delay_notices);
+    record.ledger.repeated_notices = sum(record.ledger.repeated_notices, second.ledger.repeated_notices);
+}
+
+/// Joins the reasons of two sinks, the most frequent first.
+pub(crate) fn join(mut rows: Vec<BounceRow>, more: Vec<BounceRow>) -> Vec<BounceRow> {
+    more.into_iter().for_each(|row| add_reason(&mut rows, row));
+    rows.sort_by_key(|row| std::cmp::Reverse(row.count));
+    rows
+}
