@@ -74,10 +74,10 @@ impl<'a> BusyHost<'a> {
     }
 
     /// Says who was busy, for example `Other programs of this host used 51 % of its processors (sh
-    /// 0.61, python3 0.40), which were 99 % busy`.
+    /// 0.61, python3 0.40), and 99 % were busy`.
     pub fn text(&self) -> String {
         format!(
-            "Other programs of this host used {:.0} % of its processors{}, which were {:.0} % busy",
+            "Other programs of this host used {:.0} % of its processors{}, and {:.0} % were busy",
             self.share * 100.0,
             self.names(),
             self.busy_share * 100.0

@@ -11,6 +11,7 @@
 //! ```
 //! A message that never reached the stage is late for ever, also in percentiles and in the maximum
 //! ([`crate::overdue`]).
+use crate::account::is_open_loop;
 use crate::foreign_load::BusyHost;
 use crate::freshness::{self, FreshnessLimit};
 use crate::latencies::Latencies;
@@ -677,16 +678,24 @@ pub fn is_explained_by_host(record: &Record, row: &ThresholdRow, host: &BusyHost
     let Some(threshold) = read_again(row).filter(|_| row.missed) else { return false };
     let Subject::Figure(place, metric) = threshold.subject else { return false };
     let holds = |value: f64| threshold.comparison.holds(value, threshold.limit);
+    // Without the other programs, messages would have arrived no faster than the source sent them, and
+    // would have taken no less time than the fastest of them.
+    let offered_per_s = record.workload.rate_per_s.filter(|_| is_open_loop(record)).unwrap_or(f64::INFINITY);
+    let times = record.times(place).filter(|times| times.count() > 0);
+    let fastest_ms = times.as_ref().and_then(Latencies::summary).map_or(0.0, |times| times.min);
+    let holds_without = |ms: f64, delay_ms: f64| holds((ms - delay_ms).max(fastest_ms));
     match (metric, threshold.comparison.is_upper()) {
-        (Metric::Rate, false) => row.value.is_some_and(|per_s| holds(host.rate_without(per_s))),
-        (Metric::Mean, true) => row.value.is_some_and(|ms| holds(ms - host.mean_delay_ms(ms))),
-        (Metric::Quantile(share), true) => row.value.is_some_and(|ms| holds(ms - host.delay_ms(1.0 - share, ms))),
+        (Metric::Rate, false) => row.value.is_some_and(|per_s| holds(host.rate_without(per_s).min(offered_per_s))),
+        (Metric::Mean, true) => row.value.is_some_and(|ms| holds_without(ms, host.mean_delay_ms(ms))),
+        (Metric::Quantile(share), true) => {
+            row.value.is_some_and(|ms| holds_without(ms, host.delay_ms(1.0 - share, ms)))
+        }
         (Metric::Max, true) => row.value.is_some_and(|ms| {
             let one_of_all = 1.0 / record.count(place).unwrap_or_default().max(1) as f64;
-            holds(ms - host.delay_ms(one_of_all, ms))
+            holds_without(ms, host.delay_ms(one_of_all, ms))
         }),
         (Metric::Within(time), false) => {
-            let Some(times) = record.times(place).filter(|times| times.count() > 0) else { return false };
+            let Some(times) = times.filter(|_| time.as_secs_f64() * 1e3 >= fastest_ms) else { return false };
             let whole = times.count() + record.overdue(place).map_or(0, |overdue| overdue.sent_in_vain());
             let allowed = 1.0 - threshold.limit / 100.0;
             let least = allowed.max(1.0 / whole as f64);

@@ -542,7 +542,10 @@ fn a_busy_host_excuses_what_it_explains() {
     const INVALID: Outcome = Outcome::Invalid;
     // Each twentieth message is accepted so late; the others take 2 ms.
     let slow = |ms: f64| load(50.0, 10.0).each(20, move |message| message.accepted = Some(message.due + ms / 1e3));
-    let all_slow = |ms: f64| load(50.0, 10.0).each(1, move |message| message.accepted = Some(message.due + ms / 1e3));
+    let all_slow = |ms: f64| {
+        let slow = load(50.0, 10.0).each(1, move |message| message.accepted = Some(message.due + ms / 1e3));
+        slow.each(100, |message| message.accepted = Some(message.due + 0.002))
+    };
     let delivered_at = |per_s: f64| load(50.0, 10.0).delivered_at(per_s);
     let half = |wait: &dyn Fn(u32) -> WaitRow| host(Some(0.505), 0.99, wait);
     let elsewhere = |mut around: Surroundings| {
@@ -566,7 +569,7 @@ fn a_busy_host_excuses_what_it_explains() {
             half(&long(200.0)),
             p99,
             INVALID,
-            "Other programs of this host used 50 % of its processors (sh 0.61, python3 0.40), which were 99 % busy, which may \
+            "Other programs of this host used 50 % of its processors (sh 0.61, python3 0.40), and 99 % were busy, which may \
              have decided accepted.p99 < 20ms (it was 131",
         ),
         ("nobody watched the host", slow(131.0), Surroundings::default(), p99, FAIL, "accepted.p99 < 20ms"),
@@ -660,7 +663,7 @@ fn a_busy_host_excuses_what_it_explains() {
             half(&short(0.0)),
             &[],
             INVALID,
-            "which were 99 % busy. The server took 40/s of the 50/s asked for, and",
+            "and 99 % were busy. The server took 40/s of the 50/s asked for, and",
         ),
         (
             "the rate that was asked for, on an idle host",
@@ -669,6 +672,30 @@ fn a_busy_host_excuses_what_it_explains() {
             &[],
             FAIL,
             "40/s of the 50/s",
+        ),
+        (
+            "a rate above the one that was offered",
+            delivered_at(18.0),
+            host(Some(0.9), 0.99, short(0.0)),
+            &["delivered.rate > 60/s"],
+            FAIL,
+            "it was 18",
+        ),
+        (
+            "a limit that not even the fastest message met",
+            all_slow(40.0),
+            half(&short(5.0)),
+            &["accepted.p99 < 1us"],
+            FAIL,
+            "accepted.p99 < 1us",
+        ),
+        (
+            "the same as a share in time",
+            all_slow(40.0),
+            half(&short(5.0)),
+            &["accepted.within(1us) >= 99%"],
+            FAIL,
+            "within(1us)",
         ),
         // What a host never explains
         (
