@@ -14,6 +14,8 @@ pub(crate) enum Deliver {
     Discard,
     /// Delivers to a server on this port.
     To(u16),
+    /// As `To`, without the header lines whose names begin with `X-`.
+    Stripped(u16),
 }
 
 /// A running Postfix. It is stopped when dropped.
@@ -83,6 +85,11 @@ impl Postfix {
         let transport = match deliver {
             Deliver::Discard => "default_transport = discard\n".to_owned(),
             Deliver::To(port) => format!("relayhost = [127.0.0.1]:{port}\n"),
+            Deliver::Stripped(port) => {
+                fs::write(conf.join("headers"), "/^X-/ IGNORE\n").unwrap();
+                let headers = conf.join("headers");
+                format!("relayhost = [127.0.0.1]:{port}\nheader_checks = regexp:{}\n", headers.display())
+            }
         };
         let directory = self.place.path().to_str().unwrap();
         let [own, services_of_own] = base_configuration(directory);

@@ -536,6 +536,17 @@ fn a_sink_that_rejects_everything_names_its_rule() {
     assert!(record.errors.iter().any(|row| (row.phase, row.code) == (Phase::Rcpt, 450)), "{:?}", record.errors);
 }
 
+#[test]
+fn a_server_that_removes_the_trace_is_suspected() {
+    let sink = Sink::start(&[]);
+    let Some(postfix) = Postfix::start(Deliver::Stripped(sink.smtp.port()), &[Vec::new()]) else { return };
+    let words = [&postfix.address(), "--sink", sink.url(), "--messages", "20", "--sessions", "2", "--lost-after", "3s"];
+    let said = bench(&words).record_of(3).verdict.reasons.join("\n");
+    let expected = "20 messages without a trace arrived (the first has From: ";
+    assert!(said.contains(expected) && said.contains("): does the server remove X-Mailrun?"), "{said}");
+    assert!(!said.contains("has seen nothing") && !said.contains("took no message"), "{said}");
+}
+
 /// Messages as they must be kept, and in their form on the wire.
 fn corpus() -> Vec<(Vec<u8>, Vec<u8>)> {
     let long = "0123456789 größe\r\n".repeat(20_000);

@@ -712,6 +712,19 @@ mod tests {
     }
 
     #[test]
+    fn an_announced_run_is_known_before_its_mail_and_outlives_older_runs() {
+        let run = |number| RunId([number; 16]);
+        let mut sink = SinkTally::default();
+        (1..=MAX_RUNS as u8).for_each(|number| arrive(&mut sink, run(number), 0, u64::from(number)));
+        sink.runs.announce(run(100), Duration::from_secs(50), sink.messages);
+        sink.runs.announce(run(100), Duration::from_secs(60), 0);
+        arrive(&mut sink, run(101), 0, 51);
+        let announced = sink.runs.find(run(100)).unwrap();
+        assert_eq!((announced.messages, announced.messages_before), (0, MAX_RUNS as u64));
+        assert!(sink.runs.find(run(2)).is_none(), "the oldest runs make room");
+    }
+
+    #[test]
     fn counts_of_two_workers_add_up() {
         let worker = |n| RunTally {
             messages: n,
