@@ -479,15 +479,17 @@ fn recipients_that_lmtp_refuses_after_the_dot_are_in_neither_ledger() {
 fn recipients_that_lmtp_answered_before_the_session_ended_were_accepted() {
     let to = ["a@one.example", "b@two.example", "c@three.example"].into_iter().flat_map(|to| ["--to", to]);
     let load: Vec<&str> = ["--messages", "5", "--sessions", "1"].into_iter().chain(to).collect();
-    for (rule, rejected, failed) in [(". to b@: hang up", 0, 2), (". to b@: soft reject \"421 4.3.2 Enough\"", 2, 0)] {
+    for (rule, rejected, in_doubt) in [(". to b@: hang up", 0, 2), (". to b@: soft reject \"421 4.3.2 Enough\"", 2, 0)]
+    {
         let (ours, theirs, is_same) = lmtp(&["--fault", rule], &load);
         let ledger = &ours.record.ledger;
         assert_eq!([ledger.accepted, theirs.ledger.delivered], [Some(5); 2], "{rule}: {ledger:?}");
-        assert_eq!((ledger.rejected, ledger.failed), (Some(5 * rejected), Some(5 * failed)), "{rule}");
+        assert_eq!((ledger.rejected, ledger.in_doubt), (Some(5 * rejected), Some(5 * in_doubt)), "{rule}");
+        assert_eq!(ledger.failed, Some(0), "the message was sent as a whole: {rule}");
         assert_eq!((ours.ended.code, is_same), (Some(1), true), "{rule}: {:?}", ours.record.verdict);
         let fates: Vec<_> =
             ours.record.domains.iter().map(|row| (row.accepted, row.rejected / 5, row.failed / 5)).collect();
-        let others = (0, rejected / 2, failed / 2);
+        let others = (0, rejected / 2, in_doubt / 2);
         assert_eq!(fates, [(5, 0, 0), others, others], "{rule}");
     }
 }

@@ -4,6 +4,7 @@ use crate::party::{Sink, accepted, bench, errors, fates, mailrun, source, took, 
 use crate::postfix::{Deliver, Postfix};
 use crate::rows::each;
 use crate::wire::Wire;
+use mailrun_journey::record::MissingFate;
 use mailrun_journey::trace::{RecipientNumbering, ZeroPhase, checksum};
 use mailrun_journey::{ClockId, Phase, RunId, Trace};
 use serde_json::Value;
@@ -386,7 +387,20 @@ fn our_source_ends_with_the_right_counts_whatever_the_sink_does() {
         let acted = acted(&sink, rule);
         let status = sink.ask("/status");
         let heard = accepted(&record);
-        let refused = record.ledger.rejected.unwrap() + record.ledger.failed.unwrap();
+        let in_doubt = record.ledger.in_doubt.unwrap();
+        let refused = record.ledger.rejected.unwrap() + record.ledger.failed.unwrap() + in_doubt;
+        match rule {
+            // The connection broke between the last byte of the message and the reply.
+            ".: hang up 0.2" | ".: lose reply 0.2" => {
+                assert_eq!((in_doubt, record.ledger.failed), (acted, Some(0)), "{rule}");
+                assert!(record.verdict.why.starts_with("In doubt: "), "{rule}: {}", record.verdict.why);
+                assert!(record.missing.iter().all(|message| message.fate == MissingFate::InDoubt), "{rule}");
+            }
+            // A short message has left the source as a whole when its server cuts it off.
+            "data: reset at 100 0.2" => assert_eq!((in_doubt, record.ledger.failed), (acted, Some(0)), "{rule}"),
+            rule if rule.starts_with('*') => {}
+            _ => assert_eq!(in_doubt, 0, "{rule}: {:?}", record.errors),
+        }
         assert_eq!((record.ledger.created, heard + refused), (Some(100), 100), "{rule}: {:?}", record.ledger);
         let took = sink.took().messages;
         let expected = match rule {
@@ -414,6 +428,7 @@ fn a_lost_reply_reads_delivered_and_not_accepted() {
     // The source counts what it never heard; the sink counts what it did on purpose.
     assert_eq!(lost_replies, 2 * unheard, "{:?}", record.errors);
     assert!(record.errors.iter().any(|row| row.text == "on purpose: .: lose reply 0.2" && row.count == unheard));
+    assert!(record.missing.is_empty(), "all of them arrived: {:?}", record.missing);
     let told = format!("'.: lose reply 0.2' ({unheard} times)");
     assert!(record.parties.iter().any(|party| party.faults == [told.as_str()]));
     assert!(run.file("report.md").contains(&told), "{}", run.file("report.md"));

@@ -281,7 +281,7 @@ pub(super) fn accepted_messages(source: &Record) -> u64 {
 pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Timestamp, results: RunResults) -> Record {
     let RunResults {
         run,
-        source,
+        mut source,
         relay,
         disk_bytes,
         disk_usage: _,
@@ -299,6 +299,9 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
     } = results;
     let queue = queue_between(between, relay.as_ref());
     let ledger = close_account(&source.record.ledger, source.units.as_ref(), arrivals.as_ref(), queue);
+    if let Some(arrived) = arrivals.as_ref().and_then(|sink| sink.units.as_ref()) {
+        missing::remove_arrived(&mut source.record.missing, arrived);
+    }
     let mut replies = known_replies(directory);
     let not_seen = not_seen(&mut replies, &source, arrivals.as_ref());
     let events = bench_events(&deaths, &faults, load_started_at, source.record.origin_ns);
@@ -437,6 +440,7 @@ pub(super) fn close_account(
         accepted: units,
         rejected: ledger.rejected.unwrap_or_default(),
         failed: ledger.failed.unwrap_or_default(),
+        in_doubt: ledger.in_doubt.unwrap_or_default(),
         arrivals: sink.and_then(arrivals),
         queue,
         // The source does not see deliveries, so it counts accepted messages as in flight, too.

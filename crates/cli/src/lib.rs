@@ -446,7 +446,8 @@ impl Strictness {
 /// Returns the exit status for a run record. A run never succeeds if mail was not delivered, if it
 /// has no figure at all, or if it lacked a resource that it needed to send all of its mail.
 fn exit_code(record: &Record, strictness: Strictness) -> ExitCode {
-    let is_short = record.ledger.failed > Some(0) || record.parties.iter().any(|party| party.died.is_some());
+    let has_failed = record.ledger.failed > Some(0) || record.ledger.in_doubt > Some(0);
+    let is_short = has_failed || record.parties.iter().any(|party| party.died.is_some());
     let is_never_success = record.verdict.causes.iter().any(|cause| match cause {
         Cause::NotDelivered | Cause::NothingTimed => true,
         Cause::Exhausted => is_short,

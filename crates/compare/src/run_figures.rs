@@ -106,6 +106,7 @@ fn failure_counts(record: &Record) -> impl Iterator<Item = (&'static str, u64)> 
     let counts = [
         ("rejected", ledger.rejected),
         ("failed", ledger.failed),
+        ("in doubt", ledger.in_doubt),
         ("bounced", ledger.bounced),
         ("given up", ledger.expired),
     ];

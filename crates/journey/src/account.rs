@@ -16,6 +16,8 @@ pub struct AccountInputs<'a> {
     pub accepted: &'a Ledger,
     pub rejected: u64,
     pub failed: u64,
+    /// Units whose connection broke between the last byte of the message and the reply.
+    pub in_doubt: u64,
     pub open: u64,
     /// Accepted units for which the source's ledger had no room.
     pub overflow: u64,
@@ -81,13 +83,13 @@ pub enum Topology {
 ///
 /// ```text
 /// delivered = |D|    bounced = |B \ D|    queued = |Q \ D \ B|    lost = |A \ D \ B \ Q|
-/// rejected, failed, in flight: as the source counted them
+/// rejected, failed, in doubt, in flight: as the source counted them
 /// ```
 ///
 /// If the queue cannot be read, the units in A \ D \ B count as not delivered instead of lost.
 ///
 /// Some units arrive, bounce or are queued although the source received no 250. Such a unit was in
-/// flight or failed, and its reply got lost. If it was neither, the server has kept a unit that it
+/// doubt, in flight or failed, and its reply got lost. If it was neither, the server has kept a unit that it
 /// rejected. Every number is counted independently, so the fates sum to the created units unless
 /// the inputs contradict each other. A notification is no contradiction if it names a recipient that
 /// the source did not: the server rewrote the address before it gave up, and the unit stays missing.
@@ -122,6 +124,7 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
         bounced: Some(bounced),
         rejected: Some(state.rejected - unheard.rejected),
         failed: Some(state.failed - unheard.failed),
+        in_doubt: Some(state.in_doubt - unheard.in_doubt),
         expired: Some(expired),
         queued: Some(queued),
         lost,
@@ -141,14 +144,17 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
 }
 
 /// Returns the number of bounced units whose recipients the source never named. A unit that bounced
-/// without a 250 was in flight or failed, because a server that rejects mail keeps nothing to report.
+/// without a 250 was in doubt, in flight or failed, because a server that rejects mail keeps nothing to report.
 fn strangers(state: &AccountInputs, arrivals: &Arrivals) -> u64 {
     if arrivals.bounced.count() == 0 {
         return 0;
     }
     let mut others = state.accepted.clone();
     others.merge(arrivals.units);
-    arrivals.bounced.count_without(&others).saturating_sub(state.open.saturating_add(state.failed))
+    arrivals
+        .bounced
+        .count_without(&others)
+        .saturating_sub(state.in_doubt.saturating_add(state.open).saturating_add(state.failed))
 }
 
 /// Makes the ledger row from the source's counts only.
@@ -159,6 +165,7 @@ fn source_only_row(state: &AccountInputs) -> LedgerRow {
         accepted: Some(accepted),
         rejected: Some(state.rejected),
         failed: Some(state.failed),
+        in_doubt: Some(state.in_doubt),
         in_flight: Some(accepted.saturating_add(state.open)),
         overflow: Some(state.overflow),
         ..LedgerRow::default()
@@ -168,19 +175,28 @@ fn source_only_row(state: &AccountInputs) -> LedgerRow {
 /// Units that arrived although the source received no 250 for them, by the fate that the source
 /// counted.
 struct Unheard {
+    in_doubt: u64,
     open: u64,
     failed: u64,
     rejected: u64,
 }
 
 impl Unheard {
-    /// Assigns such units first to those in flight, then to those whose connection failed, then to
-    /// rejected units.
+    /// Assigns such units first to those in doubt, then to those in flight, then to those whose
+    /// connection failed, then to rejected units.
     fn among(state: &AccountInputs, units: u64) -> Self {
-        let open = units.min(state.open);
-        let failed = (units - open).min(state.failed);
-        let rejected = (units - open - failed).min(state.rejected);
-        Self { open, failed, rejected }
+        let mut rest = units;
+        let mut assign = |most: u64| {
+            let count = rest.min(most);
+            rest -= count;
+            count
+        };
+        Self {
+            in_doubt: assign(state.in_doubt),
+            open: assign(state.open),
+            failed: assign(state.failed),
+            rejected: assign(state.rejected),
+        }
     }
 }
 
@@ -195,6 +211,7 @@ pub fn sum_of_fates(ledger: &LedgerRow) -> u64 {
         ledger.bounced,
         ledger.rejected,
         ledger.failed,
+        ledger.in_doubt,
         ledger.expired,
         ledger.queued,
         ledger.lost,

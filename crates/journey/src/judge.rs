@@ -60,6 +60,7 @@ impl Cause {
             | Self::NeverCame
             | Self::ServerGone
             | Self::Failed
+            | Self::InDoubt
             | Self::Rejected
             | Self::Bounced
             | Self::Expired
@@ -210,6 +211,7 @@ pub fn pass_text(record: &Record) -> String {
     let amiss = [
         (ledger.rejected, "rejected"),
         (ledger.failed, "failed"),
+        (ledger.in_doubt, "in doubt"),
         (ledger.bounced, "bounced"),
         (ledger.queued, "queued"),
         (ledger.expired, "given up"),
@@ -306,6 +308,7 @@ fn follows_from_death(cause: Cause) -> bool {
             | Cause::NeverCame
             | Cause::ServerGone
             | Cause::Failed
+            | Cause::InDoubt
             | Cause::NothingAccepted
     )
 }
@@ -327,7 +330,7 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
             () if bounds.contain(fate, count) => {
                 Some(Reason::new(Cause::Ordered, format!("As ordered, {}: {}.", fate.name(), grouped(count))))
             }
-            () if fate == Fate::Failed && gone_server(record).is_some() => None,
+            () if matches!(fate, Fate::Failed | Fate::InDoubt) && gone_server(record).is_some() => None,
             // The source could not connect. `validity::limits` reports which resource it lacked.
             () if fate == Fate::Failed && count <= refused_by_ourselves(record) => None,
             () => Some(Reason::new(fate.cause(), fate_text(record, fate, count, &bounds))),
@@ -385,7 +388,8 @@ struct OrderedBounds {
 impl OrderedBounds {
     fn of(record: &Record, circumstances: &VerdictInputs) -> Self {
         let ledger = &record.ledger;
-        let others = [ledger.rejected, ledger.failed, ledger.queued, ledger.in_flight, ledger.expired, ledger.bounced];
+        let LedgerRow { rejected, failed, in_doubt, bounced, queued, expired, in_flight, .. } = *ledger;
+        let others = [rejected, failed, in_doubt, bounced, queued, expired, in_flight];
         let is_stream = record.workload.pipelining == crate::record::Pipelining::Stream;
         Self {
             ordered: circumstances.ordered,
@@ -413,7 +417,7 @@ impl OrderedBounds {
             Fate::Corrupt => ordered.corrupt,
             // A refusal may concern a command that belongs to no message, or a message that is
             // tried again.
-            Fate::Rejected | Fate::Failed | Fate::Bounced => 0,
+            Fate::Rejected | Fate::Failed | Fate::InDoubt | Fate::Bounced => 0,
         }
     }
 
@@ -426,9 +430,9 @@ impl OrderedBounds {
             Fate::Duplicates => ordered.duplicates.saturating_add(ordered.unanswered),
             Fate::Corrupt => ordered.corrupt,
             // With a relay in between, the source does not talk to the sink.
-            Fate::Rejected | Fate::Failed if self.topology == Topology::Server => 0,
+            Fate::Rejected | Fate::Failed | Fate::InDoubt if self.topology == Topology::Server => 0,
             Fate::Rejected => ordered.replies.saturating_add(ordered.cuts).saturating_mul(self.each),
-            Fate::Failed => ordered.cuts.saturating_mul(self.each),
+            Fate::Failed | Fate::InDoubt => ordered.cuts.saturating_mul(self.each),
             // Without a server, nobody sends notifications.
             Fate::Bounced if self.topology == Topology::Direct => 0,
             Fate::Bounced => ordered.replies.saturating_add(ordered.cuts).saturating_mul(self.each),
@@ -464,6 +468,13 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
             let error = first_said(record, |row| row.code == 0);
             format!("{amount}{of_created} {noun} failed{error}{faults}.")
         }
+        Fate::InDoubt => {
+            let error = first_said(record, |row| row.code == 0);
+            format!(
+                "In doubt: the connection of {amount}{of_created} {noun} broke after the last byte and before the reply, and \
+                 the server may have them{error}{faults}."
+            )
+        }
         Fate::Bounced => {
             let reason = record.bounces.first().map_or_else(String::new, |row| format!(": {}", bounce_reason(row)));
             format!(
@@ -488,7 +499,7 @@ fn faults_behind(record: &Record, fate: Fate) -> String {
         Fate::Duplicates => done.duplicates.saturating_add(done.unanswered),
         Fate::Corrupt => done.corrupt,
         Fate::Rejected => done.replies,
-        Fate::Failed => done.cuts,
+        Fate::Failed | Fate::InDoubt => done.cuts,
         Fate::Bounced => done.replies.saturating_add(done.cuts),
     };
     let sinks = record.parties.iter().filter(|party| party.role == Role::Sink);
@@ -671,6 +682,8 @@ fn server_gone_text(record: &Record, stall: &StallRow) -> String {
     let error = first_said(record, |row| row.code == 0);
     let noun = unit_noun(record);
     let time = format!("at {:.1} s of {:.1} s", stall.from_s, stall.to_s);
+    let in_doubt = record.ledger.in_doubt.filter(|count| *count > 0);
+    let in_doubt = in_doubt.map_or_else(String::new, |count| format!(", {} in doubt", grouped(count)));
     let ended = if record.ending == Some(Ending::GaveUp) { "; the run was given up (--give-up)" } else { "" };
     let overflows = record.surroundings.as_ref().and_then(|around| around.listen_overflows).unwrap_or_default();
     let full = match overflows {
@@ -678,7 +691,7 @@ fn server_gone_text(record: &Record, stall: &StallRow) -> String {
         times => format!("; listen queues of this host were full {}", counted(times, "time")),
     };
     format!(
-        "{} stopped answering {time}: {}{} {noun} failed{error}{full}{ended}.",
+        "{} stopped answering {time}: {}{} {noun} failed{in_doubt}{error}{full}{ended}.",
         server_name(record),
         grouped(failed),
         of_created(record)

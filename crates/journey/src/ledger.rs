@@ -96,6 +96,13 @@ impl Ledger {
         self.page(key).is_some_and(|page| page[word] & bit != 0)
     }
 
+    /// Returns the number of units of a message.
+    pub fn units_of(&self, sequence: u64) -> u32 {
+        let (word, bit) = bit_position(sequence);
+        let pages = self.index.iter().filter(|(key, _)| key.number == sequence >> PAGE_BITS_LOG2);
+        pages.filter(|(_, page)| self.pages[**page][word] & bit != 0).count() as u32
+    }
+
     pub fn merge(&mut self, other: &Self) -> MergeResult {
         let mut merged = MergeResult::default();
         for (&key, &theirs) in &other.index {

@@ -89,6 +89,12 @@ pub fn not_seen(
     units.into_iter().map(row).collect()
 }
 
+/// Removes messages of which all units arrived, although the source received no 250 for them.
+pub fn remove_arrived(messages: &mut Vec<MissingMessage>, arrived: &Ledger) {
+    let units = |message: u64| arrived.units_of(message).max(arrived.units_of(message | WARM_UP_SEQUENCE));
+    messages.retain(|message| units(message.message) < message.recipient_count.max(1));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,6 +145,12 @@ mod tests {
         assert_eq!(numbers, [(5, 1), (40_000, 2), (1, 2)]);
         assert_eq!((missing[0].reply.as_deref(), missing[0].recipients.len()), (Some("250 queued as 7"), 1));
         assert_eq!((missing[0].answered_s, missing[1].answered_s), (Some(1.5), None));
+        let row = |message, recipient_count| MissingMessage { message, recipient_count, ..MissingMessage::default() };
+        let mut listed = vec![row(3, 2), row(5, 2), row(1, 2), row(1, 3), row(40_000, 0)];
+        [0, 900].into_iter().for_each(|unit| _ = arrived.mark(1 | WARM_UP_SEQUENCE, unit));
+        remove_arrived(&mut listed, &arrived);
+        let left: Vec<_> = listed.iter().map(|row| (row.message, row.recipient_count)).collect();
+        assert_eq!(left, [(5, 2), (1, 3), (40_000, 0)]);
         (100_000..150_000).for_each(|sequence| _ = accepted.mark(sequence, 0));
         assert_eq!(not_seen(&accepted, &arrived, &bounced, origin, known).len(), MAX_MISSING);
     }

@@ -1175,6 +1175,8 @@ pub enum MissingFate {
     NotSeen,
     /// The server accepted it, and reported in a notification that it gave up.
     Bounced,
+    /// The connection broke after the whole message was sent, and before the reply.
+    InDoubt,
     /// The server refused it with 4xx or 5xx.
     Rejected,
     /// The connection was refused, cut or timed out.
@@ -1186,6 +1188,7 @@ impl MissingFate {
         match self {
             Self::NotSeen => "not seen",
             Self::Bounced => "bounced",
+            Self::InDoubt => "in doubt",
             Self::Rejected => "rejected",
             Self::Failed => "failed",
         }
@@ -1242,6 +1245,10 @@ pub struct LedgerRow {
     /// Units whose connection was refused, cut or timed out, and that did not arrive.
     #[serde(default)]
     pub failed: Option<u64>,
+    /// Units whose connection broke after the last byte of the message was sent and before the reply came, and that did
+    /// not arrive: the server may have them; `null` in older records, in which they are among `failed`.
+    #[serde(default)]
+    pub in_doubt: Option<u64>,
     /// Units that our relay gave up on, and whose notification did not reach the sink.
     pub expired: Option<u64>,
     /// Units that did not arrive because they are in the queue of our relay.
@@ -1289,6 +1296,7 @@ impl LedgerRow {
             bounced: zero,
             rejected: zero,
             failed: zero,
+            in_doubt: zero,
             queued: zero,
             expired: zero,
             lost: zero,
@@ -1468,6 +1476,8 @@ pub enum Cause {
     ServerGone,
     /// Connections were refused, cut or timed out.
     Failed,
+    /// Connections broke after a whole message was sent, and before its reply.
+    InDoubt,
     /// The server replied 4xx or 5xx.
     Rejected,
     /// A server gave up on mail and reported it in notifications that reached the sink.

@@ -146,6 +146,9 @@ pub struct SourceTally {
     pub recipients_accepted: u64,
     pub recipients_rejected: u64,
     pub recipients_failed: u64,
+    /// Units whose connection broke after the last byte of the message was sent and before the
+    /// reply. Their messages are among the failed ones.
+    pub recipients_in_doubt: u64,
     pub bytes_sent: u64,
     pub bytes_accepted: u64,
     /// The part of these counts that belongs to the warm-up.
@@ -274,6 +277,7 @@ impl SourceTally {
         self.recipients_rejected += other.recipients_rejected;
         self.failed += other.failed;
         self.recipients_failed += other.recipients_failed;
+        self.recipients_in_doubt += other.recipients_in_doubt;
         self.bytes_sent += other.bytes_sent;
         self.bytes_accepted += other.bytes_accepted;
         self.warm_up.merge(&other.warm_up);

@@ -7,7 +7,7 @@
 //! accepted.count >= 10k           STAGE or PHASE . count
 //! delivered.within(60s) >= 95%    STAGE or PHASE . within(TIME)     of all that were due; what is lost is late
 //! fresh(30s) per 15min >= 98%     share of time in which the newest arrived message is younger, in the worst window
-//! rejected <= 0.1%                rejected, failed, bounced, lost, not_delivered, duplicates, corrupt: of created recipients, or a number
+//! rejected <= 0.1%                rejected, failed, in_doubt, bounced, lost, not_delivered, duplicates, corrupt: of created recipients, or a number
 //! ```
 //! A message that never reached the stage is late for ever, also in percentiles and in the maximum
 //! ([`crate::overdue`]).
@@ -68,14 +68,24 @@ pub enum Fate {
     Rejected,
     /// The connection failed.
     Failed,
+    /// The connection broke between the last byte of the message and the reply.
+    InDoubt,
     /// A notification reported that the server gave up.
     Bounced,
 }
 
 impl Fate {
     /// All fates, with the most serious one first.
-    pub const ALL: [Self; 7] =
-        [Self::Lost, Self::NotDelivered, Self::Duplicates, Self::Corrupt, Self::Rejected, Self::Failed, Self::Bounced];
+    pub const ALL: [Self; 8] = [
+        Self::Lost,
+        Self::NotDelivered,
+        Self::Duplicates,
+        Self::Corrupt,
+        Self::Rejected,
+        Self::Failed,
+        Self::InDoubt,
+        Self::Bounced,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -85,6 +95,7 @@ impl Fate {
             Self::Corrupt => "corrupt",
             Self::Rejected => "rejected",
             Self::Failed => "failed",
+            Self::InDoubt => "in_doubt",
             Self::Bounced => "bounced",
         }
     }
@@ -97,6 +108,7 @@ impl Fate {
             Self::Corrupt => Cause::Corrupt,
             Self::Rejected => Cause::Rejected,
             Self::Failed => Cause::Failed,
+            Self::InDoubt => Cause::InDoubt,
             Self::Bounced => Cause::Bounced,
         }
     }
@@ -110,6 +122,7 @@ impl Fate {
             Self::Corrupt => ledger.corrupt,
             Self::Rejected => ledger.rejected,
             Self::Failed => ledger.failed,
+            Self::InDoubt => ledger.in_doubt,
             Self::Bounced => ledger.bounced,
         }
     }
@@ -315,7 +328,7 @@ impl Threshold {
         match self.subject {
             Subject::Figure(MetricSource::Stage(stage), _) => overdue::is_of_far_end(stage),
             Subject::Figure(MetricSource::Phase(_), _) => false,
-            Subject::Fate(fate) => !matches!(fate, Fate::Rejected | Fate::Failed),
+            Subject::Fate(fate) => !matches!(fate, Fate::Rejected | Fate::Failed | Fate::InDoubt),
             Subject::Fresh(_) => true,
         }
     }
@@ -367,7 +380,7 @@ impl Threshold {
             Subject::Figure(stage, Metric::Within(time)) if !self.comparison.is_upper() => {
                 (LossSubject::Late(stage, time), 1.0 - self.limit / 100.0)
             }
-            Subject::Fate(fate @ (Fate::Rejected | Fate::Failed))
+            Subject::Fate(fate @ (Fate::Rejected | Fate::Failed | Fate::InDoubt))
                 if self.comparison.is_upper() && self.unit == LimitUnit::Percent =>
             {
                 (LossSubject::Fate(fate), self.limit / 100.0)

@@ -467,6 +467,7 @@ fn add_ledger(sum: &mut LedgerRow, more: &LedgerRow) {
     add(&mut sum.bounced, more.bounced);
     add(&mut sum.rejected, more.rejected);
     add(&mut sum.failed, more.failed);
+    add(&mut sum.in_doubt, more.in_doubt);
     add(&mut sum.expired, more.expired);
     add(&mut sum.queued, more.queued);
     add(&mut sum.lost, more.lost);

@@ -51,12 +51,13 @@ pub(crate) fn units(record: &Record) -> Vec<(&'static str, Option<u64>)> {
     [first.as_slice(), &units_by_fate(ledger), &units_beside(ledger)].concat()
 }
 
-fn units_by_fate(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 9] {
+fn units_by_fate(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 10] {
     [
         ("delivered", ledger.delivered),
         ("bounced", ledger.bounced),
         ("rejected", ledger.rejected),
         ("failed", ledger.failed),
+        ("in_doubt", ledger.in_doubt),
         ("expired", ledger.expired),
         ("queued", ledger.queued),
         ("lost", ledger.lost),
@@ -85,6 +86,7 @@ pub(crate) fn fates(record: &Record) -> Vec<(&'static str, u64)> {
     some(&units_by_fate(&record.ledger), |name| match name {
         "in_flight" => on_the_way,
         "not_delivered" => "not delivered",
+        "in_doubt" => "in doubt",
         name => name,
     })
 }

@@ -80,6 +80,7 @@ fn failure_counts(ledger: &LedgerRow) -> Vec<String> {
         (ledger.corrupt, "corrupt"),
         (ledger.rejected, "rejected"),
         (ledger.failed, "failed"),
+        (ledger.in_doubt, "in doubt"),
         (ledger.bounced, "bounced"),
         (ledger.expired, "expired"),
         (ledger.queued, "queued"),

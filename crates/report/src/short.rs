@@ -263,7 +263,7 @@ pub(crate) fn not_seen(record: &Record) -> Option<String> {
 pub(crate) fn kept(record: &Record) -> Option<String> {
     let kept: u64 = record.missing.iter().map(|message| u64::from(message.recipient_count.max(1))).sum();
     let ledger = &record.ledger;
-    let fates = [ledger.lost, ledger.not_delivered, ledger.bounced, ledger.rejected, ledger.failed];
+    let fates = [ledger.lost, ledger.not_delivered, ledger.bounced, ledger.rejected, ledger.failed, ledger.in_doubt];
     let all = fates.into_iter().flatten().fold(0, u64::saturating_add);
     (0 < kept && kept < all).then(|| format!("{} of {} are kept", count(kept), count(all)))
 }

@@ -123,7 +123,7 @@ fn memory_and_disk(tenths: Option<[u64; 2]>, outcome: &BenchOutcome) -> Table {
 fn account_goal(record: &Record, measure: &RelayMeasurement, messages: u64) -> Goal {
     let ledger = &record.ledger;
     let accepted = ledger.accepted.unwrap_or_default();
-    let refused = ledger.rejected.unwrap_or_default() + ledger.failed.unwrap_or_default();
+    let refused: u64 = [ledger.rejected, ledger.failed, ledger.in_doubt].into_iter().flatten().sum();
     let is_interrupted = record.ending == Some(Ending::Interrupted);
     let is_stopped_early = is_interrupted && refused == 0 && record.verdict.closed && accepted < messages;
     let result = match &measure.flaws.fault {

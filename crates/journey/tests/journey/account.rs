@@ -41,6 +41,7 @@ fn arrivals(units: &Ledger) -> Arrivals<'_> {
 struct SourceCounts {
     rejected: u64,
     failed: u64,
+    in_doubt: u64,
     open: u64,
 }
 
@@ -53,13 +54,14 @@ fn account_inputs<'a>(
     arrivals: Option<Arrivals<'a>>,
     counted: SourceCounts,
 ) -> AccountInputs<'a> {
-    let SourceCounts { rejected, failed, open } = counted;
-    let recipients_created = accepted.count() + rejected + failed + open;
+    let SourceCounts { rejected, failed, in_doubt, open } = counted;
+    let recipients_created = accepted.count() + rejected + failed + in_doubt + open;
     AccountInputs {
         recipients_created,
         accepted,
         rejected,
         failed,
+        in_doubt,
         open,
         overflow: 0,
         arrivals,
@@ -82,7 +84,7 @@ fn what_was_accepted_and_did_not_arrive_is_lost() {
 #[test]
 fn what_arrived_though_no_reply_was_heard_is_delivered() {
     // 10 units were accepted; 10..12 arrived although their replies were lost.
-    let counted = |rejected, failed, open| SourceCounts { rejected, failed, open };
+    let counted = |rejected, failed, open| SourceCounts { rejected, failed, open, ..SourceCounts::default() };
     let row = settled(&ledger(0..10), &ledger(0..12), counted(6, 0, 4));
     assert_eq!(fates(&row), [12, 6, 0, 0, 2]);
     // The peer accepted the message, then the connection broke. The source counts it as failed, but the sink has it.
@@ -170,6 +172,52 @@ fn each_unit_has_the_fate_that_an_event_shows() {
         assert_eq!(found, fates.map(Some), "{what}");
         assert!(fates_sum(&row), "{what}: {row:?}");
     }
+}
+
+#[test]
+fn a_unit_whose_reply_was_lost_is_in_doubt_until_somebody_has_it() {
+    // 10 units were accepted, and 4 were sent as a whole without a reply; 2 connections broke before.
+    let counted = || SourceCounts { in_doubt: 4, failed: 2, ..SourceCounts::default() };
+    let (accepted, none) = (ledger(0..10), ledger(0..0));
+    for (what, delivered, bounced, expected) in [
+        ("the server has none of them", 0..10, 0..0, [10, 0, 4, 2]),
+        ("the server has three of them", 0..13, 0..0, [13, 0, 1, 2]),
+        ("two arrived, and one bounced", 0..12, 12..13, [12, 1, 1, 2]),
+        ("it has all, and one whose connection broke earlier", 0..15, 0..0, [15, 0, 0, 1]),
+    ] {
+        let (delivered, bounced) = (ledger(delivered), ledger(bounced));
+        let arrived = Arrivals { bounced: &bounced, ..arrivals(&delivered) };
+        let row = reconcile(account_inputs(&accepted, Some(arrived), counted()));
+        assert_eq!([row.delivered, row.bounced, row.in_doubt, row.failed], expected.map(Some), "{what}");
+        assert!(fates_sum(&row), "{what}");
+    }
+    // A queue of our relay that has them is as good, and without a sink they stay in doubt.
+    let queued = ledger(10..14);
+    let queue = ServerQueue::Known(RelayInputs { queued: &queued, given_up: 0 });
+    let row = reconcile(AccountInputs { queue, ..account_inputs(&accepted, Some(arrivals(&none)), counted()) });
+    assert_eq!((row.queued, row.in_doubt, row.lost), (Some(4), Some(0), Some(10)));
+    let row = reconcile(account_inputs(&accepted, None, counted()));
+    assert_eq!((row.in_doubt, row.failed, fates_sum(&row)), (Some(4), Some(2), true));
+
+    let ledger = LedgerRow {
+        created: Some(100),
+        accepted: Some(97),
+        delivered: Some(97),
+        in_doubt: Some(3),
+        ..LedgerRow::zero()
+    };
+    let record = |thresholds: &[&str]| {
+        let mut record = with(ledger.clone());
+        let evaluated =
+            thresholds.iter().map(|text| Threshold::parse(text, RunProtocol::Smtp).unwrap().evaluate(&record));
+        record.thresholds = evaluated.collect();
+        record
+    };
+    let verdict = conclude(&record(&[]), Topology::Server);
+    assert_eq!((verdict.outcome, verdict.causes[0]), (Some(Outcome::Fail), Cause::InDoubt), "{verdict:?}");
+    assert!(verdict.why.starts_with("In doubt: the connection of 3 of 100 messages broke"), "{}", verdict.why);
+    let verdict = conclude(&record(&["in_doubt <= 3%", "failed <= 0"]), Topology::Server);
+    assert_eq!((verdict.outcome, verdict.why.as_str()), (Some(Outcome::Pass), "97 of 100 delivered, 3 in doubt"));
 }
 
 #[test]

@@ -186,10 +186,10 @@ proptest! {
     /// at a time.
     #[test]
     fn the_fates_of_any_run_are_those_of_its_units(
-        units in vec((0..4u8, any::<bool>(), any::<bool>(), any::<bool>()), 0..300), given_up in 0..20u64
+        units in vec((0..5u8, any::<bool>(), any::<bool>(), any::<bool>()), 0..300), given_up in 0..20u64
     ) {
         let [mut accepted, mut arrived, mut bounced, mut queued] = [(); 4].map(|()| Ledger::default());
-        let mut counted = [0_u64; 4];
+        let mut counted = [0_u64; 5];
         let mut model = FateModel::default();
         for (sequence, &(outcome, arrives, bounces, is_queued)) in (0u64..).zip(&units) {
             // A server reports nothing about mail that it rejected.
@@ -209,10 +209,10 @@ proptest! {
             }
             model.add(outcome, arrives, bounces, is_queued);
         }
-        let [_, rejected, failed, open] = counted;
+        let [_, rejected, failed, open, in_doubt] = counted;
         let recipients_created = units.len() as u64;
         let overflow = 0;
-        let alone = AccountInputs { recipients_created, accepted: &accepted, rejected, failed, open, overflow, arrivals: None, queue: ServerQueue::Unknown };
+        let alone = AccountInputs { recipients_created, accepted: &accepted, rejected, failed, in_doubt, open, overflow, arrivals: None, queue: ServerQueue::Unknown };
         prop_assert!(fates_sum(&reconcile(alone)));
         let arrivals =
             Arrivals { units: &arrived, bounced: &bounced, delay_notices: 0, repeated_notices: 0, duplicates: 0, corrupt: 0, converted: 0, foreign: 0, untimed: 0, negative: 0, overflow: 0 };
@@ -224,9 +224,9 @@ proptest! {
         prop_assert_eq!(found, (Some(model.delivered), Some(model.bounced), Some(model.queued)));
         prop_assert_eq!((row.expired, row.lost), (Some(expired), Some(model.missing - expired)));
         // The source counts those without a 250. It cannot know which of them arrived.
-        let unheard: u64 = [row.rejected, row.failed, row.in_flight].into_iter().flatten().sum();
+        let unheard: u64 = [row.rejected, row.failed, row.in_doubt, row.in_flight].into_iter().flatten().sum();
         prop_assert_eq!(unheard, model.nowhere);
-        let no_more_than = [(row.rejected, rejected), (row.failed, failed), (row.in_flight, open)];
+        let no_more_than = [(row.rejected, rejected), (row.failed, failed), (row.in_doubt, in_doubt), (row.in_flight, open)];
         prop_assert!(no_more_than.into_iter().all(|(fate, counted)| fate.unwrap() <= counted));
         // A unit that one side does not count must be noticed.
         if accepted.count() > 0 {

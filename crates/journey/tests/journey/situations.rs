@@ -240,6 +240,7 @@ impl Run {
             accepted: &source.accepted_units,
             rejected: source.recipients_rejected,
             failed: 0,
+            in_doubt: 0,
             open: 0,
             overflow: 0,
             arrivals: self.is_watched.then(|| counts(&arrived)),

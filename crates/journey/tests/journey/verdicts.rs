@@ -24,17 +24,18 @@ prop_compose! {
     /// Units of all fates. They sum to the created units unless `off_by` differs from zero.
     fn ledger()(
         delivered in prop_oneof![4 => 1..200u64, 1 => Just(0)],
-        counts in [few(), few(), few(), few(), few(), few(), few(), few(), few()],
+        counts in prop::array::uniform10(few()),
         (is_watched, has_unknown_queue) in (prop::bool::weighted(0.8), any::<bool>()),
         off_by in prop_oneof![9 => Just(0_u64), 1 => 1..3u64],
     ) -> LedgerRow {
-        let [rejected, failed, bounced, expired, queued, lost, in_flight, duplicates, corrupt] = counts;
+        let [rejected, failed, in_doubt, bounced, expired, queued, lost, in_flight, duplicates, corrupt] = counts;
         let accepted = delivered + bounced + queued + lost + expired;
         let both = LedgerRow {
-            created: Some(accepted + rejected + failed + in_flight + off_by),
+            created: Some(accepted + rejected + failed + in_doubt + in_flight + off_by),
             accepted: Some(accepted),
             rejected: Some(rejected),
             failed: Some(failed),
+            in_doubt: Some(in_doubt),
             overflow: Some(0),
             ..LedgerRow::default()
         };
@@ -58,8 +59,8 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn thresholds()(rows in vec((0..9usize, any::<bool>(), prop::bool::weighted(0.8)), 0..4)) -> Vec<ThresholdRow> {
-        let names = ["lost", "not_delivered", "duplicates", "corrupt", "rejected", "failed", "bounced", "accepted.p99", "delivered.rate"];
+    fn thresholds()(rows in vec((0..10usize, any::<bool>(), prop::bool::weighted(0.8)), 0..4)) -> Vec<ThresholdRow> {
+        let names = ["lost", "not_delivered", "duplicates", "corrupt", "rejected", "failed", "in_doubt", "bounced", "accepted.p99", "delivered.rate"];
         rows.into_iter().map(|(name, passed, is_seen)| ThresholdRow {
             expression: format!("{} < 5", names[name]),
             limit: Some(5.0),
@@ -206,9 +207,9 @@ proptest! {
             Fate::Lost | Fate::NotDelivered => ordered.lost,
             Fate::Duplicates => ordered.duplicates + ordered.unanswered,
             Fate::Corrupt => ordered.corrupt,
-            Fate::Rejected | Fate::Failed if between == Topology::Server => 0,
+            Fate::Rejected | Fate::Failed | Fate::InDoubt if between == Topology::Server => 0,
             Fate::Rejected => (ordered.replies + ordered.cuts) * each,
-            Fate::Failed => ordered.cuts * each,
+            Fate::Failed | Fate::InDoubt => ordered.cuts * each,
             Fate::Bounced if between == Topology::Direct => 0,
             Fate::Bounced => (ordered.replies + ordered.cuts) * each,
         };

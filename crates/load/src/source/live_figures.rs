@@ -13,6 +13,7 @@ pub(super) fn with_figures<T>(
     let ledger = || LedgerRow {
         rejected: Some(tally.recipients_rejected),
         failed: Some(tally.recipients_failed),
+        in_doubt: Some(tally.recipients_in_doubt),
         ..LedgerRow::default()
     };
     use_figures(&RunningFigures {

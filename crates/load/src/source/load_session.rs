@@ -380,7 +380,13 @@ impl LoadSession {
                 let refused =
                     if failure == MessageFailure::Rejected { rest } else { u64::from(job.rejected).min(rest) };
                 tally.recipients_rejected += refused;
-                tally.recipients_failed += rest - refused;
+                // The server may have got the whole message, and answered it.
+                let is_in_doubt = job.sent.is_some();
+                if is_in_doubt {
+                    tally.recipients_in_doubt += rest - refused;
+                } else {
+                    tally.recipients_failed += rest - refused;
+                }
                 let fate = if failure == MessageFailure::Rejected { UnitFate::Rejected } else { UnitFate::Failed };
                 job.domains.count_ended(&mut tally.domains, |place| {
                     let is_accepted = place < job.answered_recipients && job.has_accepted(place);
@@ -393,7 +399,8 @@ impl LoadSession {
                 } else {
                     tally.failed += 1;
                     tally.warm_up.failed += warm_up;
-                    self.note_missing(tally, &job, MissingFate::Failed);
+                    let fate = if is_in_doubt { MissingFate::InDoubt } else { MissingFate::Failed };
+                    self.note_missing(tally, &job, fate);
                 }
             }
         });

@@ -80,6 +80,7 @@ pub(super) fn record(
         accepted: &tally.accepted_units,
         rejected: tally.recipients_rejected,
         failed: tally.recipients_failed,
+        in_doubt: tally.recipients_in_doubt,
         open: open_units(&record, known),
         overflow: tally.overflow,
         arrivals: None,
@@ -139,7 +140,8 @@ fn thresholds(record: &Record, options: &SourceOptions, missed: Option<&Threshol
 /// leave no unfinished units. If units are missing all the same, they contradict the other counts.
 fn open_units(record: &Record, known: &SourceResults<'_>) -> u64 {
     let tally = known.tally;
-    let ended = tally.recipients_accepted + tally.recipients_rejected + tally.recipients_failed;
+    let in_vain = tally.recipients_rejected + tally.recipients_failed + tally.recipients_in_doubt;
+    let ended = tally.recipients_accepted + in_vain;
     let has_defects = record.parties.iter().any(|party| party.failed_sessions.is_some_and(|failed| failed > 0));
     if known.is_abandoned || has_defects { tally.recipients_created.saturating_sub(ended) } else { 0 }
 }
