@@ -1,7 +1,7 @@
 //! Mail that servers gave up on, as the notifications that reach a sink report it (RFC 3464).
 use crate::ledger::{Ledger, MarkResult};
 use crate::record::{BounceRow, Record};
-use crate::trace::{RecipientId, Trace};
+use crate::trace::{MessageName, RecipientId};
 use mailrun_mime::{Notice, NoticeAction, NoticeRecipient};
 
 /// Maximum number of reasons that are told apart.
@@ -23,21 +23,21 @@ pub struct Bounces {
 }
 
 impl Bounces {
-    /// Counts a notification about the message with this trace.
-    pub fn add(&mut self, trace: &Trace, notice: &Notice) {
+    /// Counts a notification about this message.
+    pub fn add(&mut self, message: &MessageName, notice: &Notice) {
         self.notices += 1;
         for recipient in &notice.recipients {
             match recipient.action {
-                NoticeAction::Failed => self.add_failed(trace, recipient),
+                NoticeAction::Failed => self.add_failed(message, recipient),
                 NoticeAction::Delayed => self.delayed += 1,
                 NoticeAction::Other => {}
             }
         }
     }
 
-    fn add_failed(&mut self, trace: &Trace, recipient: &NoticeRecipient) {
-        let number = trace.numbering.number(RecipientId::new(recipient.known_as().as_bytes()));
-        match self.units.mark(trace.sequence, number) {
+    fn add_failed(&mut self, message: &MessageName, recipient: &NoticeRecipient) {
+        let number = message.numbering.number(RecipientId::new(recipient.known_as().as_bytes()));
+        match self.units.mark(message.sequence, number) {
             MarkResult::First => add_reason(
                 &mut self.reasons,
                 BounceRow {

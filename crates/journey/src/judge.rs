@@ -243,8 +243,14 @@ fn account_reasons(record: &Record) -> Vec<Reason> {
     let noun = unit_noun(record);
     let mut reasons = Vec::new();
     if ledger.created.is_some() && ledger.overflow.unwrap_or_default() == 0 && !fates_sum(ledger) {
+        // Recipients of a message are told apart by their addresses, unless they are numbered.
+        let hint = if record.workload.recipients > 1 {
+            " If the server rewrites recipients, add --tag-recipients, which tells them apart by a number."
+        } else {
+            ""
+        };
         let text = format!(
-            "The fates sum to {} and not to the {} {noun} created: source and sink contradict each other.",
+            "The fates sum to {} and not to the {} {noun} created: source and sink contradict each other.{hint}",
             grouped(sum_of_fates(ledger)),
             grouped(ledger.created.unwrap_or_default())
         );

@@ -17,7 +17,7 @@ use crate::seconds::{DueSeconds, EventTimes, Seconds};
 use crate::slowest::{SlowDelivery, SlowTransaction, Slowest};
 use crate::stage::Phase;
 use crate::throughput::Throughput;
-use crate::trace::{HeaderSample, RunId, Trace};
+use crate::trace::{HeaderSample, MessageName, RunId};
 use mailrun_mime::Notice;
 use std::sync::Arc;
 use std::time::Duration;
@@ -417,12 +417,12 @@ impl SinkTally {
     }
 
     /// Counts a notification about a message of a run.
-    pub fn count_notice(&mut self, trace: &Trace, notice: &Notice) {
-        let run = self.runs.open(trace.run);
+    pub fn count_notice(&mut self, message: &MessageName, notice: &Notice) {
+        let run = self.runs.open(message.run);
         if run.messages == 0 && run.bounces.notices == 0 {
             run.messages_before = self.messages;
         }
-        run.bounces.add(trace, notice);
+        run.bounces.add(message, notice);
         self.messages += 1;
     }
 

@@ -103,6 +103,11 @@ impl Trace {
         write_hex(&mut header[CHECKSUM_OFFSET..], &checksum.to_be_bytes());
     }
 
+    /// Returns what identifies the message and its recipients.
+    pub fn name(&self) -> MessageName {
+        MessageName { run: self.run, sequence: self.sequence, numbering: self.numbering }
+    }
+
     pub fn is_warm_up(&self) -> bool {
         self.sequence >= WARM_UP_SEQUENCE
     }
@@ -126,6 +131,47 @@ impl Trace {
             created: Duration::from_nanos(read_hex16(line[CREATED_OFFSET..].first_chunk()?)?),
             clock: ClockId(read_hex8(line[CLOCK_OFFSET..].first_chunk()?)?),
             checksum: read_hex8(line[CHECKSUM_OFFSET..].first_chunk()?)?,
+        })
+    }
+}
+
+/// The part of a trace that identifies a message. A source can send it as ENVID (RFC 3461 §4.4), so
+/// that notifications which do not return the trace name the message all the same:
+///
+/// ```text
+/// mailrun.<run-id hex32>.<numbering hex2><sequence hex14>
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageName {
+    pub run: RunId,
+    pub sequence: u64,
+    pub numbering: RecipientNumbering,
+}
+
+impl MessageName {
+    const PREFIX: &[u8] = b"mailrun.";
+    const BYTES: usize = Self::PREFIX.len() + 32 + 1 + 16;
+
+    /// Returns the text of ENVID. It needs no escapes.
+    pub fn envelope_id(&self) -> [u8; Self::BYTES] {
+        let mut text = [b'.'; Self::BYTES];
+        let (prefix, fields) = text.split_at_mut(Self::PREFIX.len());
+        prefix.copy_from_slice(Self::PREFIX);
+        write_hex(fields, &self.run.0);
+        let marked = u64::from(self.numbering.0) << 56 | self.sequence & SEQUENCE_MASK;
+        write_hex(&mut fields[33..], &marked.to_be_bytes());
+        text
+    }
+
+    /// Parses the text of ENVID. Returns `None` for any other text.
+    pub fn from_envelope_id(text: &[u8]) -> Option<Self> {
+        let text: &[u8; Self::BYTES] = text.try_into().ok()?;
+        let fields = text.strip_prefix(Self::PREFIX).filter(|fields| fields[32] == b'.')?;
+        let marked = read_hex16(fields[33..].first_chunk()?)?;
+        Some(Self {
+            run: RunId::read(fields.first_chunk()?)?,
+            sequence: marked & SEQUENCE_MASK,
+            numbering: RecipientNumbering((marked >> 56) as u8),
         })
     }
 }
@@ -637,6 +683,23 @@ fn read_hex8(digits: &[u8; 8]) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_envelope_id_names_a_message() {
+        let numbering = RecipientNumbering::address_bits(20);
+        for sequence in [0, 1, 0xabc, WARM_UP_SEQUENCE | 7, SEQUENCE_MASK] {
+            let name = MessageName { run: RunId([0xa7; 16]), sequence, numbering };
+            let text = name.envelope_id();
+            assert_eq!(MessageName::from_envelope_id(&text), Some(name));
+            assert!(text.iter().all(|octet| octet.is_ascii_alphanumeric() || *octet == b'.'));
+            for wrong in
+                [&text[1..], &[&text[..], b"0"].concat(), &text.map(|octet| if octet == b'.' { b'0' } else { octet })]
+            {
+                assert_eq!(MessageName::from_envelope_id(wrong), None);
+            }
+        }
+        assert_eq!(MessageName::from_envelope_id(b"QQ314159"), None);
+    }
 
     #[test]
     fn every_octet_is_a_digit_or_refused_in_every_place() {

@@ -175,6 +175,26 @@ fn each_unit_has_the_fate_that_an_event_shows() {
 }
 
 #[test]
+fn recipients_that_a_server_rewrote_leave_an_open_account_that_names_the_remedy() {
+    // As with canonical_maps: 90 of 100 addresses have another number at the sink.
+    let delivered: Ledger = {
+        let mut units = ledger(0..10);
+        units.merge(&ledger(1_000..1_090));
+        units
+    };
+    for (recipients, is_named) in [(3, true), (1, false)] {
+        let queue = ServerQueue::Unknown;
+        let accepted = ledger(0..100);
+        let inputs = account_inputs(&accepted, Some(arrivals(&delivered)), SourceCounts::default());
+        let mut record = with(reconcile(AccountInputs { queue, ..inputs }));
+        record.workload.recipients = recipients;
+        let verdict = conclude(&record, Topology::Server);
+        assert_eq!((verdict.outcome, verdict.causes[0]), (Some(Outcome::Fail), Cause::Unaccounted), "{verdict:?}");
+        assert_eq!(verdict.why.contains("--tag-recipients"), is_named, "{}", verdict.why);
+    }
+}
+
+#[test]
 fn a_unit_whose_reply_was_lost_is_in_doubt_until_somebody_has_it() {
     // 10 units were accepted, and 4 were sent as a whole without a reply; 2 connections broke before.
     let counted = || SourceCounts { in_doubt: 4, failed: 2, ..SourceCounts::default() };

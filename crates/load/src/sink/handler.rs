@@ -697,6 +697,11 @@ mod tests {
             {
                 assert_eq!(send(&mut handler, b"", &notice(sequence, to, action)), 250);
             }
+            // This server removed the trace, and repeats the ENVID.
+            let envelope_id = String::from_utf8_lossy(&trace(4).name().envelope_id()).into_owned();
+            let bare = notice(4, "one@b", "failed").replace("X-Mailrun", "X-Removed");
+            let bare = bare.replace("Reporting-MTA", &format!("Original-Envelope-Id: {envelope_id}\r\nReporting-MTA"));
+            assert_eq!(send(&mut handler, b"", &bare), 250);
             // Neither mail from <> with a trace of its own nor mail that only looks like a notification is one.
             assert_eq!(send(&mut handler, b"", &message(5)), 250);
             assert_eq!(send(&mut handler, b"a@b", &notice(6, "one@b", "failed")), refusal);
@@ -704,9 +709,9 @@ mod tests {
             let tally = service.0.tally.borrow();
             let run = tally.runs.find(mailrun_journey::RunId([1; 16])).unwrap();
             let bounces = &run.bounces;
-            assert_eq!((bounces.units.count(), bounces.repeated, bounces.delayed, bounces.notices), (2, 1, 1, 4));
+            assert_eq!((bounces.units.count(), bounces.repeated, bounces.delayed, bounces.notices), (3, 1, 1, 5));
             let row = &bounces.rows()[0];
-            assert_eq!((row.count, row.status.as_str(), row.text.as_str()), (2, "5.1.1", "550 5.1.1 No such user"));
+            assert_eq!((row.count, row.status.as_str(), row.text.as_str()), (3, "5.1.1", "550 5.1.1 No such user"));
             assert_eq!((run.messages, run.units.count()), if refusal == 250 { (2, 2) } else { (1, 1) });
             let foreign = tally.messages - run.messages - bounces.notices;
             assert_eq!(foreign, if refusal == 250 { 2 } else { 1 });

@@ -6,7 +6,7 @@ use super::session_rules::{DomainSlots, RuleEffect, SERVICE_CLOSING};
 use mailrun_journey::domains::{DomainUnit, MAX_DOMAINS};
 use mailrun_journey::errors::ErrorEvent;
 use mailrun_journey::slowest::SlowDelivery;
-use mailrun_journey::trace::{HeaderSample, RecipientId};
+use mailrun_journey::trace::{HeaderSample, MessageName, RecipientId};
 use mailrun_journey::{ClockId, MarkResult, Phase, RunId, RunTally, SinkTally, Trace, TraceResult};
 use mailrun_mime::{Notice, NoticeReader};
 use mailrun_net::{Answer, clock};
@@ -142,7 +142,7 @@ pub(super) struct SinkRecipient {
 
 /// A notification about a message of a run.
 pub(super) struct RunNotice {
-    trace: Trace,
+    message: MessageName,
     notice: Notice,
 }
 
@@ -150,8 +150,11 @@ impl RunNotice {
     /// Returns `None` for other mail, and for a notification from which nobody can tell its run.
     pub(super) fn read(reader: NoticeReader) -> Option<Self> {
         let notice = reader.finish()?;
-        let trace = Trace::parse(notice.returned_field.as_deref()?)?;
-        Some(Self { trace, notice })
+        // Some servers return nothing of the message, or remove fields that they do not know.
+        let trace = notice.returned_field.as_deref().and_then(Trace::parse);
+        let by_envelope_id = || MessageName::from_envelope_id(notice.envelope_id.as_bytes());
+        let message = trace.map(|trace| trace.name()).or_else(by_envelope_id)?;
+        Some(Self { message, notice })
     }
 }
 
@@ -352,10 +355,10 @@ impl SinkWorkerState {
         }
     }
 
-    fn count_notice(&self, RunNotice { trace, notice }: &RunNotice, recipients: u64, bytes: u64, now: Duration) {
+    fn count_notice(&self, RunNotice { message, notice }: &RunNotice, recipients: u64, bytes: u64, now: Duration) {
         self.context.answered.fetch_add(1, Ordering::Relaxed);
         let tally = &mut **self.tally.borrow_mut();
-        tally.count_notice(trace, notice);
+        tally.count_notice(message, notice);
         tally.recipients += recipients;
         tally.bytes += bytes;
         tally.first_arrival.get_or_insert(now);

@@ -4,6 +4,7 @@ use super::addresses::AddressPattern;
 use super::random::{RandomStream, SeededRng};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use mailrun_journey::trace::MessageName;
 use mailrun_smtp::client::Notifications;
 use mailrun_smtp::dsn::{self, Notify, Return};
 use mailrun_smtp::xtext;
@@ -22,13 +23,33 @@ pub struct DsnParameters {
     #[arg(long = "dsn-ret", value_name = "PART", value_parser = parts(), help_heading = HEADING)]
     pub returns: Option<Return>,
     /// Identifier of the message in notifications: a text, or a pattern in which an n in braces is replaced by the
-    /// number of the message.
+    /// number of the message. With the word trace in braces alone, a mailrun sink recognises notifications that do not
+    /// return the message.
     // clap would make a line break of `{n}`.
     #[arg(long = "dsn-envid", value_name = "TEXT", value_parser = parse_envelope_id, help_heading = HEADING)]
-    pub envelope_id: Option<AddressPattern>,
+    pub envelope_id: Option<EnvelopeId>,
     /// Send ORCPT with each recipient.
     #[arg(long = "dsn-orcpt", help_heading = HEADING)]
     pub original_recipient: bool,
+}
+
+/// What is sent as ENVID.
+#[derive(Clone, Debug)]
+pub enum EnvelopeId {
+    /// The run and number of the message, as in its trace.
+    Trace,
+    Pattern(AddressPattern),
+}
+
+impl EnvelopeId {
+    const TRACE: &str = "{trace}";
+
+    fn expression(&self) -> &str {
+        match self {
+            Self::Trace => Self::TRACE,
+            Self::Pattern(pattern) => pattern.expression(),
+        }
+    }
 }
 
 fn parse_notify(text: &str) -> Result<Notify, String> {
@@ -42,9 +63,13 @@ fn parts() -> impl TypedValueParser<Value = Return> {
     PossibleValuesParser::new([full, header]).map(|name| if name == "full" { Return::Full } else { Return::Header })
 }
 
+pub(super) fn parse_envelope_id(typed: &str) -> Result<EnvelopeId, String> {
+    if typed == EnvelopeId::TRACE { Ok(EnvelopeId::Trace) } else { parse_pattern(typed).map(EnvelopeId::Pattern) }
+}
+
 /// Parses a pattern of ENVID. Its texts may have at most a hundred octets as xtext, and `{n}` in it
 /// is the message's number. An error explains the mistake.
-pub(super) fn parse_envelope_id(typed: &str) -> Result<AddressPattern, String> {
+fn parse_pattern(typed: &str) -> Result<AddressPattern, String> {
     AddressPattern::text(typed, |text| {
         // RFC 3461 §4.4: the value must decode to printable ASCII.
         let is_printable = text.iter().all(|octet| (b' '..=b'~').contains(octet));
@@ -63,7 +88,8 @@ impl DsnParameters {
     }
 
     pub(super) fn is_constant(&self) -> bool {
-        self.envelope_id.as_ref().is_none_or(|pattern| pattern.literal().is_some())
+        let is_literal = |id: &EnvelopeId| matches!(id, EnvelopeId::Pattern(pattern) if pattern.literal().is_some());
+        self.envelope_id.as_ref().is_none_or(is_literal)
     }
 
     /// Returns the parameters on one line, for the record. Returns `None` if there are none.
@@ -71,7 +97,7 @@ impl DsnParameters {
         let words = [
             self.notify.map(|notify| format!("NOTIFY={}", notify.render())),
             self.returns.map(|returns| format!("RET={}", returns.keyword())),
-            self.envelope_id.as_ref().map(|pattern| format!("ENVID={}", pattern.expression())),
+            self.envelope_id.as_ref().map(|id| format!("ENVID={}", id.expression())),
             self.original_recipient.then(|| "ORCPT".to_owned()),
         ];
         let words: Vec<String> = words.into_iter().flatten().collect();
@@ -79,15 +105,20 @@ impl DsnParameters {
     }
 
     /// Appends the parameters of MAIL to the text, after other parameters that start at `begin`.
-    pub(super) fn write_mail(&self, seed: u64, number: u64, begin: usize, text: &mut Vec<u8>) {
+    /// `number` is that of `message` without the mark of the warm-up.
+    pub(super) fn write_mail(&self, seed: u64, number: u64, message: &MessageName, begin: usize, text: &mut Vec<u8>) {
         if let Some(returns) = self.returns {
             push_parameter("RET=", returns.keyword(), begin, text);
         }
-        if let Some(pattern) = &self.envelope_id {
-            let mut id = Vec::new();
-            pattern.write_text(&mut SeededRng::new(seed, RandomStream::EnvelopeId, number), number, &mut id);
-            push_parameter("ENVID=", &xtext::encode(&id), begin, text);
+        let mut id = Vec::new();
+        match &self.envelope_id {
+            None => return,
+            Some(EnvelopeId::Trace) => id.extend_from_slice(&message.envelope_id()),
+            Some(EnvelopeId::Pattern(pattern)) => {
+                pattern.write_text(&mut SeededRng::new(seed, RandomStream::EnvelopeId, number), number, &mut id);
+            }
         }
+        push_parameter("ENVID=", &xtext::encode(&id), begin, text);
     }
 
     /// Appends the parameters of RCPT for the recipient, which starts at `recipient` and ends the
@@ -114,7 +145,23 @@ fn push_parameter(name: &str, value: &str, begin: usize, text: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mailrun_journey::RunId;
+    use mailrun_journey::trace::RecipientNumbering;
     use proptest::prelude::*;
+
+    fn message() -> MessageName {
+        MessageName { run: RunId([7; 16]), sequence: 5, numbering: RecipientNumbering::SINGLE }
+    }
+
+    #[test]
+    fn an_envelope_id_can_be_that_of_the_trace() {
+        let parameters = DsnParameters { envelope_id: parse_envelope_id("{trace}").ok(), ..DsnParameters::default() };
+        assert_eq!((parameters.description().as_deref(), parameters.is_constant()), (Some("ENVID={trace}"), false));
+        let mut text = Vec::new();
+        parameters.write_mail(1, 5, &message(), 0, &mut text);
+        let value = dsn::envelope_id(text.strip_prefix(b"ENVID=").unwrap()).unwrap();
+        assert_eq!(MessageName::from_envelope_id(&value.decode()), Some(message()));
+    }
 
     proptest! {
         #[test]
@@ -122,7 +169,7 @@ mod tests {
             if let Ok(pattern) = parse_envelope_id(&typed) {
                 let parameters = DsnParameters { envelope_id: Some(pattern), ..DsnParameters::default() };
                 let mut text = Vec::new();
-                parameters.write_mail(1, number, 0, &mut text);
+                parameters.write_mail(1, number, &message(), 0, &mut text);
                 let value = text.strip_prefix(b"ENVID=").expect("nothing else is asked for");
                 prop_assert!(dsn::envelope_id(value).is_some(), "{typed}");
             }
@@ -133,7 +180,7 @@ mod tests {
     fn an_envelope_id_is_checked_before_the_run() {
         let text = |typed: &str, number| {
             let mut out = Vec::new();
-            parse_envelope_id(typed).map(|pattern| {
+            parse_pattern(typed).map(|pattern| {
                 pattern.write_text(&mut SeededRng::new(1, RandomStream::EnvelopeId, number), number, &mut out)
             })?;
             Ok::<_, String>(String::from_utf8(out).unwrap())

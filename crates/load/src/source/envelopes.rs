@@ -7,6 +7,8 @@ use super::dsn_parameters::DsnParameters;
 use super::message_set::{MessageChoice, MessageSet};
 use super::random::{RandomStream, SeededRng};
 use super::recipients::Recipients;
+use mailrun_journey::RunId;
+use mailrun_journey::trace::MessageName;
 use mailrun_smtp::{Envelope, Extensions};
 use std::io::Write;
 use std::sync::Arc;
@@ -39,6 +41,7 @@ pub(super) struct GeneratedEnvelopes {
     dsn_parameters: DsnParameters,
     body_parameter: BodyParameter,
     seed: u64,
+    run: RunId,
 }
 
 /// How the BODY parameter of MAIL is chosen.
@@ -61,6 +64,8 @@ impl BodyParameter {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EnvelopeInput<'a> {
     pub(super) number: u64,
+    /// The number with the mark of the warm-up.
+    pub(super) sequence: u64,
     pub(super) recipients: u32,
     pub(super) content: MessageChoice,
     pub(super) extensions: &'a Extensions,
@@ -90,13 +95,14 @@ struct MailParameters {
 }
 
 impl Envelopes {
-    pub(super) fn new(options: &SourceOptions, recipients: Recipients, mail: &MessageSet) -> Self {
+    pub(super) fn new(options: &SourceOptions, run: RunId, recipients: Recipients, mail: &MessageSet) -> Self {
         let drawn = GeneratedEnvelopes {
             sender: options.from.clone(),
             recipients,
             dsn_parameters: options.dsn_parameters.clone(),
             body_parameter: options.body_parameter,
             seed: options.seed,
+            run,
         };
         match (mail.fixed_template(), options.recipients.as_constant()) {
             (Some(template), Some(count)) if drawn.is_literal() => {
@@ -117,14 +123,14 @@ impl Envelopes {
     /// Returns the recipients of the message with this number, in order.
     pub(super) fn recipients_of(&self, number: u64, recipients: u32) -> Vec<String> {
         let mut buffer = EnvelopeBuffer::default();
-        self.generator().write_envelope(number, recipients, MailParameters::NONE, &mut buffer);
+        self.generator().write_envelope([number; 2], recipients, MailParameters::NONE, &mut buffer);
         buffer.recipients().map(|address| String::from_utf8_lossy(address).into_owned()).collect()
     }
 
     /// Returns the domain number of each recipient of the message with this number.
     pub(super) fn domains_of(&self, number: u64, recipients: u32, domains: &RecipientDomains) -> Vec<u16> {
         let mut buffer = EnvelopeBuffer::default();
-        self.generator().write_envelope(number, recipients, MailParameters::NONE, &mut buffer);
+        self.generator().write_envelope([number; 2], recipients, MailParameters::NONE, &mut buffer);
         buffer.recipients().map(|address| domains.number_of(address)).collect()
     }
 
@@ -166,7 +172,7 @@ impl GeneratedEnvelopes {
             let has = |bit: usize| bits >> bit & 1 != 0;
             let size = has(0).then_some(bytes);
             let parameters = MailParameters { size, eight_bit: has(1), utf8: has(2), binary: has(3) };
-            self.write_envelope(0, recipients, parameters, &mut buffer);
+            self.write_envelope([0; 2], recipients, parameters, &mut buffer);
             Arc::new(buffer.new_envelope())
         });
         FixedEnvelopes {
@@ -180,7 +186,7 @@ impl GeneratedEnvelopes {
     }
 
     fn envelope_for(&self, input: EnvelopeInput<'_>, buffer: &mut EnvelopeBuffer) -> Arc<Envelope> {
-        let EnvelopeInput { number, recipients, content, extensions } = input;
+        let EnvelopeInput { number, sequence, recipients, content, extensions } = input;
         let parameters = MailParameters {
             size: extensions.size.is_some().then_some(content.bytes),
             eight_bit: extensions.eight_bit_mime && content.is_eight_bit,
@@ -188,13 +194,19 @@ impl GeneratedEnvelopes {
             utf8: extensions.smtp_utf8,
         };
         buffer.current_slot ^= 1;
-        self.write_envelope(number, recipients, parameters, buffer);
+        self.write_envelope([number, sequence], recipients, parameters, buffer);
         buffer.reuse_envelope()
     }
 
     /// Writes the message's addresses and parameters, and the numbers of its recipients, into the
-    /// buffer.
-    fn write_envelope(&self, number: u64, recipients: u32, parameters: MailParameters, buffer: &mut EnvelopeBuffer) {
+    /// buffer. `sequence` is the message's number with the mark of the warm-up.
+    fn write_envelope(
+        &self,
+        [number, sequence]: [u64; 2],
+        recipients: u32,
+        parameters: MailParameters,
+        buffer: &mut EnvelopeBuffer,
+    ) {
         let EnvelopeBuffer { text, ends, numbers, current_slot, .. } = buffer;
         let numbers = &mut numbers[*current_slot];
         text.clear();
@@ -213,7 +225,8 @@ impl GeneratedEnvelopes {
         let utf8 = parameters.utf8 && !text.is_ascii();
         let begin = text.len();
         MailParameters { utf8, ..parameters }.write(text);
-        self.dsn_parameters.write_mail(self.seed, number, begin, text);
+        let message = MessageName { run: self.run, sequence, numbering: self.recipients.numbering() };
+        self.dsn_parameters.write_mail(self.seed, number, &message, begin, text);
         ends.push(text.len());
     }
 }
@@ -309,6 +322,7 @@ mod tests {
             dsn_parameters: DsnParameters::default(),
             body_parameter: BodyParameter::Automatic,
             seed: 1,
+            run: RunId([7; 16]),
         }
     }
 
@@ -350,7 +364,7 @@ mod tests {
             let mut buffer = EnvelopeBuffer::default();
             for number in 0..50 {
                 let content = MessageSet::Fixed(template()).choose(number);
-                let input = EnvelopeInput { number, recipients: 3, content, extensions: &offered };
+                let input = EnvelopeInput { number, sequence: number, recipients: 3, content, extensions: &offered };
                 let envelope = envelopes.envelope_for(input, &mut buffer);
                 let numbers = envelopes.recipient_numbers(&buffer, buffer.current_slot());
                 assert_eq!((envelope.recipients(), numbers.len()), (3, 3));
@@ -392,7 +406,7 @@ mod tests {
             assert_eq!(same.envelope_for(&offered).mail(), expected.as_bytes(), "{offered:?}");
             let mut content = MessageSet::Fixed(template()).choose(0);
             (content.bytes, content.is_eight_bit) = (400, true);
-            let input = EnvelopeInput { number: 0, recipients: 1, content, extensions: &offered };
+            let input = EnvelopeInput { number: 0, sequence: 0, recipients: 1, content, extensions: &offered };
             let envelope = binary.envelope_for(input, &mut EnvelopeBuffer::default());
             assert_eq!(envelope.mail(), expected.as_bytes(), "{offered:?}");
         }
@@ -407,7 +421,13 @@ mod tests {
         let offered = extensions("SIZE\n8BITMIME");
         for number in 0..100 {
             let content = MessageSet::Fixed(template()).choose(number);
-            let input = EnvelopeInput { number, recipients: 1 + number as u32 % 3, content, extensions: &offered };
+            let input = EnvelopeInput {
+                number,
+                sequence: number,
+                recipients: 1 + number as u32 % 3,
+                content,
+                extensions: &offered,
+            };
             let envelope = drawn.envelope_for(input, &mut buffer);
             memory.insert(Arc::as_ptr(&envelope));
             let fresh = drawn.envelope_for(input, &mut EnvelopeBuffer::default());
@@ -442,7 +462,7 @@ mod tests {
         let drawn = GeneratedEnvelopes { dsn_parameters: wanted("run1-{n}"), ..drawn("", "u{1..9}@e", 3) };
         assert!(!drawn.is_literal(), "each message has its own ENVID");
         let content = MessageSet::Fixed(template()).choose(7);
-        let input = EnvelopeInput { number: 7, recipients: 3, content, extensions: &extensions("") };
+        let input = EnvelopeInput { number: 7, sequence: 7, recipients: 3, content, extensions: &extensions("") };
         let envelope = drawn.envelope_for(input, &mut EnvelopeBuffer::default());
         assert_eq!(envelope.mail(), b"MAIL FROM:<> RET=HDRS ENVID=run1-7\r\n");
         assert_eq!(envelope.recipients(), 3);

@@ -544,7 +544,7 @@ impl LoadSession {
     fn next_transaction(&mut self, extensions: &Extensions) -> NextAction {
         let Some(job) = self.messages.back_mut() else { return NextAction::Quit };
         let ClaimedMessage { number, recipients, .. } = job.claim;
-        let input = EnvelopeInput { number, recipients, content: job.content, extensions };
+        let input = EnvelopeInput { number, sequence: job.sequence(), recipients, content: job.content, extensions };
         let envelope = self.context.envelopes.envelope_for(input, &mut self.envelope_buffer);
         job.envelope_slot = self.envelope_buffer.current_slot();
         NextAction::Transaction(envelope)

@@ -232,7 +232,7 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     let recipients = Recipients::new(&options.recipient_patterns, options.recipients.max(), options.recipient_tags)?;
     let stamp = TraceStamp::new(run, options.trace_headers, clock_for(&server), recipients.numbering());
     let PreparedMessages { messages: mail, summary: about } = PreparedMessages::new(&options, stamp, run, started_at)?;
-    let envelopes = Envelopes::new(&options, recipients, &mail);
+    let envelopes = Envelopes::new(&options, run, recipients, &mail);
     let interrupt = match &options.control {
         Some(control) => control.interrupt().clone(),
         None => Interrupt::watch()?,

@@ -310,7 +310,8 @@ impl MessageSource for Prober<'_> {
         let PreflightCheck { options, messages: mail, envelopes, .. } = self.check;
         let pick = mail.choose(0);
         let recipients = options.recipients(0);
-        let input = EnvelopeInput { number: 0, recipients, content: pick, extensions: client.extensions() };
+        let input =
+            EnvelopeInput { number: 0, sequence: 0, recipients, content: pick, extensions: client.extensions() };
         let envelope = envelopes.envelope_for(input, &mut self.envelope_buffer);
         self.envelope = Some(Arc::clone(&envelope));
         Poll::Ready(NextAction::Transaction(envelope))
