@@ -201,7 +201,7 @@ impl Handler for SinkHandler {
         planned_panic("sink");
         self.phase = Phase::Reply;
         let result = self.reader.finish();
-        if let TraceResult::Absent = result {
+        if result == TraceResult::Absent && !self.may_be_notice() {
             self.worker.describe_untraced(self.reader.take_sample());
         }
         if let Some(began) = self.began.take() {
@@ -424,7 +424,7 @@ impl SinkHandler {
         if let Some(by) = by {
             self.worker.count_effect(RuleCommand::Dot, &effect, &by, None);
         }
-        let is_notice = self.extended.as_ref().is_some_and(|side| side.notice.is_some());
+        let is_notice = self.may_be_notice();
         let asks_recipients =
             |rules: &Arc<Ruleset>| effect == RuleEffect::Accept && !is_notice && rules.has_recipient_rules();
         let fates = match rules.filter(asks_recipients) {
@@ -502,6 +502,10 @@ impl SinkHandler {
             pause(delay).await;
             state.accept_message(arrival, clock::now())
         })
+    }
+
+    fn may_be_notice(&self) -> bool {
+        self.extended.as_ref().is_some_and(|side| side.notice.is_some())
     }
 
     fn begin_notice(&mut self, sender: &Path<'_>) {
