@@ -137,7 +137,7 @@ fn a_broker_that_is_killed_fails_the_run() {
     let record: Record = serde_json::from_str(&fs::read_to_string(out.join("run.json")).unwrap()).unwrap();
     assert!(record.verdict.causes.contains(&Cause::ServerGone), "{:?}", record.verdict);
     let report = fs::read_to_string(out.join("report.md")).unwrap();
-    assert!(report.contains("was lost at ") && report.contains("did not come back"), "{report}");
+    assert!(report.contains(" lost at ") && report.contains("did not come back"), "{report}");
 }
 
 /// Interrupts the run twice under load. It must still report, and end with 130.

@@ -670,7 +670,9 @@ fn lmtp_recipients_that_were_not_answered_come_again_and_the_others_do_not() {
         let den = Den::to(&format!("lmtp:{}", sink.address()), QUICK);
         let relay = den.open();
         let to = ["<first@c.example>", "<second@c.example>", "<third@c.example>"];
-        assert!(submit(&mut introduced(&relay), "<>", &to, "Subject: x\r\n\r\nx\r\n").starts_with("250 2.0.0"));
+        assert!(
+            submit(&mut introduced(&relay), "<a@b.example>", &to, "Subject: x\r\n\r\nx\r\n").starts_with("250 2.0.0")
+        );
         wait_until(&format!("a second try after {fault}"), || {
             (sink.ask("/status")["rules"][0]["acted"].as_u64()? >= 2).then_some(())
         });

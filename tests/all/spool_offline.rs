@@ -17,12 +17,14 @@ struct Stopped {
 }
 
 const BUSY: &str = "rcpt to @busy.example: soft reject \"450 4.2.0 Come again\"";
+/// Rules concern mail from `<>` only if they say so.
+const BUSY_FOR_NOTICES: &str = "rcpt from <>: soft reject \"450 4.2.0 Come again\"";
 
 impl Stopped {
     /// Three messages, numbered in their subjects. The first was delivered to one of its two recipients.
     fn new() -> Self {
         let next_hop = format!("127.0.0.1:{}", low_port());
-        let sink = Sink::start_at(&next_hop, &["--fault", BUSY]);
+        let sink = Sink::start_at(&next_hop, &["--fault", BUSY, "--fault", BUSY_FOR_NOTICES]);
         let den = Den::to(&sink.address(), "retry.first = \"1h\"\n");
         let relay = den.open();
         send(

@@ -362,9 +362,9 @@ impl<I: ClientIo> Dialogue<I> {
             let mut input = &buffer[..count];
             let mut out = Vec::new();
             loop {
-                let awaits_only_a_message = self.session.awaits_only_a_message();
+                let is_last = self.session.awaits_last_reply_to_message();
                 let Some(event) = self.session.next_event(&mut input, clock::now(), &mut out)? else { break };
-                if awaits_only_a_message && is_acceptance(&event) && self.io.is_reset() {
+                if is_last && is_acceptance(&event) && self.io.is_reset() {
                     return Err(Violation::Reset(event.reply.code()).into());
                 }
                 if event.to != Verb::Quit {

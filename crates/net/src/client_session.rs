@@ -349,12 +349,12 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
             let waited_for = self.client.waits_for();
             // Replies to messages come in their order, so those to the unwritten ones come last.
             let is_early = self.unwritten_messages > 0 && self.client.awaited_messages() <= self.unwritten_messages;
-            let awaits_only_a_message = self.client.awaits_only_a_message();
+            let is_last = self.client.awaits_last_reply_to_message();
             match self.client.next_event(&mut input, now, out) {
                 Ok(Some(event)) if is_early && is_acceptance(&event) => {
                     return Err(SessionEnd::Violated(waited_for, Violation::Early(event.reply.code())));
                 }
-                Ok(Some(event)) if awaits_only_a_message && is_acceptance(&event) && self.stream.is_reset() => {
+                Ok(Some(event)) if is_last && is_acceptance(&event) && self.stream.is_reset() => {
                     return Err(SessionEnd::Violated(waited_for, Violation::Reset(event.reply.code())));
                 }
                 Ok(Some(event)) => self.source.replied(&event, now),

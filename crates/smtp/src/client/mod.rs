@@ -236,10 +236,11 @@ impl Client {
         self.core.due.iter().filter(|due| **due == DueReply::Message).count()
     }
 
-    /// Returns true if the end of a message is the last thing that the peer has to answer. What a
-    /// peer leaves unread is then a part of this message.
-    pub fn awaits_only_a_message(&self) -> bool {
-        self.core.due.len() == 1 && self.awaited_messages() == 1
+    /// Returns true if a message is all that the peer has to answer, with one reply: what the peer
+    /// leaves unread is then a part of this message. In LMTP, a peer that has answered for some
+    /// recipients and then breaks off has read the message.
+    pub fn awaits_last_reply_to_message(&self) -> bool {
+        self.core.due.len() == 1 && self.awaited_messages() == 1 && self.core.accepted_recipients.len() <= 1
     }
 
     /// Returns when the session times out, if a reply is awaited. `timeout` is the longest wait for
