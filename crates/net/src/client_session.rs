@@ -345,11 +345,12 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         let now = self.stream.input_at();
         self.now = now;
         self.is_woken = false;
+        let has_ended = self.stream.has_ended();
         loop {
             let waited_for = self.client.waits_for();
             // Replies to messages come in their order, so those to the unwritten ones come last.
             let is_early = self.unwritten_messages > 0 && self.client.awaited_messages() <= self.unwritten_messages;
-            let is_last = self.client.awaits_last_reply_to_message();
+            let is_last = has_ended && self.client.awaits_last_reply_to_message();
             match self.client.next_event(&mut input, now, out) {
                 Ok(Some(event)) if is_early && is_acceptance(&event) => {
                     return Err(SessionEnd::Violated(waited_for, Violation::Early(event.reply.code())));

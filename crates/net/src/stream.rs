@@ -181,6 +181,11 @@ impl Stream {
         self.socket.reset_on_close();
     }
 
+    /// Returns true if the peer has closed the connection, or if it has failed.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.socket.has_ended()
+    }
+
     /// Returns true if the peer has reset the connection, as a system does for a program that
     /// closes without having read everything. This costs a system call only if the connection has
     /// ended.
