@@ -157,7 +157,7 @@ impl<F: Fn(At, u64, bool) -> Option<Act>> Talk<F> {
     /// The point that a line leads to and an honest server's reply, or `None` at the end.
     fn usual(&self, line: &str) -> Option<(At, &'static str)> {
         Some(match (line.get(..4)?, self.has_sender, self.recipients > 0) {
-            ("EHLO", ..) => (At::Hello, "250-stand-in\r\n250-PIPELINING\r\n250 8BITMIME"),
+            ("EHLO" | "LHLO", ..) => (At::Hello, "250-stand-in\r\n250-PIPELINING\r\n250 8BITMIME"),
             ("HELO", ..) => (At::Hello, "250 stand-in"),
             ("MAIL", ..) => (At::Mail, "250 2.1.0 Ok"),
             ("RCPT", true, _) => (At::Recipient, "250 2.1.5 Ok"),
