@@ -63,7 +63,10 @@ impl Latencies {
     }
 
     pub fn record(&mut self, time: Duration) {
-        let nanoseconds = time.as_secs().saturating_mul(1_000_000_000).saturating_add(time.subsec_nanos().into());
+        self.record_ns(time.as_secs().saturating_mul(1_000_000_000).saturating_add(time.subsec_nanos().into()));
+    }
+
+    pub(crate) fn record_ns(&mut self, nanoseconds: u64) {
         let nanoseconds = nanoseconds.min(HIGHEST_NS);
         self.histogram_mut().record(nanoseconds).expect("it resizes itself and an hour fits");
     }

@@ -16,7 +16,7 @@ use crate::record::{ExhaustedRow, Ordered, Resource};
 use crate::seconds::{DueSeconds, EventTimes, Seconds};
 use crate::slowest::{SlowDelivery, SlowTransaction, Slowest};
 use crate::stage::Phase;
-use crate::throughput::Throughput;
+use crate::throughput::{Throughput, ns};
 use crate::trace::{HeaderSample, MessageName, RunId};
 use mailrun_mime::Notice;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ pub(crate) struct PendingTime {
     what: LatencyKind,
     /// Index of the second whose latencies also get this time, if any.
     second: u32,
-    took: Duration,
+    took_ns: u64,
 }
 
 /// Times are collected before they are added to their histograms. Touching a dozen histograms per
@@ -205,7 +205,7 @@ impl SourceTally {
     /// Counts a time. It is added to its histogram later, at the latest by
     /// [`SourceTally::flush_times`].
     pub fn time(&mut self, what: LatencyKind, took: Duration) {
-        self.push_time(PendingTime { what, second: u32::MAX, took });
+        self.push_time(PendingTime { what, second: u32::MAX, took_ns: ns(took) });
     }
 
     /// Counts the time of a phase that ended with a reply.
@@ -218,7 +218,7 @@ impl SourceTally {
     /// beginning of any second of the run.
     pub fn accept(&mut self, took: Duration, at: Duration, zero: Duration) {
         let second = self.seconds.index(at, zero);
-        self.push_time(PendingTime { what: LatencyKind::Accepted, second: second as u32, took });
+        self.push_time(PendingTime { what: LatencyKind::Accepted, second: second as u32, took_ns: ns(took) });
         if let Some(second) = self.seconds.get_mut(second) {
             second.accepted += 1;
         }
@@ -239,10 +239,10 @@ impl SourceTally {
     /// Adds all collected times to their histograms.
     pub fn flush_times(&mut self) {
         let mut gathered = std::mem::take(&mut self.pending_times);
-        for PendingTime { what, second, took } in gathered.drain(..) {
-            self.latencies(what).record(took);
+        for PendingTime { what, second, took_ns } in gathered.drain(..) {
+            self.latencies(what).record_ns(took_ns);
             if let Some(second) = self.seconds.get_mut(second as usize) {
-                second.latencies.record(took);
+                second.latencies.record_ns(took_ns);
             }
         }
         self.pending_times = gathered;
@@ -264,8 +264,8 @@ impl SourceTally {
     /// Adds the counts of another worker, or of this worker since its last tick. Times that the
     /// other has collected are added to histograms here.
     pub fn merge(&mut self, other: &Self) {
-        for PendingTime { what, took, .. } in &other.pending_times {
-            self.latencies(*what).record(*took);
+        for PendingTime { what, took_ns, .. } in &other.pending_times {
+            self.latencies(*what).record_ns(*took_ns);
         }
         self.connections += other.connections;
         self.created += other.created;

@@ -263,7 +263,7 @@ impl Throughput {
 }
 
 /// Times of a clock fit for 584 years.
-fn ns(at: Duration) -> u64 {
+pub(crate) fn ns(at: Duration) -> u64 {
     at.as_secs().wrapping_mul(1_000_000_000).wrapping_add(at.subsec_nanos().into())
 }
 

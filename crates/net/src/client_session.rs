@@ -347,20 +347,19 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         self.is_woken = false;
         let has_ended = self.stream.has_ended();
         loop {
-            let waited_for = self.client.waits_for();
             // Replies to messages come in their order, so those to the unwritten ones come last.
             let is_early = self.unwritten_messages > 0 && self.client.awaited_messages() <= self.unwritten_messages;
             let is_last = has_ended && self.client.awaits_last_reply_to_message();
             match self.client.next_event(&mut input, now, out) {
                 Ok(Some(event)) if is_early && is_acceptance(&event) => {
-                    return Err(SessionEnd::Violated(waited_for, Violation::Early(event.reply.code())));
+                    return Err(SessionEnd::Violated(Some(event.to), Violation::Early(event.reply.code())));
                 }
                 Ok(Some(event)) if is_last && is_acceptance(&event) && self.stream.is_reset() => {
-                    return Err(SessionEnd::Violated(waited_for, Violation::Reset(event.reply.code())));
+                    return Err(SessionEnd::Violated(Some(event.to), Violation::Reset(event.reply.code())));
                 }
                 Ok(Some(event)) => self.source.replied(&event, now),
                 Ok(None) => return Ok(()),
-                Err(violation) => return Err(SessionEnd::Violated(waited_for, violation)),
+                Err(violation) => return Err(SessionEnd::Violated(self.client.waits_for(), violation)),
             }
         }
     }
