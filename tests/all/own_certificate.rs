@@ -149,13 +149,23 @@ fn another_servers_plain_certificate_is_refused() {
     let to = as_localhost(&sink.address());
     let why = "the certificate of localhost is not trusted: ";
     for words in [["--tls", "starttls"].as_slice(), &["--tls", "starttls", "--cacert", ca]] {
-        loads(&to, words, |ended| refused(ended, &format!("{why}--cacert FILE or --insecure")));
+        loads(&to, words, |ended| {
+            refused(ended, &format!("{why}--cacert FILE with its issuer's certificate, or --insecure"))
+        });
     }
     let (endpoint, url) = pair.endpoint();
-    refused(&mades(&url, &["--cacert", ca]), &format!("{why}--cacert FILE or --insecure"));
+    refused(
+        &mades(&url, &["--cacert", ca]),
+        &format!("{why}--cacert FILE with its issuer's certificate, or --insecure"),
+    );
     endpoint.stop();
     let security = format!("tls = \"required\"\ncacert = \"{ca}\"\ntls_name = \"localhost\"\n");
-    relay_refuses(&sink, &sink.address(), &security, &format!("{why}cacert = FILE or insecure = true"));
+    relay_refuses(
+        &sink,
+        &sink.address(),
+        &security,
+        &format!("{why}cacert = FILE with its issuer's certificate, or insecure = true"),
+    );
 }
 
 #[test]

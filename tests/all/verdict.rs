@@ -238,7 +238,10 @@ fn a_server_that_does_not_trust_or_is_not_trusted_is_told_before_the_load() {
     let secured = Sink::start(&["--tls", "starttls"]);
     let to = secured.address();
     let words = [&to, "--messages", "5", "--tls", "starttls"];
-    refused_before(&words, "the certificate of 127.0.0.1 is not trusted: --cacert FILE or --insecure");
+    refused_before(
+        &words,
+        "the certificate of 127.0.0.1 is not trusted: --cacert FILE with its issuer's certificate, or --insecure",
+    );
     let users = crate::secured::Files::new();
     let list = users.keep("users", "ann:right\n");
     let wrong = users.keep("password", "wrong\n");

@@ -65,7 +65,7 @@ pub(super) struct AuditArgs {
     #[command(flatten)]
     report: ReportArgs,
     /// Run directory, instead of a new one in mailrun-results. The server keeps its mail there.
-    #[arg(long, value_name = "DIR", help_heading = "Results")]
+    #[arg(long, value_name = "DIR", value_parser = values::directory, help_heading = "Results")]
     out: Option<PathBuf>,
 }
 

@@ -87,7 +87,7 @@ pub(super) struct BenchArgs {
     #[command(flatten)]
     report: ReportArgs,
     /// Run directory, instead of a new one in mailrun-results.
-    #[arg(long, value_name = "DIR", help_heading = "Results")]
+    #[arg(long, value_name = "DIR", value_parser = values::directory, help_heading = "Results")]
     out: Option<PathBuf>,
     /// Name of the run in reports.
     #[arg(long, value_name = "NAME", default_value = "bench", help_heading = "Results")]

@@ -3,7 +3,7 @@
 use super::values;
 use anyhow::{Result, bail};
 use clap::Args;
-use mailrun_bench::capacity::save;
+use mailrun_bench::capacity::{save, short_trials_remark};
 use mailrun_capacity::{PlanningInputs, SearchEnding, SearchSettings};
 use mailrun_journey::record::Outcome;
 use mailrun_journey::threshold::{LossGoal, Threshold};
@@ -25,7 +25,7 @@ const QUICK_CONFIRM: Duration = Duration::from_secs(10);
 #[command(next_help_heading = "Results")]
 pub(super) struct CapacityOutputArgs {
     /// Directory of the results, instead of a new one in mailrun-results.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = values::directory)]
     pub(super) out: Option<PathBuf>,
     /// Name in reports.
     #[arg(long, value_name = "NAME", default_value = "capacity")]
@@ -165,6 +165,10 @@ impl SearchArgs {
         // trials.
         let limits = goals.iter().filter_map(LossGoal::limit).map(|limit| limit.as_secs_f64());
         let goal_limit_s = limits.filter(|limit_s| settings.holds_limit(*limit_s)).fold(0.0, f64::max);
+        // The report says it, too, but a search takes minutes.
+        for remark in goals.iter().filter_map(|goal| short_trials_remark(goal, &settings)) {
+            mailrun_party::tell!("mailrun: {remark}");
+        }
         Ok(SearchSettings { goal_limit_s, ..settings })
     }
 

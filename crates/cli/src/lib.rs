@@ -185,7 +185,7 @@ struct OutputArgs {
     #[command(flatten)]
     report: ReportArgs,
     /// Write run.json, report.md, report.html, latency.hlog and the ledger into DIR.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = values::directory)]
     out: Option<PathBuf>,
     /// Write the (message, recipient) pairs that were accepted, or that arrived, to FILE.
     #[arg(long, value_name = "FILE", conflicts_with = "out")]

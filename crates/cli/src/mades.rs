@@ -81,7 +81,7 @@ pub(super) struct MadesArgs {
     #[command(flatten)]
     report: ReportArgs,
     /// Write run.json, report.md, report.html and latency.hlog into DIR
-    #[arg(long, value_name = "DIR", help_heading = "Results")]
+    #[arg(long, value_name = "DIR", value_parser = values::directory, help_heading = "Results")]
     out: Option<PathBuf>,
     /// Name of the run in reports.
     #[arg(long, value_name = "TEXT", default_value = "mades", help_heading = "Results", hide_short_help = true)]

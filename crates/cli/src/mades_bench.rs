@@ -70,7 +70,7 @@ pub(super) struct MadesBenchArgs {
     /// Run directory [default: a new one]
     ///
     /// The new one is mailrun-results/TIME-NAME.
-    #[arg(long, value_name = "DIR", help_heading = "Results")]
+    #[arg(long, value_name = "DIR", value_parser = values::directory, help_heading = "Results")]
     out: Option<PathBuf>,
     /// Name of the run in reports.
     #[arg(long, value_name = "TEXT", default_value = "mades", help_heading = "Results", hide_short_help = true)]

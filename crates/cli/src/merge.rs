@@ -1,7 +1,7 @@
 //! `mailrun merge`: joins the parts of a load that several machines sent into one run.
-use super::Strictness;
 use super::results::ReportArgs;
 use super::source;
+use super::{Strictness, values};
 use anyhow::Result;
 use clap::Args;
 use mailrun_bench::MergeOptions;
@@ -37,7 +37,7 @@ pub(super) struct MergeArgs {
     #[command(flatten)]
     report: ReportArgs,
     /// Run directory, instead of a new one in mailrun-results.
-    #[arg(long, value_name = "DIR", help_heading = "Results")]
+    #[arg(long, value_name = "DIR", value_parser = values::directory, help_heading = "Results")]
     out: Option<PathBuf>,
     /// Name of the run in reports [default: that of the parts].
     #[arg(long, value_name = "NAME", help_heading = "Results")]

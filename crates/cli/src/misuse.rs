@@ -100,9 +100,9 @@ fn one_dash(error: &clap::Error, typed: &[OsString]) -> Option<String> {
         let name = word.strip_prefix('-').filter(|name| name.len() > 1 && !name.starts_with('-'))?;
         let is_ours = || other_names::has(&path, &format!("--{name}"));
         let text = || format!("unknown option {word:?}; use --{name}");
-        other_names::our_name(&path, word)
-            .and_then(|_| other_names::advice_on(&path, word))
-            .or_else(|| is_ours().then(text))
+        let as_long = format!("-{word}");
+        let known = [word, &as_long].into_iter().find(|name| other_names::our_name(&path, name).is_some());
+        known.and_then(|name| other_names::advice_on(&path, name)).or_else(|| is_ours().then(text))
     })
 }
 

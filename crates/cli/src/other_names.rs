@@ -90,7 +90,10 @@ const MADES_NAMES: &[OptionAlias] = &[
     (&["--size", "--message-size"], "--payload-size"),
     (&["--timeout"], "--message-timeout"),
     (&["--sasl"], "--auth-mechanism"),
-    (&["--auth", "-u"], "--user"),
+    (&["--auth", "-u", "--outbox-user"], "--user"),
+    (&["--pass", "--outbox-pass"], "--password-file FILE or the environment variable MAILRUN_PASSWORD"),
+    (&["--inbox-pass"], "--inbox-password-file FILE or the environment variable MAILRUN_INBOX_PASSWORD"),
+    (&["--goroutines"], "--max-unsettled"),
     (&["--cert"], "--tls-cert"),
     (&["--key"], "--tls-key"),
     (&["--server-name"], "--tls-name"),
@@ -218,14 +221,22 @@ pub(super) fn has(path: &str, option: &str) -> bool {
     subcommand.is_some_and(|command| command.get_arguments().any(is_meant))
 }
 
-/// Names our commands that have an option of this name.
+/// Names our commands that have an option of this name or, if there are none, the subcommands of
+/// commands.
 pub(super) fn commands_with(typed: &str) -> Option<String> {
     let name = typed.split('=').next()?.strip_prefix("--")?;
     let whole = super::Cli::all_commands();
     let has = |command: &&Command| {
         command.get_arguments().any(|argument| argument.get_long() == Some(name) && !argument.is_hide_set())
     };
-    let names: Vec<&str> = whole.get_subcommands().filter(has).map(Command::get_name).collect();
+    let mut names: Vec<String> = whole.get_subcommands().filter(has).map(|command| command.get_name().into()).collect();
+    if names.is_empty() {
+        let below = |command: &Command| {
+            let found = command.get_subcommands().filter(has);
+            found.map(|inner| format!("{} {}", command.get_name(), inner.get_name())).collect::<Vec<_>>()
+        };
+        names = whole.get_subcommands().flat_map(below).collect();
+    }
     match names.as_slice() {
         [] => None,
         [name] => Some(format!("mailrun {name} has it")),
@@ -295,6 +306,8 @@ mod tests {
     fn an_option_of_another_command_is_told() {
         assert_eq!(commands_with("--sink").as_deref(), Some("mailrun bench, merge, compare and capacity have it"));
         assert_eq!(commands_with("--recipients=5").as_deref(), Some("mailrun bench, source and capacity have it"));
+        let compare = "mailrun bench relay-400, bench relay-64k and bench relay-100k have it";
+        assert_eq!(commands_with("--compare").as_deref(), Some(compare));
         assert_eq!((commands_with("--frobnicate"), commands_with("-x")), (None, None));
     }
 }

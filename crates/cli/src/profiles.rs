@@ -136,7 +136,7 @@ struct ProfileRoundArgs {
     #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = values::closed_loop_threshold)]
     thresholds: Vec<Threshold>,
     /// Directory for all files, instead of a new one in mailrun-results.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = values::directory)]
     out: Option<PathBuf>,
 }
 

@@ -138,7 +138,7 @@ pub(super) struct RelayComparisonArgs {
     #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = values::closed_loop_threshold)]
     thresholds: Vec<Threshold>,
     /// Directory for all files, instead of a new one in mailrun-results. The relays store their mail there.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = values::directory)]
     out: Option<PathBuf>,
     #[command(flatten)]
     relay: ScenarioRelayArgs,
@@ -273,7 +273,7 @@ pub(super) struct LatencyArgs {
     #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = threshold)]
     thresholds: Vec<Threshold>,
     /// Directory for all files, instead of a new one in mailrun-results. The relay stores its mail there.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = values::directory)]
     out: Option<PathBuf>,
     #[command(flatten)]
     relay: ScenarioRelayArgs,
@@ -342,7 +342,7 @@ pub(super) struct BacklogArgs {
     #[command(flatten)]
     no_thresholds: NoThresholdArgs,
     /// Directory for all files, instead of a new one in mailrun-results. The relay stores its mail there: 7 GB.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = values::directory)]
     out: Option<PathBuf>,
     #[command(flatten)]
     pub(super) tables: TableReportArgs,
@@ -413,7 +413,7 @@ pub(super) struct SoakArgs {
     #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = threshold)]
     thresholds: Vec<Threshold>,
     /// Directory for all files, instead of a new one in mailrun-results. The relay stores its mail there.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = values::directory)]
     out: Option<PathBuf>,
     #[command(flatten)]
     relay: ScenarioRelayArgs,

@@ -26,18 +26,11 @@ struct DisplayArgs {
     report: Option<ReportKind>,
     /// Print the verdict alone
     ///
-    /// It is one line at the end: there is no progress, and no report unless --report asks for one.
+    /// It is one line at the end: there is no progress and no report, unless --progress or --report asks for it.
     #[arg(short, long)]
     quiet: bool,
     /// Progress on standard error. auto: dashboard on a terminal of at least 80×24 if the run takes over 2 s, else a line.
-    #[arg(
-        long,
-        value_enum,
-        value_name = "HOW",
-        default_value = "auto",
-        conflicts_with = "quiet",
-        hide_short_help = true
-    )]
+    #[arg(long, value_enum, value_name = "HOW", default_value = "auto", hide_short_help = true)]
     progress: ProgressKind,
     /// Print all tables, as --report full; source -m 1: print the dialogue with the server
     #[arg(short, long, conflicts_with_all = ["report", "quiet"])]
@@ -49,7 +42,7 @@ struct DisplayArgs {
 
 impl DisplayArgs {
     fn live(&self) -> LiveMode {
-        if self.quiet { LiveMode::Off } else { self.progress.into() }
+        if self.quiet && self.progress == ProgressKind::Auto { LiveMode::Off } else { self.progress.into() }
     }
 
     /// Returns the length of the report to show, or `None` for no report.

@@ -10,7 +10,18 @@ use mailrun_net::Endpoint;
 pub(super) use mailrun_party::party_options::value_name;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::time::Duration;
+
+/// Parses the name of a run directory. Refuses `json=FILE`, k6's name of a file for results, which
+/// would silently become a directory.
+pub(super) fn directory(text: &str) -> Result<PathBuf, String> {
+    match text.split_once('=') {
+        Some(("json", file)) => Err(format!("it is a directory; for a file use --json {file}")),
+        Some(("csv", file)) => Err(format!("it is a directory; for a file use --export csv={file}")),
+        _ => Ok(text.into()),
+    }
+}
 
 /// Parses a time longer than zero.
 pub(super) fn some_duration(text: &str) -> Result<Duration, String> {

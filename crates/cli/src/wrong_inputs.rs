@@ -279,6 +279,9 @@ const TLS_AND_LOGIN: &[Row] = &[
 
 const THRESHOLDS_AND_RESULTS: &[Row] = &[
     ("source 127.0.0.1:1 --threshold accepted.p99", "it has no comparison"),
+    ("source 127.0.0.1:1 --threshold rejected␣==␣0", "use 'rejected <= 0'"),
+    ("bench --compare postfix", "mailrun bench relay-400, bench relay-64k and bench relay-100k have it"),
+    ("bench --out json=out.json", "it is a directory; for a file use --json out.json"),
     ("source 127.0.0.1:1 --threshold acepted.p99<5ms", "did you mean \"accepted\"?"),
     ("source 127.0.0.1:1 --threshold accepted.p99<5", "\"5\" is not a valid time"),
     ("source 127.0.0.1:1 --threshold created.p99<5ms", "say --rate, or ask for sent"),

@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 /// Shortest time that the histogram distinguishes. Shorter times read as 0 or as this time.
 const LOWEST_NS: u64 = 1_000;
 /// Longer times count as this time.
-const HIGHEST_NS: u64 = 3_600_000_000_000;
+pub(crate) const HIGHEST_NS: u64 = 3_600_000_000_000;
 const NS_PER_MS: f64 = 1e6;
 /// Longest text that is read as a histogram. Texts that we write have at most a tenth of this
 /// length.

@@ -14,7 +14,7 @@
 use crate::account::is_open_loop;
 use crate::foreign_load::BusyHost;
 use crate::freshness::{self, FreshnessLimit};
-use crate::latencies::Latencies;
+use crate::latencies::{HIGHEST_NS, Latencies};
 use crate::overdue;
 use crate::quantities::{count, duration, percent, rate, without_commas};
 use crate::record::{
@@ -306,12 +306,11 @@ impl Threshold {
         if text.len() > MAX_BYTES {
             return Err(format!("it is longer than {MAX_BYTES} bytes"));
         }
-        let error =
-            || "it has no comparison; use something like 'accepted.p99 < 50ms' or 'rejected <= 0.1%'".to_owned();
-        let at = text.find(['<', '>']).ok_or_else(error)?;
+        let at = text.find(['<', '>']).ok_or_else(|| without_comparison(text))?;
         let (subject, rest) = text.split_at(at);
         let (comparison, limit) = split_comparator(rest);
-        let subject = parse_subject(subject.trim(), protocol)?;
+        let subject =
+            parse_subject(subject.trim(), protocol).map_err(|error| of_k6(subject.trim()).unwrap_or(error))?;
         if matches!(subject, Subject::Fresh(_)) && comparison.is_upper() {
             return Err("fresh is a minimum; use something like 'fresh(30s) per 15min >= 98%'".to_owned());
         }
@@ -607,8 +606,11 @@ pub fn format_row(row: &ThresholdRow) -> String {
     }
 }
 
-/// Formats a value in its unit, for example `61.2 ms`, `5,000/s`, `0.12 %` or `17`.
+/// Formats a value in its unit, for example `61.2 ms`, `5 µs`, `5,000/s`, `0.12 %` or `17`.
 pub fn format_value(value: f64, unit: &str) -> String {
+    if unit == "ms" && value != 0.0 && value.abs() < 1.0 {
+        return format_value(value * 1e3, "µs");
+    }
     let number = match value {
         value if value.fract() == 0.0 && (0.0..1e15).contains(&value) => grouped(value as u64),
         value if value.abs() >= 1000.0 => grouped(value.abs().round() as u64),
@@ -941,9 +943,6 @@ fn parse_source(name: &str, protocol: RunProtocol) -> Result<MetricSource, Strin
     if let Some((_, place)) = known.iter().find(|(known, _)| *known == name) {
         return Ok(*place);
     }
-    if name.starts_with("p(") {
-        return Err(format!("{name:?} is k6's way; name the stage or phase: accepted.p95 < 500ms"));
-    }
     let names = known.iter().map(|(name, _)| *name).chain(Fate::ALL.map(Fate::name));
     let error = unknown("stage, phase or fate", name, &names.collect::<Vec<_>>());
     Err(match protocol {
@@ -976,6 +975,7 @@ fn parse_metric(text: &str) -> Result<Metric, String> {
     }
     match text {
         "min" => Ok(Metric::Min),
+        "med" | "median" => Ok(Metric::Quantile(0.5)),
         "mean" | "avg" => Ok(Metric::Mean),
         "max" => Ok(Metric::Max),
         "stddev" => Ok(Metric::StdDev),
@@ -1011,7 +1011,15 @@ fn parse_limit(text: &str, subject: Subject) -> Result<(f64, LimitUnit), String>
         }
         Subject::Figure(_, Metric::Rate) => Ok((rate(text)?, LimitUnit::PerSecond)),
         Subject::Figure(_, Metric::Count) => Ok((count(text)? as f64, LimitUnit::Number)),
-        Subject::Figure(..) => Ok((parse_time(text)?.as_nanos() as f64 / 1e6, LimitUnit::Milliseconds)),
+        Subject::Figure(..) => {
+            let limit = parse_time(text)?;
+            match text.strip_suffix('m') {
+                Some(number) if limit > Duration::from_nanos(HIGHEST_NS) => Err(format!(
+                    "{text} is {number} minutes, and times are measured up to 1 h; use {text}s or {text}in"
+                )),
+                _ => Ok((limit.as_nanos() as f64 / 1e6, LimitUnit::Milliseconds)),
+            }
+        }
     }
 }
 
@@ -1025,6 +1033,29 @@ fn parse_time(text: &str) -> Result<Duration, String> {
         }
         read => read,
     }
+}
+
+fn without_comparison(text: &str) -> String {
+    match text.split_once('=') {
+        Some((subject, limit)) => {
+            let (subject, limit) = (subject.trim(), limit.trim_start_matches('=').trim());
+            format!("a limit has one side; use '{subject} <= {limit}' or '{subject} >= {limit}'")
+        }
+        None => "it has no comparison; use something like 'accepted.p99 < 50ms' or 'rejected <= 0.1%'".to_owned(),
+    }
+}
+
+/// Returns the advice for a subject as k6 has it, which is a figure without a stage: `p(95)`, `rate`.
+fn of_k6(subject: &str) -> Option<String> {
+    let quantile = subject.strip_prefix("p(").and_then(|rest| rest.strip_suffix(')'));
+    let figure = quantile.map_or_else(|| subject.to_owned(), |percent| format!("p{percent}"));
+    let example = match parse_metric(&figure).ok()? {
+        Metric::Rate => "accepted.rate > 100/s; the share of messages in time is accepted.within(1s) >= 99%".to_owned(),
+        Metric::Count => "accepted.count >= 100".to_owned(),
+        Metric::Within(_) => format!("accepted.{figure} >= 99%"),
+        _ => format!("accepted.{figure} < 500ms"),
+    };
+    Some(format!("{subject:?} is a figure; name its stage or phase and the unit: {example}"))
 }
 
 /// Makes the error about an unknown name. It suggests a similar name, if there is one.
@@ -1140,6 +1171,13 @@ mod tests {
             ("rcpt.rate > 5/s", "have a rate"),
             ("settled.p99 < 1s", "unknown stage"),
             ("p(95)<500", "accepted.p95 < 500ms"),
+            ("p(99.9)<500", "accepted.p99.9 < 500ms"),
+            ("med < 500", "accepted.med < 500ms"),
+            ("rate>0.99", "accepted.within(1s) >= 99%"),
+            ("count>100", "accepted.count >= 100"),
+            ("rejected == 0", "use 'rejected <= 0' or 'rejected >= 0'"),
+            ("accepted.p99 = 5ms", "use 'accepted.p99 <= 5ms'"),
+            ("accepted.p99 < 500m", "500m is 500 minutes, and times are measured up to 1 h; use 500ms or 500min"),
             ("received.within(2min) >= 99%", "unknown stage"),
             ("fresh(30s) per 15min < 98%", "is a minimum"),
             ("fresh(30s) per 15min >= 98", "not a valid share"),
@@ -1167,6 +1205,9 @@ mod tests {
     fn figures_are_written_as_a_person_would() {
         for (value, unit, text) in [
             (61.23, "ms", "61.2 ms"),
+            (0.005, "ms", "5 µs"),
+            (-0.1234, "ms", "-123.4 µs"),
+            (0.0, "ms", "0 ms"),
             (5_000.0, "/s", "5,000/s"),
             (0.123, "%", "0.12 %"),
             (17.0, "", "17"),

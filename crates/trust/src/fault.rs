@@ -92,7 +92,7 @@ impl HandshakeFault {
     pub fn with_remedy(&self, remedies: &Remedies) -> String {
         let Remedies { trust, name, insecure } = remedies;
         match self {
-            Self::Untrusted { .. } => format!("{self}: {trust} or {insecure}"),
+            Self::Untrusted { .. } => format!("{self}: {trust} with its issuer's certificate, or {insecure}"),
             Self::OtherName { server, names } if names.is_empty() => {
                 format!("{self}: create one with subjectAltName={}:{server}, or {insecure}", kind_of(server))
             }
@@ -165,7 +165,10 @@ mod tests {
         let early = CertificateError::NotValidYetContext { time: at(0), not_before: at(259_200) };
         let dns = "DnsName(\"mx.example\")";
         let rows = [
-            (CertificateError::UnknownIssuer, "of mail.example is not trusted: --cacert FILE or --insecure"),
+            (
+                CertificateError::UnknownIssuer,
+                "of mail.example is not trusted: --cacert FILE with its issuer's certificate, or --insecure",
+            ),
             (other_name(&[dns]), "is for mx.example, not for mail.example: --tls-name mx.example"),
             (
                 other_name(&["DnsName(\"*.x.example\")", "IpAddress(127.0.0.1)"]),

@@ -287,19 +287,25 @@ fn limit_remarks(goals: &[LossGoal], settings: &SearchSettings, trials: &[Capaci
         if let Some((per_s, p50_ms)) = missed {
             return Some(format!("{}: even at {}/s half take {}", goal.expression(), rate(per_s), latency(p50_ms)));
         }
-        // A limit of `trial_s` or more is meant as a deadline, not as a goal for the latency. A
-        // usual trial is too short to reach it, so the limit deserves no remark.
-        let is_long = !settings.holds_limit(limit_s) && limit_s < settings.trial_s;
-        is_long.then(|| {
-            format!(
-                "{}: trials are too short for a goal of {}; use --trial {:.0}s",
-                goal.expression(),
-                seconds(limit_s),
-                (limit_s * 20.0).ceil()
-            )
-        })
+        short_trials_remark(goal, settings)
     };
     goals.iter().filter_map(remark).collect()
+}
+
+/// Returns a sentence if trials are too short to show that a growing backlog misses this goal.
+pub fn short_trials_remark(goal: &LossGoal, settings: &SearchSettings) -> Option<String> {
+    let limit_s = goal.limit()?.as_secs_f64();
+    // A limit of `trial_s` or more is meant as a deadline, not as a goal for the latency. A usual
+    // trial is too short to reach it, so the limit deserves no remark.
+    let is_long = !settings.holds_limit(limit_s) && limit_s < settings.trial_s;
+    is_long.then(|| {
+        format!(
+            "{}: trials are too short for a goal of {}; use --trial {:.0}s",
+            goal.expression(),
+            seconds(limit_s),
+            (limit_s * 20.0).ceil()
+        )
+    })
 }
 
 /// Writes `capacity.json`, `capacity.txt` and `capacity.html` beside the trials.

@@ -172,7 +172,11 @@ fn a_broker_is_trusted_for_its_certificate_and_name_or_if_we_are_told_to() {
 
         let other = TestCertificate::new();
         let rows = [
-            ("localhost", trusting(&other), "of localhost is not trusted: --cacert FILE or --insecure"),
+            (
+                "localhost",
+                trusting(&other),
+                "of localhost is not trusted: --cacert FILE with its issuer's certificate, or --insecure",
+            ),
             ("127.0.0.1", trusting(&certificate), "is for localhost, not for 127.0.0.1: --tls-name localhost"),
         ];
         for (host, tls, reason) in rows {
