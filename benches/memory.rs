@@ -18,7 +18,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use mailrun_report::table::{Align, Table, right};
+use mailrun_text::table::{Align, Table, right};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use party::Party;

@@ -13,7 +13,7 @@ if ! command -v tmux >/dev/null 2>&1; then
     exit 0
 fi
 ${CARGO:-cargo} build --quiet --bin mailrun
-${CARGO:-cargo} build --quiet -p mailrun-party --example dashboard_replay
+${CARGO:-cargo} build --quiet -p mailrun-dashboard --example dashboard_replay
 target=${CARGO_TARGET_DIR:-$PWD/target}/debug
 replay=$target/examples/dashboard_replay
 mailrun=$target/mailrun

@@ -1,7 +1,7 @@
 //! Results of the contestants: medians and spreads of interleaved runs, and whether mailrun reached
 //! its targets.
 
-use mailrun_report::table::{Align, Table, right};
+use mailrun_text::table::{Align, Table, right};
 
 use super::contestants::{Contestant, LIMIT, MAILRUN_PAIR, POSTFIX_PAIR, Run};
 use super::shapes::{Measure, Shape, Target};

@@ -1,6 +1,6 @@
 //! The table of results: contestants, rates, costs and verdicts.
 
-use mailrun_report::table::{Align, Table, right};
+use mailrun_text::table::{Align, Table, right};
 
 use crate::spread::Spread;
 

@@ -3,30 +3,47 @@ use crate::source_text::{Source, root, sources, use_tree};
 use std::fs;
 
 /// Each crate with the crates that it may depend on, which come after it. docs/architecture.md has the same lines.
-const CRATES: [(&str, &[&str]); 24] = [
+const CRATES: [(&str, &[&str]); 25] = [
     ("mailrun", &["cli", "dropin"]),
     (
         "cli",
         &[
-            "bench", "dropin", "load", "relay", "mades", "compare", "party", "report", "net", "journey", "smtp",
-            "capacity", "locust",
+            "bench",
+            "dropin",
+            "load",
+            "relay",
+            "mades",
+            "compare",
+            "dashboard",
+            "party",
+            "report",
+            "net",
+            "journey",
+            "smtp",
+            "text",
+            "capacity",
+            "locust",
         ],
     ),
-    ("bench", &["compare", "party", "workload", "report", "journey", "capacity", "forgetful"]),
+    ("bench", &["compare", "dashboard", "party", "workload", "report", "journey", "text", "capacity", "forgetful"]),
     ("dropin", &["mades", "party", "workload", "net", "journey", "smtp"]),
-    ("load", &["party", "workload", "report", "net", "journey", "smtp", "trust", "mime", "locust"]),
-    ("relay", &["party", "report", "net", "journey", "spool", "smtp", "trust", "mime"]),
-    ("mades", &["party", "workload", "report", "net", "journey", "trust", "amqp"]),
-    ("compare", &["report", "journey"]),
-    ("party", &["dashboard", "report", "net", "journey", "smtp"]),
-    ("dashboard", &["report"]),
-    ("workload", &["journey"]),
-    ("report", &["journey", "capacity"]),
+    (
+        "load",
+        &["dashboard", "party", "workload", "report", "net", "journey", "smtp", "text", "trust", "mime", "locust"],
+    ),
+    ("relay", &["party", "net", "journey", "spool", "smtp", "text", "trust", "mime"]),
+    ("mades", &["dashboard", "party", "workload", "report", "net", "journey", "text", "trust", "amqp"]),
+    ("compare", &["report", "journey", "text"]),
+    ("dashboard", &["party", "journey", "text"]),
+    ("party", &["net", "journey", "smtp", "text"]),
+    ("workload", &["journey", "text"]),
+    ("report", &["journey", "text", "capacity"]),
     ("net", &["eventloop", "smtp", "trust"]),
-    ("journey", &["mime"]),
+    ("journey", &["text", "mime"]),
     ("spool", &[]),
     ("eventloop", &[]),
     ("smtp", &["sasl"]),
+    ("text", &[]),
     ("trust", &[]),
     ("amqp", &["sasl"]),
     ("sasl", &[]),
@@ -36,11 +53,17 @@ const CRATES: [(&str, &[&str]); 24] = [
     ("forgetful", &[]),
 ];
 
-/// Workspace crates under `[dependencies]` of a crate's manifest, in the order of [`CRATES`].
-fn dependencies(name: &str) -> Vec<&'static str> {
+/// Names under `[dependencies]` of a crate's manifest.
+fn manifest_dependencies(name: &str) -> Vec<String> {
     let path = if name == "mailrun" { "Cargo.toml".to_owned() } else { format!("crates/{name}/Cargo.toml") };
     let manifest: toml::Table = fs::read_to_string(root().join(&path)).unwrap().parse().unwrap();
-    let has = |other: &&str| manifest["dependencies"].get(format!("mailrun-{other}")).is_some();
+    manifest["dependencies"].as_table().unwrap().keys().cloned().collect()
+}
+
+/// Workspace crates under `[dependencies]` of a crate's manifest, in the order of [`CRATES`].
+fn dependencies(name: &str) -> Vec<&'static str> {
+    let all = manifest_dependencies(name);
+    let has = |other: &&str| all.contains(&format!("mailrun-{other}"));
     CRATES.iter().map(|(other, _)| *other).filter(has).collect()
 }
 
@@ -54,6 +77,24 @@ fn crates_stand_on_crates_below_them() {
     let members = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().file_name());
     let strangers: Vec<_> = members.filter(|name| !CRATES.iter().any(|(known, _)| name == known)).collect();
     assert!(strangers.is_empty(), "not in the drawing: {strangers:?}");
+}
+
+/// A mail server must run where nobody looks at a screen, and must not have to be built again when a report changes.
+#[test]
+fn the_relay_stands_on_no_report_and_no_dashboard() {
+    let mut found = vec!["relay"];
+    let mut at = 0;
+    while let Some(name) = found.get(at) {
+        let (_, below) = CRATES.iter().find(|(other, _)| other == name).unwrap();
+        let new: Vec<&str> = below.iter().copied().filter(|other| !found.contains(other)).collect();
+        found.extend(new);
+        at += 1;
+    }
+    let outside = found.iter().flat_map(|name| manifest_dependencies(name));
+    let all: Vec<String> = found.iter().map(|name| format!("mailrun-{name}")).chain(outside).collect();
+    let forbidden = ["mailrun-report", "mailrun-dashboard", "ratatui", "ratatui-crossterm", "crossterm"];
+    assert_eq!(forbidden.map(|name| all.iter().any(|other| other == name)), [false; 5], "{forbidden:?} in {all:?}");
+    assert!(all.iter().any(|other| other == "mailrun-text"), "{all:?}");
 }
 
 #[test]

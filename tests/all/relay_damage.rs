@@ -3,7 +3,7 @@
 use crate::party::{MAILRUN, Sink, mailrun, run, wait_until};
 use crate::relay::{Den, Relay, all_to, http, introduced, kept, metric, submit};
 use crate::secured::Files;
-use mailrun_journey::words::counted;
+use mailrun_text::words::counted;
 use std::fs;
 use std::path::PathBuf;
 

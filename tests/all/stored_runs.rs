@@ -347,7 +347,7 @@ fn hostile_files(place: &Path) {
         // The longest table has 50 messages with 10 recipients each, and one reply is 10 MB long.
         assert!(text.len() < 1_000_000, "{format}: {} bytes", text.len());
         let hidden =
-            text.chars().find(|letter| !"\r\n".contains(*letter) && mailrun_report::printable::is_hidden(*letter));
+            text.chars().find(|letter| !"\r\n".contains(*letter) && mailrun_text::printable::is_hidden(*letter));
         assert!(format == "html" || hidden.is_none(), "{format} shows {hidden:?}");
         let is_markup = ["html", "md", "github", "share", "junit"].contains(&format.as_str());
         assert!(!is_markup || !text.replace("\\<", "").contains("<img"), "{format}:\n{text}");

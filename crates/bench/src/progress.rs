@@ -1,14 +1,16 @@
 //! Progress of a run: the line that the bench shows while it sends load and while it waits for
 //! deliveries. The figures come from reports of the source and the sink.
 use super::plan::{BenchOptions, BenchTarget};
+use mailrun_dashboard::live_display::LiveDisplay;
+use mailrun_dashboard::live_figures::{LiveValues, load_figures};
+use mailrun_dashboard::{PartyLoad, RunSnapshot};
 use mailrun_journey::record::Workload;
 use mailrun_journey::threshold::Threshold;
 use mailrun_party::live::{LiveMode, LiveProgress};
-use mailrun_party::live_figures::{LiveValues, PartyLoad, RunSnapshot, load_figures};
-use mailrun_party::live_line::{LiveDisplay, LiveLine, NonTerminalOutput, RateWindow, waiting_text};
+use mailrun_party::live_line::{LiveLine, NonTerminalOutput, RateWindow, waiting_text};
 use mailrun_report::load_in_short;
-use mailrun_report::numbers::count;
-use mailrun_report::printable::printable;
+use mailrun_text::numbers::count;
+use mailrun_text::printable::printable;
 use std::time::{Duration, Instant};
 
 /// A source that has not reported for this long has ended.

@@ -10,9 +10,9 @@
 use super::contestant::{Contestant, ContestantDurability};
 use super::toml_file::{MAX_BYTES, error_at, parse};
 use mailrun_journey::Stage;
-use mailrun_journey::quantities::{bytes, count, count_up_to, duration, positive, probability, rate};
 use mailrun_journey::record::{Arrival, Pipelining};
 use mailrun_journey::threshold::{MetricSource, RunProtocol, Threshold};
+use mailrun_text::quantities::{bytes, count, count_up_to, duration, positive, probability, rate};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use std::collections::BTreeMap;

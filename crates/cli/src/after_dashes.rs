@@ -4,7 +4,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 use mailrun_report::quoted;
-use mailrun_report::wrap::wrapped;
+use mailrun_text::wrap::wrapped;
 use std::ffi::{OsStr, OsString};
 
 /// Commands that take options of the source after `--`.

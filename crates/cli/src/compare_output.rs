@@ -7,7 +7,7 @@ use mailrun_journey::record::Outcome;
 use mailrun_party::output_file::{self, is_standard_output};
 use mailrun_party::terminal::CharacterSet;
 use mailrun_report::comparison::ComparisonPage;
-use mailrun_report::printable::printable;
+use mailrun_text::printable::printable;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io;

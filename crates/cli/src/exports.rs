@@ -2,10 +2,10 @@
 use anyhow::{Result, bail};
 use mailrun_journey::judge;
 use mailrun_journey::record::Record;
-use mailrun_party::misspelling::is_misspelling;
 use mailrun_party::output_file;
 use mailrun_party::output_file::cannot_write;
 use mailrun_report::exports::{CsvTable, ExportFormat, annotations};
+use mailrun_text::misspelling::is_misspelling;
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::{self, Write};

@@ -83,7 +83,7 @@ use mailrun_party::output_file;
 use mailrun_party::output_file::cannot_write;
 use mailrun_party::outputs::{FinishedRun, Outputs};
 use mailrun_party::party_options::{OPTIONS_FROM_STDIN, PartyOptions};
-use mailrun_report::printable::printable;
+use mailrun_text::printable::printable;
 use results::{ReportArgs, write_all};
 use std::ffi::OsString;
 use std::fs;

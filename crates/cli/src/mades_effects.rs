@@ -1,7 +1,7 @@
 //! Refuses options that would have no effect. The error names them and says what they need.
 use anyhow::{Result, bail};
-use mailrun_journey::words::listed;
 use mailrun_party::party_options::PartyOptions;
+use mailrun_text::words::listed;
 
 /// Fails if an option is marked `true`. In the error, `reason` follows "has no effect".
 pub(super) fn refuse_without_effect(options: &[(&str, bool)], reason: &str) -> Result<()> {

@@ -6,6 +6,7 @@ use super::mades_queues::QueueNameArgs;
 use super::{exit_with_parent, say, values};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use mailrun_dashboard::progress_output::ProgressOutput;
 use mailrun_mades::embedded::{self, ListenOptions, ListenerAuth, ListenerCounts, PlainCredentials, QueueLimits};
 use mailrun_mades::endpoint::{self, EndpointOptions, EndpointSnapshot, QueueBackend};
 use mailrun_mades::simulator::{
@@ -14,16 +15,16 @@ use mailrun_mades::simulator::{
 };
 use mailrun_mades::{Broker, BrokerSecurity, Password, SaslMechanism, TlsSetup, Verification};
 use mailrun_net::Endpoint;
+use mailrun_party::event_output::EventOutput;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::live::{LiveEvent, LiveMode, LiveProgress};
 use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
 use mailrun_party::local_address::is_local_address;
 use mailrun_party::output_file::{self, LogFile, is_standard_output};
-use mailrun_party::outputs::ProgressOutput;
 use mailrun_party::reason::reason;
 use mailrun_party::text_file;
 use mailrun_party::users::PASSWORD_VARIABLE;
-use mailrun_report::numbers::counted;
+use mailrun_text::numbers::counted;
 use std::cell::RefCell;
 use std::future::Future;
 use std::io::{self, Write};
@@ -370,7 +371,7 @@ impl MadesEndpointArgs {
             None => Ok(()),
         };
         if live == LiveMode::Json {
-            ProgressOutput::new(live, NonTerminalOutput::Nothing).event(&LiveEvent::Done);
+            EventOutput::new(live).event(&LiveEvent::Done);
         } else {
             say(&if is_on_stdout { line } else { summary(&totals) })?;
         }
@@ -423,7 +424,7 @@ impl MadesEndpointArgs {
             EndpointOptions { plan, names: names.clone(), backend, clock: mailrun_net::clock::now, message_log: truth };
         let output = RefCell::new(ProgressOutput::new(live, NonTerminalOutput::Nothing));
         let began = mailrun_net::clock::now();
-        let ready = || announce(&output.borrow(), live, address.as_deref(), &names.outbox);
+        let ready = || announce(output.borrow().events(), live, address.as_deref(), &names.outbox);
         let mut watch = |sight: &EndpointSnapshot<'_>| {
             report_progress(&mut output.borrow_mut(), sight, mailrun_net::clock::now().saturating_sub(began))
         };
@@ -710,8 +711,8 @@ impl EndpointLimitArgs {
 }
 
 /// Tells the user, and programs that read the events, that the stand-in now reads the outbox.
-fn announce(output: &ProgressOutput, live: LiveMode, address: Option<&str>, outbox: &str) {
-    output.event(&LiveEvent::Ready { amqp: address.map(str::to_owned).into_iter().collect() });
+fn announce(events: &EventOutput, live: LiveMode, address: Option<&str>, outbox: &str) {
+    events.event(&LiveEvent::Ready { amqp: address.map(str::to_owned).into_iter().collect() });
     if live.is_shown() {
         let on = address.map(|address| format!("AMQP 1.0 on {address}, ")).unwrap_or_default();
         // Ignore the error: the run must not fail because nobody reads this line.

@@ -5,12 +5,12 @@ use super::{Strictness, exit_code};
 use anyhow::Result;
 use mailrun_journey::judge;
 use mailrun_journey::record::{Ending, Mades, Outcome, Record};
-use mailrun_journey::words::{counted, grouped};
 use mailrun_load::source::Distribution;
 use mailrun_mades::bench::{MadesOptions, MadesPreflight};
 use mailrun_party::interrupt::{INTERRUPTED_STATUS, Interrupt, Interrupted, StopRequest};
 use mailrun_party::outputs::FinishedRun;
-use mailrun_report::table::{Align, Table, right};
+use mailrun_text::table::{Align, Table, right};
+use mailrun_text::words::{counted, grouped};
 use std::io;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -34,8 +34,8 @@ impl FromStr for PayloadLadder {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let ends = text.split_once("..").ok_or("use something like 1M..20M")?;
-        let from = mailrun_journey::quantities::bytes(ends.0)?;
-        let to = mailrun_journey::quantities::bytes(ends.1)?;
+        let from = mailrun_text::quantities::bytes(ends.0)?;
+        let to = mailrun_text::quantities::bytes(ends.1)?;
         if from == 0 || from >= to {
             return Err("the first size must be less than the last, and not 0".to_owned());
         }

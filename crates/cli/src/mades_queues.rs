@@ -3,10 +3,10 @@
 use super::mades_effects as effects;
 use anyhow::Result;
 use clap::Args;
-use mailrun_journey::words::listed;
 use mailrun_mades::api::EndpointQueueNames;
 use mailrun_mades::api::queues::{ECP_PREFIX, EDX_PREFIX};
 use mailrun_mades::bench::MadesMode;
+use mailrun_text::words::listed;
 
 /// Names of the queues.
 #[derive(Debug, Args)]

@@ -3,7 +3,7 @@
 use super::other_names;
 use super::values::POSITIONAL;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use mailrun_party::misspelling::is_misspelling;
+use mailrun_text::misspelling::is_misspelling;
 use std::error::Error as _;
 use std::ffi::OsString;
 

@@ -76,7 +76,7 @@ pub(super) struct ProfileArgs {
     #[arg(short, long, value_name = "TIME", value_parser = values::some_duration)]
     duration: Option<Duration>,
     /// Leave messages of the first TIME of a run out of the figures; 0s counts all.
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = mailrun_journey::quantities::duration)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = mailrun_text::quantities::duration)]
     warm_up: Duration,
     /// Bytes of the body of a message, a comma-separated list of sizes to run: 256,4k,64k.
     #[arg(short = 'l', long, value_name = "BYTES,BYTES", value_delimiter = ',', value_parser = values::body_size)]

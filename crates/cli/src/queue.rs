@@ -13,8 +13,8 @@ use mailrun_relay::control::protocol::{
     TotalsRow,
 };
 use mailrun_relay::offline::leftover;
-use mailrun_report::numbers::counted;
-use mailrun_report::printable::is_hidden;
+use mailrun_text::numbers::counted;
+use mailrun_text::printable::is_hidden;
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;

@@ -2,7 +2,7 @@
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use mailrun_bench::recipe::{self, Recipe};
-use mailrun_report::table::{Align, Table};
+use mailrun_text::table::{Align, Table};
 use std::process::ExitCode;
 
 const LIST_WIDTH: usize = 160;

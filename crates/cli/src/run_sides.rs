@@ -2,7 +2,7 @@
 use anyhow::Result;
 use mailrun_bench::stored::{BaselineDirectory, BaselineName, StoredRun, read_runs};
 use mailrun_compare::RunSide;
-use mailrun_report::printable::printable;
+use mailrun_text::printable::printable;
 use std::path::{Path, PathBuf};
 
 pub(super) const BASELINES: &str = "mailrun-baselines";

@@ -18,7 +18,7 @@ use mailrun_bench::scenario::{
 use mailrun_bench::tables::{self, DeliveryCheck, TableOptions};
 use mailrun_bench::{BUILT_IN, BuiltInScenario, Conclusion, TextReport, is_toml_file, load_scenario};
 use mailrun_party::party_options::{PartyOptions, TypedOptions};
-use mailrun_report::table::{Align, Table};
+use mailrun_text::table::{Align, Table};
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;

@@ -6,7 +6,7 @@ use mailrun_relay::offline::check::check;
 use mailrun_relay::offline::export::{ExportSummary, export};
 use mailrun_relay::offline::salvage::{SalvageSummary, SalvageTarget, salvage};
 use mailrun_relay::offline::{LeftOut, OfflineSpool};
-use mailrun_report::numbers::counted;
+use mailrun_text::numbers::counted;
 use serde::Serialize;
 use std::fmt::{self, Display};
 use std::io::{self, Write};

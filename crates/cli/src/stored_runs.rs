@@ -9,7 +9,7 @@ use mailrun_party::output_file::cannot_write;
 use mailrun_party::output_file::{self, is_standard_output};
 use mailrun_report::ReportLength;
 use mailrun_report::exports::ExportFormat;
-use mailrun_report::printable::printable;
+use mailrun_text::printable::printable;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, IsTerminal};

@@ -1,7 +1,7 @@
 //! `-h`: the common options of a command on one screen; `--help` has them all.
 use super::man::visible_commands;
 use clap::{Arg, Command};
-use mailrun_report::wrap::wrapped;
+use mailrun_text::wrap::wrapped;
 use std::fmt::Write as _;
 
 const WIDTH: usize = 80;

@@ -3,11 +3,11 @@ pub(super) use mailrun_bench::scenario::{
     body_size, closed_loop_threshold, message_cost, message_size, messages as scenario_messages, recipient_count,
     rounds, sessions, steps, window,
 };
-use mailrun_journey::quantities::{self, MAX_COUNT, count_up_to, positive};
-pub(super) use mailrun_journey::quantities::{bytes, count, duration, probability};
 use mailrun_load::source::{AddressPattern, Distribution, RateStage};
 use mailrun_net::Endpoint;
 pub(super) use mailrun_party::party_options::value_name;
+use mailrun_text::quantities::{self, MAX_COUNT, count_up_to, positive};
+pub(super) use mailrun_text::quantities::{bytes, count, duration, probability};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;

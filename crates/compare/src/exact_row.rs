@@ -1,5 +1,5 @@
-use mailrun_report::numbers::figure;
-use mailrun_report::printable::printable;
+use mailrun_text::numbers::figure;
+use mailrun_text::printable::printable;
 use serde::Serialize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

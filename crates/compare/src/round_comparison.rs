@@ -9,8 +9,8 @@ use crate::settings::CompareSettings;
 use crate::signed_rank;
 use crate::stored_runs::ComparisonOutcome;
 use mailrun_journey::record::KeepAwake;
-use mailrun_report::printable::printable;
-use mailrun_report::table::plain;
+use mailrun_text::printable::printable;
+use mailrun_text::table::plain;
 use serde::Serialize;
 use std::collections::BTreeMap;
 

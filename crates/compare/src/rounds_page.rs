@@ -4,8 +4,8 @@ use crate::round_comparison::{ContestantComparison, PairedMetric, RoundCompariso
 use crate::stored_runs::ComparisonOutcome;
 use mailrun_journey::record::Outcome;
 use mailrun_report::comparison::{ComparedFigure, ComparedSide, ComparisonPage, percent};
-use mailrun_report::numbers::{count, counted, figure, memory, octets, seconds};
-use mailrun_report::table::plain;
+use mailrun_text::numbers::{count, counted, figure, memory, octets, seconds};
+use mailrun_text::table::plain;
 
 /// The method, one sentence each.
 const METHOD: [&str; 4] = [

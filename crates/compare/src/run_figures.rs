@@ -3,8 +3,8 @@ use crate::metric::{ComparedMetric, Gain};
 use mailrun_journey::judge;
 use mailrun_journey::record::{Ending, KeepAwake, Outcome, Record};
 use mailrun_journey::stage::Stage;
-use mailrun_journey::words::{counted, grouped};
 use mailrun_report::final_stage;
+use mailrun_text::words::{counted, grouped};
 use std::collections::BTreeSet;
 
 /// A run with its path.

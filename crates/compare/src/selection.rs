@@ -2,7 +2,7 @@
 //! each.
 use crate::run_figures::{NamedRun, RunTrait, difference, traits};
 use anyhow::{Result, bail};
-use mailrun_report::printable::printable;
+use mailrun_text::printable::printable;
 
 const MAX_REASONS: usize = 3;
 

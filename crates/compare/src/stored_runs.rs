@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 use mailrun_journey::judge;
 use mailrun_journey::record::{Outcome, Record};
 use mailrun_report::comparison::{ComparedFigure, ComparedSide, ComparisonPage, RunCurves, percent};
-use mailrun_report::printable::printable;
+use mailrun_text::printable::printable;
 use serde::Serialize;
 use std::collections::BTreeSet;
 

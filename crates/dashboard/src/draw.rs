@@ -10,14 +10,19 @@
 use crate::palette::Ink;
 use crate::progress::{draw_progress, whole_seconds};
 use crate::state::{Dashboard, PANES};
-use crate::{MIN_COLUMNS, MIN_ROWS, compact, panes};
-use mailrun_report::printable::printable;
-use mailrun_report::wrap::display_width;
+use crate::{compact, panes};
+use mailrun_text::printable::printable;
+use mailrun_text::wrap::display_width;
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::widgets::{Block, Clear, Widget};
+
+/// Minimum columns for all panes.
+pub(crate) const MIN_COLUMNS: u16 = 80;
+/// Minimum rows for all panes.
+pub(crate) const MIN_ROWS: u16 = 24;
 
 const KEYS: &str = "p pause · 1-4 one pane · Tab next · q stop and report · ? help";
 const HELP: [&str; 6] = [
@@ -30,7 +35,7 @@ const HELP: [&str; 6] = [
 ];
 
 /// Draws the dashboard: all panes or, on a small terminal, its figures as lines.
-pub fn draw(dashboard: &Dashboard, frame: &mut Frame<'_>) {
+pub(crate) fn draw(dashboard: &Dashboard, frame: &mut Frame<'_>) {
     draw_on(dashboard, frame.area(), frame.buffer_mut());
 }
 
@@ -120,10 +125,11 @@ fn draw_help(dashboard: &Dashboard, body: Rect, buffer: &mut Buffer) {
 
 #[cfg(test)]
 mod tests {
+    use super::{MIN_COLUMNS, MIN_ROWS};
     use crate::palette::Palette;
+    use crate::sample;
     use crate::snapshot::{MessageCounts, PartyLoad, RunSnapshot, StageTimes, ThresholdState, TimesMs};
     use crate::state::{Dashboard, DashboardKey};
-    use crate::{MIN_COLUMNS, MIN_ROWS, sample};
     use proptest::prelude::*;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
@@ -152,7 +158,7 @@ mod tests {
     fn a_run_is_seen_as_a_whole_on_80_by_24() {
         let shown = text(&drawn(&sampled(), MIN_COLUMNS, MIN_ROWS));
         let last = sample::snapshots().pop().unwrap();
-        let delivered = mailrun_report::numbers::count(last.messages.delivered.unwrap());
+        let delivered = mailrun_text::numbers::count(last.messages.delivered.unwrap());
         for part in [
             "mailrun · bench · through the relay",
             "40 s",
@@ -325,7 +331,7 @@ mod tests {
                 });
             }
             let shown = super::tests::text(&drawn(&dashboard, width, height));
-            prop_assert!(!shown.chars().any(|letter| letter != '\n' && mailrun_report::printable::is_hidden(letter)), "{}", shown);
+            prop_assert!(!shown.chars().any(|letter| letter != '\n' && mailrun_text::printable::is_hidden(letter)), "{}", shown);
         }
     }
 }

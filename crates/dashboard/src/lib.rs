@@ -1,31 +1,31 @@
-//! The live dashboard of a run: its figures at a moment, what a key does, and how both are drawn. It has no
-//! terminal, no clock and no thread: `party::dashboard_display` has these.
+//! The screen while a run lasts: a line, or the dashboard.
 //!
 //! ```text
 //! RunSnapshot ─→ Dashboard::update ─┐
-//! DashboardKey ─→ Dashboard::press ─┴→ draw ─→ ratatui Frame
+//! DashboardKey ─→ Dashboard::press ─┴→ draw ─→ ratatui Frame     no terminal, no clock, no thread
+//!
+//! live_figures       RunSnapshot of the progress that the parties report
+//! dashboard_display  the dashboard on the terminal of this process
+//! live_display       the line, which the dashboard replaces once the run is long enough
+//! progress_output    live_display, JSON events, and metrics over HTTP: what a party tells while it runs
 //! ```
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 
 mod compact;
+mod dashboard_display;
 mod draw;
 mod history;
+pub mod live_display;
+pub mod live_figures;
 mod palette;
 mod panes;
 #[cfg(test)]
 mod picture;
 mod progress;
+pub mod progress_output;
 #[cfg(any(test, feature = "sample"))]
 pub mod sample;
 mod snapshot;
 mod state;
 
-pub use draw::draw;
-pub use palette::Palette;
 pub use snapshot::{MessageCounts, PartyLoad, RunSnapshot, StageTimes, ThresholdState, TimesMs};
-pub use state::{Dashboard, DashboardAction, DashboardKey};
-
-/// Minimum columns for all panes.
-pub const MIN_COLUMNS: u16 = 80;
-/// Minimum rows for all panes.
-pub const MIN_ROWS: u16 = 24;

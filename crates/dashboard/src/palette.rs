@@ -1,7 +1,7 @@
 use ratatui::style::{Color, Modifier, Style};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Palette {
+pub(crate) enum Palette {
     /// The terminal's 16 colours, as set by its user.
     #[default]
     Colour,

@@ -163,7 +163,10 @@ impl Glyph {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Dashboard, Palette, sample};
+    use crate::draw::draw;
+    use crate::palette::Palette;
+    use crate::sample;
+    use crate::state::Dashboard;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -174,7 +177,7 @@ mod tests {
             let mut dashboard = Dashboard::new(Palette::Colour);
             sample::snapshots().into_iter().for_each(|now| dashboard.update(now));
             let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-            terminal.draw(|frame| crate::draw(&dashboard, frame)).unwrap();
+            terminal.draw(|frame| draw(&dashboard, frame)).unwrap();
             let title = format!("The dashboard of a run on a terminal of {width}×{height}");
             let picture = svg(terminal.backend().buffer(), &title);
             assert!(picture.len() < 100_000, "{}", picture.len());

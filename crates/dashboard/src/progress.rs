@@ -2,8 +2,8 @@
 use crate::palette::Ink;
 use crate::snapshot::RunSnapshot;
 use crate::state::{Dashboard, DashboardView};
-use mailrun_report::numbers::{count, seconds};
-use mailrun_report::printable::printable;
+use mailrun_text::numbers::{count, seconds};
+use mailrun_text::printable::printable;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;

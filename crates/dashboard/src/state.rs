@@ -10,7 +10,7 @@ const MAX_PARTIES: usize = 8;
 pub(crate) const PANES: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DashboardKey {
+pub(crate) enum DashboardKey {
     Character(char),
     Tab,
     BackTab,
@@ -19,7 +19,7 @@ pub enum DashboardKey {
 
 /// What the owner of the terminal must do after a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DashboardAction {
+pub(crate) enum DashboardAction {
     Nothing,
     Redraw,
     Stop,
@@ -102,7 +102,7 @@ impl DashboardView {
 }
 
 #[derive(Clone, Debug)]
-pub struct Dashboard {
+pub(crate) struct Dashboard {
     view: DashboardView,
     /// The view at the moment when the user paused it.
     paused: Option<Box<DashboardView>>,
@@ -113,7 +113,7 @@ pub struct Dashboard {
 }
 
 impl Dashboard {
-    pub fn new(palette: Palette) -> Self {
+    pub(crate) fn new(palette: Palette) -> Self {
         Self {
             view: DashboardView::default(),
             paused: None,
@@ -125,11 +125,11 @@ impl Dashboard {
     }
 
     /// Sets the current figures. A paused view does not change.
-    pub fn update(&mut self, now: RunSnapshot) {
+    pub(crate) fn update(&mut self, now: RunSnapshot) {
         self.view.update(now);
     }
 
-    pub fn press(&mut self, key: DashboardKey) -> DashboardAction {
+    pub(crate) fn press(&mut self, key: DashboardKey) -> DashboardAction {
         match key {
             DashboardKey::Character('q' | 'Q') => {
                 self.is_stopping = true;
@@ -166,7 +166,7 @@ impl Dashboard {
         DashboardAction::Redraw
     }
 
-    pub fn is_paused(&self) -> bool {
+    pub(crate) fn is_paused(&self) -> bool {
         self.paused.is_some()
     }
 

@@ -19,7 +19,7 @@ use crate::record::{
 use crate::stage::{Phase, Stage};
 use crate::threshold::{self, Fate};
 use crate::validity::{limits, warnings};
-use crate::words::{counted, grouped, listed};
+use mailrun_text::words::{counted, grouped, listed};
 use std::time::Duration;
 
 /// In an open loop, the source did not offer the load if the 99th percentile of its start delay

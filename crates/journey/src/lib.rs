@@ -62,7 +62,6 @@
 //! time_axis  times of one record on the clock of another
 //! union      the records of parts of a load, or of several sinks, added
 //! record     the run record, `run.json`
-//! words      numbers in sentences
 //! ```
 
 #![allow(missing_docs)] // no crate outside this workspace uses it: a name that says all has no sentence
@@ -87,7 +86,6 @@ pub mod mades;
 pub mod merge;
 pub mod missing;
 pub mod overdue;
-pub mod quantities;
 pub mod reason;
 pub mod record;
 pub mod reply_text;
@@ -105,7 +103,6 @@ mod time_axis;
 pub mod trace;
 pub mod union;
 pub mod validity;
-pub mod words;
 
 pub use delayed_acks::{DelayedAcks, TimesApart};
 pub use errors::Errors;

@@ -16,13 +16,13 @@ use crate::foreign_load::BusyHost;
 use crate::freshness::{self, FreshnessLimit};
 use crate::latencies::{HIGHEST_NS, Latencies};
 use crate::overdue;
-use crate::quantities::{count, duration, percent, rate, without_commas};
 use crate::record::{
     Cause, Ending, FreshWindow, LatencyMs, LedgerRow, Mades, MadesShape, Record, Role, StageRow, ThresholdRow,
 };
 use crate::stage::{Phase, Stage};
 use crate::throughput::MIN_ARRIVALS;
-use crate::words::{counted, grouped};
+use mailrun_text::quantities::{count, duration, percent, rate, without_commas};
+use mailrun_text::words::{counted, grouped};
 use std::time::Duration;
 
 /// Longest expression that is parsed.

@@ -8,7 +8,7 @@
 use crate::foreign_load;
 use crate::reason::Reason;
 use crate::record::{Cause, ExhaustedRow, PauseRow, Record, Resource, Role, Surroundings};
-use crate::words::{counted, grouped};
+use mailrun_text::words::{counted, grouped};
 
 /// Stolen processor time is reported from this share on.
 const STEAL_WARNING_SHARE: f64 = 0.05;

@@ -37,7 +37,7 @@ fn shown() -> MutexGuard<'static, Option<ShownScreen>> {
 ///
 /// # Errors
 /// Returns an error if standard error is not a terminal.
-pub(crate) fn enter() -> io::Result<()> {
+pub fn enter() -> io::Result<()> {
     static HOOK: Once = Once::new();
     HOOK.call_once(leave_on_panic);
     let before = termios::tcgetattr(io::stderr())?;
@@ -59,7 +59,7 @@ pub(crate) fn enter() -> io::Result<()> {
 
 /// Leaves the alternate screen if it is shown, restores the terminal, and prints the lines that
 /// were kept in the meantime.
-pub(crate) fn leave() {
+pub fn leave() {
     // Hold the lock until everything is written, so that no other thread's line comes in between.
     let mut shown = shown();
     let Some(screen) = shown.take() else { return };
@@ -72,7 +72,7 @@ pub(crate) fn leave() {
 }
 
 /// Draws a frame if the screen is still shown. Returns false if it is not.
-pub(crate) fn draw(frame: &[u8]) -> bool {
+pub fn draw(frame: &[u8]) -> bool {
     let screen = shown();
     if screen.is_some() {
         let mut errors = io::stderr().lock();

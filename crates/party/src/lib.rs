@@ -1,5 +1,5 @@
-//! Parts that every process of a run uses: signals, progress, result files, facts about the host, a
-//! log, HTTP.
+//! Parts that every process of a run uses: signals, progress as a line and as events, result files,
+//! facts about the host, a log, HTTP.
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 
 /// Writes a line to standard error. While a dashboard is on the screen, the line is kept until the
@@ -19,7 +19,7 @@ pub mod checks;
 pub mod chrony;
 pub mod clock_exchange;
 pub mod cpus;
-mod dashboard_display;
+pub mod event_output;
 pub mod file_size_limit;
 pub mod host;
 mod host_processes;
@@ -31,12 +31,10 @@ pub mod interrupt;
 mod journal;
 pub mod keep_awake;
 pub mod live;
-pub mod live_figures;
 pub mod live_line;
 pub mod live_metrics;
 pub mod local_address;
 pub mod log_writer;
-pub mod misspelling;
 pub mod output_file;
 pub mod outputs;
 pub mod party_options;

@@ -9,12 +9,10 @@
 //! as few as eight columns. Then parts are left out in this order: the median, details, the bar,
 //! the 99th percentile, the rate, errors, the count. If the remaining part, the goal or the wait,
 //! is still too long, it is cut off.
-use crate::dashboard_display::DashboardDisplay;
 use crate::live::{LiveMode, LiveProgress};
 use crate::log_writer::LogWriter;
 use crate::terminal::CharacterSet;
-use mailrun_dashboard::RunSnapshot;
-use mailrun_report::numbers::{count, counted, latency, seconds};
+use mailrun_text::numbers::{count, counted, latency, seconds};
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -136,7 +134,7 @@ impl LiveLine {
     }
 
     /// Returns the line's sentence if the line only says what is waited for.
-    fn wait(&self) -> Option<String> {
+    pub fn wait(&self) -> Option<String> {
         match self.parts.iter().rfind(|(part, _)| *part == LinePart::Goal) {
             Some((_, text)) if self.parts.iter().all(|(part, _)| matches!(part, LinePart::Goal | LinePart::Detail)) => {
                 Some(text.clone())
@@ -284,13 +282,11 @@ pub enum NonTerminalOutput {
     Nothing,
 }
 
-/// Where progress is shown.
+/// Where the progress line is shown.
 #[derive(Debug)]
-pub enum LiveDisplay {
+pub enum LineDisplay {
     /// A terminal with a line that is redrawn in place.
     Terminal(TerminalLine),
-    /// A terminal with the line, which is replaced by the dashboard once the run is long enough.
-    Dashboard(TerminalLine, Box<DashboardDisplay>),
     /// A file or a pipe, to which a line is written every five seconds.
     Lines {
         /// Time of the last line.
@@ -311,7 +307,7 @@ pub struct TerminalLine {
     drawn_at: Option<Instant>,
 }
 
-impl LiveDisplay {
+impl LineDisplay {
     /// Creates a display on standard error. `elsewhere` says what to write if that is not a
     /// terminal.
     pub fn on_stderr(live: LiveMode, elsewhere: NonTerminalOutput) -> Self {
@@ -319,11 +315,7 @@ impl LiveDisplay {
             return Self::Nothing;
         }
         if io::stderr().is_terminal() {
-            let line = TerminalLine::of_environment();
-            return match DashboardDisplay::new(live) {
-                Some(dashboard) => Self::Dashboard(line, Box::new(dashboard)),
-                None => Self::Terminal(line),
-            };
+            return Self::Terminal(TerminalLine::of_environment());
         }
         match elsewhere {
             NonTerminalOutput::Lines => Self::Lines { written_at: Instant::now() },
@@ -331,57 +323,38 @@ impl LiveDisplay {
         }
     }
 
-    /// Passes the figures of a run to the dashboard. Shows the dashboard once the run is long
-    /// enough.
-    pub fn update(&mut self, figures: impl FnOnce() -> RunSnapshot) {
-        let Self::Dashboard(line, dashboard) = self else { return };
-        dashboard.update(figures());
-        if dashboard.should_show() {
-            write(&line.erase(width()));
-            dashboard.show();
+    /// Returns true if the previous line is no longer recent. The line of now then counts as shown.
+    pub fn take_turn(&mut self) -> bool {
+        let now = Instant::now();
+        match self {
+            Self::Terminal(terminal) if terminal.is_due() => terminal.drawn_at = Some(now),
+            Self::Lines { written_at } if written_at.elapsed() >= LINE_INTERVAL => *written_at = now,
+            Self::Terminal(_) | Self::Lines { .. } | Self::Nothing => return false,
         }
+        true
     }
 
     /// Shows a line. Does nothing if the previous line is still recent.
     pub fn show(&mut self, line: impl FnOnce() -> LiveLine) {
+        if !self.take_turn() {
+            return;
+        }
         match self {
-            Self::Dashboard(terminal, dashboard) if dashboard.is_shown() => {
-                if terminal.is_due() {
-                    terminal.drawn_at = Some(Instant::now());
-                    dashboard.set_wait(line().wait());
-                }
-            }
-            Self::Dashboard(terminal, _) | Self::Terminal(terminal) if terminal.is_due() => {
-                terminal.drawn_at = Some(Instant::now());
-                let frame = terminal.frame(&line(), width());
-                write(&frame);
-            }
-            Self::Lines { written_at } if written_at.elapsed() >= LINE_INTERVAL => {
-                *written_at = Instant::now();
-                crate::tell!("mailrun: {}", line().text());
-            }
-            Self::Terminal(_) | Self::Dashboard(..) | Self::Lines { .. } | Self::Nothing => {}
+            Self::Terminal(terminal) => write(&terminal.frame(&line(), width())),
+            Self::Lines { .. } => crate::tell!("mailrun: {}", line().text()),
+            Self::Nothing => {}
         }
     }
 
-    /// Removes the line from the terminal, so that another line can be written there. A dashboard
-    /// stays.
-    pub fn make_room(&mut self) {
-        if let Self::Terminal(terminal) | Self::Dashboard(terminal, _) = self {
-            write(&terminal.erase(width()));
-        }
-    }
-
-    /// Removes the line or the dashboard and restores the terminal.
+    /// Removes the line from the terminal, so that something else can be written there.
     pub fn clear(&mut self) {
-        self.make_room();
-        if let Self::Dashboard(_, dashboard) = self {
-            dashboard.leave();
+        if let Self::Terminal(terminal) = self {
+            write(&terminal.erase(width()));
         }
     }
 }
 
-impl Drop for LiveDisplay {
+impl Drop for LineDisplay {
     fn drop(&mut self) {
         self.clear();
     }
@@ -438,9 +411,9 @@ struct LogDisplay {
 impl ServerLiveLine {
     /// Creates the line that `live` asks for. `log` draws it.
     pub fn new(live: LiveMode, log: &LogWriter) -> Self {
-        let display = LiveDisplay::on_stderr(live, NonTerminalOutput::Nothing);
+        let display = LineDisplay::on_stderr(live, NonTerminalOutput::Nothing);
         let letters = match &display {
-            LiveDisplay::Terminal(terminal) if !terminal.is_dumb => Some(terminal.charset),
+            LineDisplay::Terminal(terminal) if !terminal.is_dumb => Some(terminal.charset),
             _ => None,
         };
         let log_display = letters.map(|letters| LogDisplay { log: log.clone(), charset: letters });
@@ -473,7 +446,7 @@ fn relay_line(progress: &LiveProgress, accepted_per_s: f64, delivered_per_s: f64
 }
 
 /// Returns the width of the terminal on standard error.
-pub(crate) fn width() -> usize {
+fn width() -> usize {
     let columns = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
     if columns == 0 { DEFAULT_WIDTH } else { columns }
 }

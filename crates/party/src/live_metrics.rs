@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use mailrun_report::metrics_text::{Exposition, MetricsText};
+use mailrun_text::metrics_text::{Exposition, MetricsText};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

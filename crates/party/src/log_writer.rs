@@ -10,7 +10,7 @@
 //! cannot control a terminal.
 use crate::journal;
 use jiff::Timestamp;
-use mailrun_report::printable::printable;
+use mailrun_text::printable::printable;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;

@@ -1,23 +1,20 @@
-//! Parts that sources and sinks share as parties of a run: their output files, their progress
-//! reports, and the fields of their records that do not depend on their role.
+//! Parts that the parties of a run share: their output files, and the fields of their records that do
+//! not depend on their role.
 use crate::cpus;
+use crate::event_output::EventOutput;
 use crate::host;
-use crate::live::{LiveEvent, LiveMode, LiveProgress};
-use crate::live_line::{LiveDisplay, LiveLine, NonTerminalOutput, RateWindow};
-use crate::live_metrics::LiveMetrics;
+use crate::live::LiveMode;
 use crate::output_file::{self, OutputFile, cannot_write};
 use crate::process_usage;
 use anyhow::{Context, Result};
-use mailrun_dashboard::RunSnapshot;
 use mailrun_journey::record::{BusyPollRow, ClockRow, Party, Record, Role, Workload};
 use mailrun_journey::{ClockId, IntervalLog, Latencies, Ledger, RunId, Series};
 use mailrun_net::BusyPoll;
 use mailrun_smtp::server::Protocol;
 use std::fs;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, SystemTime};
 
 /// Files to which a party writes its results.
@@ -44,14 +41,9 @@ impl Outputs {
     /// Writes the record and the ledger to their files, if there are any. If that fails, sends the
     /// record as an event and returns the error. A sink has two ledgers: the units that arrived, and
     /// those that bounced.
-    pub fn write_or_report(
-        &self,
-        record: &Record,
-        units: &[&Ledger],
-        telling: &ProgressOutput,
-    ) -> Option<anyhow::Error> {
+    pub fn write_or_report(&self, record: &Record, units: &[&Ledger], events: &EventOutput) -> Option<anyhow::Error> {
         let error = self.write(record, units).err()?;
-        telling.unwritten(record);
+        events.unwritten(record);
         Some(error)
     }
 
@@ -98,111 +90,6 @@ pub fn write_ledger(path: &Path, units: &[&Ledger]) -> Result<()> {
         file.into_inner()?.finish()
     });
     written.map_err(|error| cannot_write(path, &error))
-}
-
-/// Shows a party's progress as a line or as JSON events.
-pub struct ProgressOutput {
-    live: LiveMode,
-    display: LiveDisplay,
-    rate: RateWindow,
-    metrics: Option<LiveMetrics>,
-    /// Text of the latest error, which is reported only when it changes.
-    last_error: String,
-    /// Sends lines to the thread that writes them. The second channel confirms that a line was
-    /// written.
-    lines: Option<SyncSender<(String, SyncSender<()>)>>,
-}
-
-/// Maximum number of events that wait for a reader of standard output. Further events are dropped.
-const MAX_PENDING_EVENTS: usize = 64;
-/// Time for writing the remaining events at the end.
-const LAST_EVENT_TIMEOUT: Duration = Duration::from_secs(2);
-
-impl ProgressOutput {
-    /// Creates the output. `elsewhere` says what to write if standard error is not a terminal.
-    pub fn new(live: LiveMode, elsewhere: NonTerminalOutput) -> Self {
-        Self {
-            live,
-            display: LiveDisplay::on_stderr(live, elsewhere),
-            rate: RateWindow::default(),
-            metrics: None,
-            last_error: String::new(),
-            lines: None,
-        }
-    }
-
-    /// Moves the writing of events to a thread, so that a reader who stops reading does not block
-    /// the caller.
-    pub fn on_thread(self) -> io::Result<Self> {
-        let (sender, lines) = sync_channel::<(String, SyncSender<()>)>(MAX_PENDING_EVENTS);
-        let write_all = move || {
-            for (line, written) in lines {
-                write_event(&line);
-                let _ = written.try_send(());
-            }
-        };
-        std::thread::Builder::new().name("progress".to_owned()).spawn(write_all)?;
-        Ok(Self { lines: Some(sender), ..self })
-    }
-
-    /// Adds live metrics, served on `address`, if there is one.
-    ///
-    /// # Errors
-    /// Returns an error if the server cannot listen on the address.
-    pub fn with_metrics(self, address: Option<SocketAddr>) -> Result<Self> {
-        let metrics = address.map(LiveMetrics::serve).transpose()?;
-        Ok(Self { metrics, ..self })
-    }
-
-    /// Writes an event to standard output.
-    pub fn event(&self, event: &LiveEvent) {
-        if self.live != LiveMode::Json {
-            return;
-        }
-        let Some(lines) = &self.lines else { return write_event(&event.to_line()) };
-        let (written, confirmation) = sync_channel(1);
-        let _ = lines.try_send((event.to_line(), written));
-        if matches!(event, LiveEvent::Done) {
-            // Wait until the event is written, because the process ends after it.
-            let _ = confirmation.recv_timeout(LAST_EVENT_TIMEOUT);
-        }
-    }
-
-    /// Sends a record that could not be written to its file.
-    pub fn unwritten(&self, record: &Record) {
-        if let Ok(record) = record.to_json() {
-            self.event(&LiveEvent::Unwritten { record });
-        }
-    }
-
-    /// Reports the latest error, if it differs from the previous one.
-    pub fn latest_error(&mut self, text: Option<String>) {
-        let Some(text) = text.filter(|text| *text != self.last_error) else { return };
-        self.event(&LiveEvent::Error { text: text.clone() });
-        self.last_error = text;
-    }
-
-    /// Passes the run's figures to the dashboard and adds the latest error to them.
-    pub fn figures(&mut self, figures: impl FnOnce() -> RunSnapshot) {
-        let last_error = &self.last_error;
-        self.display.update(|| RunSnapshot { last_error: last_error.clone(), ..figures() });
-    }
-
-    /// Reports the party's progress. `done` is the count from which the rate is computed.
-    pub fn progress(&mut self, progress: &LiveProgress, done: u64, line: impl FnOnce(&LiveProgress, f64) -> LiveLine) {
-        self.event(&LiveEvent::Progress(*progress));
-        if let Some(metrics) = &self.metrics {
-            metrics.set(progress);
-        }
-        self.rate.add(progress.elapsed_s, done);
-        self.display.show(|| line(progress, self.rate.per_s()));
-    }
-}
-
-fn write_event(line: &str) {
-    let mut out = io::stdout().lock();
-    // Ignore errors: measuring must go on even if the reader has closed the pipe.
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 /// Records latencies by second: in the record's series and, if requested, in the interval log.

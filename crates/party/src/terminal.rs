@@ -33,7 +33,8 @@ impl CharacterSet {
         Self::of(|name| env::var_os(name))
     }
 
-    pub(crate) fn of(variable: impl Fn(&str) -> Option<OsString>) -> Self {
+    /// Returns the characters that a locale and a terminal with these variables support.
+    pub fn of(variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default();
         let locale = locale.to_string_lossy().to_ascii_lowercase();

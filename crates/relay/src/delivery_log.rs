@@ -308,7 +308,7 @@ mod tests {
         let all =
             lines(&entry(DeliveryResult::All(RecipientStatus::Failed(refusal)), &["c\n@d", "\u{1b}[1m\u{202e}@e"]));
         assert_eq!(all.len(), 2);
-        assert!(all.iter().all(|line| !line.chars().any(mailrun_report::printable::is_hidden)), "{all:?}");
+        assert!(all.iter().all(|line| !line.chars().any(mailrun_text::printable::is_hidden)), "{all:?}");
         assert!(lines(&entry(DeliveryResult::Unknown, &["c@d"]))[0].contains("status=unanswered delay"));
     }
 

@@ -4,9 +4,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use mailrun_journey::record::{HostDisk, Outcome};
 use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::live::LiveMode;
-use mailrun_party::live_line::{LiveDisplay, LiveLine, NonTerminalOutput};
-use mailrun_report::numbers::{memory, octets, rate};
+use mailrun_party::live_line::{LineDisplay, LiveLine, NonTerminalOutput};
 use mailrun_spool::DiskProbe;
+use mailrun_text::numbers::{memory, octets, rate};
 use serde::Serialize;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -95,7 +95,7 @@ pub fn measure(options: &DiskTestOptions) -> Result<DiskTestResult> {
     let segment_bytes = segment_bytes(available, largest_batch(options.message_bytes))
         .with_context(|| format!("{} has no room for a measurement", directory.display()))?;
     let name = format!("mailrun-disk-{}", std::process::id());
-    let mut display = LiveDisplay::on_stderr(options.live, NonTerminalOutput::Lines);
+    let mut display = LineDisplay::on_stderr(options.live, NonTerminalOutput::Lines);
     display.show(|| LiveLine::sentence(Some(0.0), format!("preparing a segment of {}", memory(segment_bytes))));
     let probe = DiskProbe::create(directory, &name, segment_bytes);
     let mut probe = probe.map_err(|error| refusal(directory, &error))?;

@@ -72,11 +72,12 @@ use fault_log::CommonFault;
 use inherited_sockets::InheritedSockets;
 use log_target::LOG_TARGET;
 use mailrun_net::{Endpoint, Proxied, RunningServer, Server, ServerSecurity, Service, clock};
+use mailrun_party::event_output::EventOutput;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::live::{LiveEvent, LiveMode};
-use mailrun_party::live_line::{NonTerminalOutput, ServerLiveLine};
+use mailrun_party::live_line::ServerLiveLine;
 use mailrun_party::log_writer::LogWriter;
-use mailrun_party::outputs::{Outputs, ProgressOutput};
+use mailrun_party::outputs::Outputs;
 use mailrun_party::reason::reason;
 use mailrun_smtp::sasl::Mechanisms;
 use mailrun_smtp::server::Protocol;
@@ -148,19 +149,18 @@ pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
     inherited.refuse_unused()?;
     context.set_listening(running.iter().map(|running| running.endpoint().clone()).collect());
     service_manager::start_watchdog(&relay)?;
-    let output = ProgressOutput::new(options.live, NonTerminalOutput::Nothing).on_thread();
-    let output = output.context("cannot start a thread")?;
+    let events = EventOutput::new(options.live).on_thread().context("cannot start a thread")?;
     let mut line = ServerLiveLine::new(options.live, &options.log);
     let mut report = RunRecorder::start();
     let smtp = running.iter().map(|running| running.endpoint().to_string()).collect();
     if options.live != LiveMode::Off {
-        announce(&options.log, &output, smtp, http);
+        announce(&options.log, &events, smtp, http);
     }
     service_manager::notify_ready("takes mail");
     while interrupt.requested() == StopRequest::Nothing && !context.has_failed() {
         std::thread::sleep(STOP_POLL_INTERVAL);
         if let Some(progress) = report.sample(&context) {
-            output.event(&LiveEvent::Progress(progress));
+            events.event(&LiveEvent::Progress(progress));
             line.show(&progress);
         }
     }
@@ -173,20 +173,20 @@ pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
     let unwritten = outputs.write_or_report(
         &report.record(&context, relay.workers.count()),
         &[&mailrun_journey::Ledger::default()],
-        &output,
+        &events,
     );
-    output.event(&LiveEvent::Done);
+    events.event(&LiveEvent::Done);
     if let Some(failure) = failed {
         bail!("{failure}. All mail answered 250 will be delivered after a restart.");
     }
     Ok(RelayOutcome { context, record_error: unwritten })
 }
 
-fn announce(log: &LogWriter, output: &ProgressOutput, smtp: Vec<String>, http: Option<SocketAddr>) {
+fn announce(log: &LogWriter, events: &EventOutput, smtp: Vec<String>, http: Option<SocketAddr>) {
     let http = http.map(|address| address.to_string());
     let metrics = http.as_ref().map(|http| format!(", metrics on http://{http}/metrics")).unwrap_or_default();
     log.write_line(format!("mailrun relay: listening on {}{metrics}\n", smtp.join(", ")).as_bytes());
-    output.event(&LiveEvent::Listening { smtp, http });
+    events.event(&LiveEvent::Listening { smtp, http });
 }
 
 /// Stops accepting mail, finishes deliveries in progress, and closes the delivery log and the

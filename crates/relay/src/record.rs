@@ -3,7 +3,6 @@
 use crate::context::RelayContext;
 use mailrun_journey::record::{Record, Role, StageRow, Workload};
 use mailrun_journey::seconds::{SecondTally, second_of};
-use mailrun_journey::words::counted;
 use mailrun_journey::{MIN_ARRIVALS, Series, Stage};
 use mailrun_journey::{judge, validity};
 use mailrun_net::clock;
@@ -11,6 +10,7 @@ use mailrun_party::host_sampler::HostSampler;
 use mailrun_party::live::LiveProgress;
 use mailrun_party::outputs;
 use mailrun_party::usage_sampler::UsageSampler;
+use mailrun_text::words::counted;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

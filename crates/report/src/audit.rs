@@ -1,10 +1,10 @@
 //! The report of an audit of a server: the fate of the mail under each kind of fault, and the
 //! missing messages.
-use super::numbers::{count, seconds};
 use super::section::{Section, SectionBody};
-use super::table::{Align, Table, plain, right};
 use mailrun_journey::audit::bound_text;
 use mailrun_journey::record::{Audit, AuditLoss, Record};
+use mailrun_text::numbers::{count, seconds};
+use mailrun_text::table::{Align, Table, plain, right};
 
 pub(crate) fn faults(record: &Record) -> Option<Section> {
     let audit = record.audit.as_ref()?;

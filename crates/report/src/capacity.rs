@@ -1,8 +1,6 @@
 //! The report of a capacity search as text and as JSON. It has the goals with their bounds, the
 //! confirmed loads, the knee, and the plan.
 use crate::headline::Headline;
-use crate::numbers::{counted, latency, median, memory, rate, seconds};
-use crate::table::{Align, Cell, Table, plain, right};
 pub use crate::workload::search_facts;
 use mailrun_capacity::{
     CapacityPlan, GoalFinding, PlanningInputs, SearchEnding, SearchResult, SearchTrial, TrialFigures, TrialLoad,
@@ -10,7 +8,9 @@ use mailrun_capacity::{
 };
 use mailrun_journey::record::{LatencyMs, Outcome, Record};
 use mailrun_journey::threshold::{LossGoal, MetricSource, format_value};
-use mailrun_journey::words::listed;
+use mailrun_text::numbers::{counted, latency, median, memory, rate, seconds};
+use mailrun_text::table::{Align, Cell, Table, plain, right};
+use mailrun_text::words::listed;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

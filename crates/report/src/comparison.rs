@@ -1,11 +1,11 @@
 //! The data for the page and the table of a comparison. The comparison is between stored runs, or
 //! between programs that ran in turn, round by round.
 use crate::figures::final_stage;
-use crate::numbers::{count, counted};
 use crate::seconds::step;
-use crate::table::{Align, Cell, Table, right};
 use mailrun_journey::record::{Outcome, Record, SeriesRow};
 use mailrun_journey::{Latencies, Stage};
+use mailrun_text::numbers::{count, counted};
+use mailrun_text::table::{Align, Cell, Table, right};
 
 /// Larger estimates of further runs are not shown, because they are too rough.
 const MAX_MORE: usize = 1_000;
@@ -182,8 +182,8 @@ impl ComparisonPage {
             let cells = vec![
                 Cell::Text(side),
                 Cell::Text(row.name.clone()),
-                Cell::Number(row.reference_median, crate::numbers::figure(row.reference_median)),
-                Cell::Number(row.median, crate::numbers::figure(row.median)),
+                Cell::Number(row.reference_median, mailrun_text::numbers::figure(row.reference_median)),
+                Cell::Number(row.median, mailrun_text::numbers::figure(row.median)),
                 Cell::Number(row.ratio, ratio_text(row.ratio)),
                 Cell::Text(interval_text(row.interval)),
                 Cell::Text(self.verdict_text(row)),

@@ -1,7 +1,7 @@
 //! Reports the capacities of a server on different numbers of processors, as a table and as the
 //! JSON key `by_cores`.
 use crate::capacity::CapacityRun;
-use crate::numbers::rate;
+use mailrun_text::numbers::rate;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::PathBuf;

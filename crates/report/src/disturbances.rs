@@ -1,6 +1,6 @@
-use super::numbers::count;
-use super::table::plain;
 use mailrun_journey::record::{Record, Resource, Surroundings};
+use mailrun_text::numbers::count;
+use mailrun_text::table::plain;
 
 /// Returns a line about other activity on the host, or `None` if there was none or nobody observed
 /// it.

@@ -1,6 +1,6 @@
 use super::section::Section;
-use super::table::{Align, Cell, Table, right};
 use mailrun_journey::record::Record;
+use mailrun_text::table::{Align, Cell, Table, right};
 
 /// Returns the number of TLS handshakes by party, version and cipher suite. `None` if there were
 /// none.

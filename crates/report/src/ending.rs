@@ -1,10 +1,10 @@
 //! The end of a report, which appears next to the prompt: the notes, the path of the details, and
 //! the verdict.
 use super::headline::{self, Headline};
-use super::table::plain;
 use super::text_style::{TextStyle, styled};
-use super::wrap::{clipped_words, display_width, wrapped};
 use mailrun_journey::record::{Outcome, Record};
+use mailrun_text::table::plain;
+use mailrun_text::wrap::{clipped_words, display_width, wrapped};
 
 /// Room for the verdict's sentence in columns. The sentences of mailrun are shorter; only a long reply
 /// of a peer in one of them is cut off.

@@ -1,11 +1,11 @@
 //! Tables of the fates of all units, which are pairs of message and recipient, and tables of the
 //! errors and the thresholds.
-use super::numbers::{count, share};
 use super::seconds::seconds_of_errors;
 use super::section::{Section, SectionBody};
-use super::table::{Align, Cell, Table, plain, right};
 use mailrun_journey::record::{ErrorRow, LedgerRow, MadesTrouble, Record, ThresholdRow};
 use mailrun_journey::threshold;
+use mailrun_text::numbers::{count, share};
+use mailrun_text::table::{Align, Cell, Table, plain, right};
 
 /// Returns the ledger: the fates, their sum, and the counts beside the fates.
 pub(crate) fn ledger(record: &Record) -> Option<Section> {

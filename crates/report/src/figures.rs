@@ -1,10 +1,21 @@
-//! The stage whose figures stand for a run, and errors in one form for SMTP and MADES.
+//! The stage whose figures stand for a run, its latencies as text, and errors in one form for SMTP and MADES.
 use mailrun_journey::record::{ErrorRow, MadesTrouble, Record, StageRow};
 use mailrun_journey::stage::Stage;
+use mailrun_text::numbers::latency;
 
 /// Returns the last stage that messages reached. Its figures stand for the whole run.
 pub fn final_stage(record: &Record) -> Option<&StageRow> {
     record.stages.iter().rev().find(|row| row.count > 0 && row.name != Stage::Created)
+}
+
+/// Formats a latency of a stage, for example `1.42 ms`. A time that is longer than messages were
+/// waited for is `> 3.00 s`.
+pub(crate) fn stage_latency(row: &StageRow, milliseconds: f64) -> String {
+    match row.beyond_ms.filter(|_| milliseconds == f64::INFINITY) {
+        Some(bound) if bound > 0.0 => format!("> {}", latency(bound)),
+        Some(_) => "never".to_owned(),
+        None => latency(milliseconds),
+    }
 }
 
 #[derive(Clone, Debug)]

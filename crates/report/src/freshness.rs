@@ -1,9 +1,9 @@
 //! The windows of freshness thresholds as a table with one row for each window. If there are many
 //! windows, only the worst are shown.
-use super::numbers::counted;
 use super::section::Section;
-use super::table::{Align, Cell, Table, plain, right};
 use mailrun_journey::record::{FreshWindow, Record, ThresholdRow};
+use mailrun_text::numbers::counted;
+use mailrun_text::table::{Align, Cell, Table, plain, right};
 
 const MAX_WINDOWS: usize = 24;
 

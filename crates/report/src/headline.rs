@@ -1,10 +1,10 @@
 //! The facts that a reader must see first: the outcome of the run, the number of delivered
 //! messages, and the rate.
-use super::figures::final_stage;
-use super::numbers::{counted, known, memory, octets, rate, seconds, stage_latency};
-use super::table::plain;
+use super::figures::{final_stage, stage_latency};
 use mailrun_journey::judge;
 use mailrun_journey::record::{LedgerRow, Outcome, Record, StageRow};
+use mailrun_text::numbers::{counted, known, memory, octets, rate, seconds};
+use mailrun_text::table::plain;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Headline {
@@ -89,7 +89,7 @@ fn failure_counts(ledger: &LedgerRow) -> Vec<String> {
         (ledger.converted, "converted to 7 bits"),
     ];
     let some = kinds.into_iter().filter_map(|(number, name)| Some((number.filter(|n| *n > 0)?, name)));
-    some.map(|(number, name)| format!("{} {name}", super::numbers::count(number))).collect()
+    some.map(|(number, name)| format!("{} {name}", mailrun_text::numbers::count(number))).collect()
 }
 
 /// Returns the rate, the bytes, the median and the 99th percentile of the last observed stage. If

@@ -1,9 +1,9 @@
 //! Draws the distributions of a run's latencies as bars of text on a logarithmic scale.
-use super::numbers::{count, counted, latency, share};
-use super::table::plain;
-use super::wrap::{display_width, wrapped};
 use mailrun_journey::record::{Record, StageRow};
 use mailrun_journey::{Latencies, Stage};
+use mailrun_text::numbers::{count, counted, latency, share};
+use mailrun_text::table::plain;
+use mailrun_text::wrap::{display_width, wrapped};
 
 /// Ends of the bins within a decade. The three choices go from coarse to fine.
 const ENDS: [&[u64]; 3] = [&[10, 20, 50], &[10, 15, 20, 30, 50, 70], &[10, 12, 15, 18, 22, 27, 33, 39, 47, 56, 68, 82]];

@@ -32,24 +32,18 @@ mod histogram;
 mod html;
 mod mades;
 mod markdown;
-pub mod metrics_text;
-pub mod numbers;
 pub mod part;
 mod parties;
-pub mod printable;
 pub mod relay;
 mod seconds;
 mod section;
 mod sections;
 mod server;
 mod short;
-pub mod spark;
 mod stages;
-pub mod table;
 mod terminal;
 mod text_style;
 mod workload;
-pub mod wrap;
 
 #[cfg(any(test, feature = "sample"))]
 pub mod sample;

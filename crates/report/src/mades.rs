@@ -1,14 +1,14 @@
 //! Reports a run over the Business Application API of MADES: its stages, the times between the
 //! stages, and the errors with the codes of the endpoint.
 use super::fates::when;
-use super::numbers::{count, counted, figure, latency, seconds};
 use super::section::{Section, SectionBody};
 use super::stages::time_cell;
-use super::table::{Align, Cell, Table, plain, right};
 use super::workload::{arrival, sizes};
 use mailrun_journey::record::{
     AcknowledgementSender, Arrival, Mades, MadesAcknowledgements, MadesHop, MadesWindow, Record,
 };
+use mailrun_text::numbers::{count, counted, figure, latency, seconds};
+use mailrun_text::table::{Align, Cell, Table, plain, right};
 
 const WATERFALL_WIDTH: usize = 20;
 
@@ -308,10 +308,10 @@ pub(crate) fn outages(mades: &Mades) -> Option<Section> {
 #[cfg(test)]
 mod tests {
     use super::super::sample;
-    use super::super::wrap::display_width;
     use super::super::{markdown, terminal};
     use super::*;
     use mailrun_journey::record::{LatencyMs, MadesCount, MadesTimes, MadesTruth};
+    use mailrun_text::wrap::display_width;
 
     #[test]
     fn of_many_windows_the_worst_are_shown_in_the_order_of_time() {
@@ -350,7 +350,7 @@ mod tests {
         let mut record = sample::mades();
         assert!(super::super::terminal(&record, 100).contains(" msg/s · "));
         record.ledger.delivered = Some(0);
-        assert_eq!(super::super::headline::figures(&record), super::super::numbers::seconds(record.duration_s));
+        assert_eq!(super::super::headline::figures(&record), mailrun_text::numbers::seconds(record.duration_s));
         assert_eq!(super::super::headline::rate_and_p99(&record), None);
     }
 

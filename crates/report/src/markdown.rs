@@ -2,8 +2,8 @@
 use super::headline::{self, Headline};
 use super::section::{Section, SectionBody};
 use super::sections::sections;
-use super::table::markdown_text;
 use mailrun_journey::record::Record;
+use mailrun_text::table::markdown_text;
 
 const BARS: usize = 60;
 

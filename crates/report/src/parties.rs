@@ -1,9 +1,9 @@
 //! The costs of each process of a run: processor time and memory.
-use super::numbers::{fixed, memory};
 use super::section::Section;
-use super::table::{Align, Cell, Table, plain, right};
 use mailrun_journey::record::{Party, Record, Role};
 use mailrun_journey::stage::Stage;
+use mailrun_text::numbers::{fixed, memory};
+use mailrun_text::table::{Align, Cell, Table, plain, right};
 
 pub(crate) fn costs(record: &Record) -> Option<Section> {
     let mut table = Table::new([

@@ -1,9 +1,9 @@
 //! Reports the relay between source and sink: its rates, its queue, and its cost.
-use super::numbers::{count, figure, memory, seconds};
 use super::section::{Section, SectionBody};
-use super::table::plain;
 use mailrun_journey::Stage;
 use mailrun_journey::record::{Party, Record, Role};
+use mailrun_text::numbers::{count, figure, memory, seconds};
+use mailrun_text::table::plain;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RelayFigures {

@@ -1,9 +1,9 @@
 //! Shows the run over time, with one line of bars for each figure.
-use super::numbers::{counted, decimals_of_figures, fixed};
 use super::section::Section;
-use super::spark::{Fold, sparkline};
-use super::table::{Align, Table, right};
 use mailrun_journey::record::{Record, SeriesRow};
+use mailrun_text::numbers::{counted, decimals_of_figures, fixed};
+use mailrun_text::spark::{Fold, sparkline};
+use mailrun_text::table::{Align, Table, right};
 
 /// Returns the section with the run over time. A line has at most `room` bars.
 pub(crate) fn over_time(record: &Record, room: usize) -> Option<Section> {

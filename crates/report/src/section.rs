@@ -1,4 +1,4 @@
-use super::table::Table;
+use mailrun_text::table::Table;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Section {

@@ -1,10 +1,10 @@
 //! The section about the server under test: how the server identified itself, the processors of
 //! this host, and the processes of the server if they are visible.
 use super::capacity::{is_local, resources_used};
-use super::numbers::memory;
 use super::section::{Section, SectionBody};
-use super::table::plain;
 use mailrun_journey::record::{HostProcess, Record, ServerRow};
+use mailrun_text::numbers::memory;
+use mailrun_text::table::plain;
 
 /// Minimum processor time in seconds for a process to be shown.
 const MIN_TOLD_S: f64 = 0.05;

@@ -15,18 +15,18 @@
 use super::audit;
 use super::ending;
 use super::fates::{errors_in_short, ledger_in_short, threshold_table, when};
-use super::numbers::{count, counted, latency, rate, seconds};
 use super::part::{ReportPart, fit, lines};
 use super::parties::costs_in_short;
 use super::relay;
 use super::seconds::rate_over_time;
 use super::stages::time_cell;
-use super::table::{Align, Cell, Table, plain, right};
 use super::text_style::{TextStyle, bold};
 use super::workload::sizes;
-use super::wrap::{clipped_words, display_width, wrapped};
 use mailrun_journey::record::{Arrival, LatencyMs, Mades, MissingFate, Outcome, Record, Role, StageRow, Workload};
 use mailrun_journey::stage::Stage;
+use mailrun_text::numbers::{count, counted, latency, rate, seconds};
+use mailrun_text::table::{Align, Cell, Table, plain, right};
+use mailrun_text::wrap::{clipped_words, display_width, wrapped};
 
 const MAX_LINES: usize = 23;
 const MAX_WIDTH: usize = 80;

@@ -1,10 +1,10 @@
 //! The stages in figures: the number of messages, the latencies, and the times of a session's
 //! phases.
-use super::numbers::{count, figure, latency};
 use super::section::Section;
-use super::table::{Align, Cell, Table, right};
 use mailrun_journey::Stage;
 use mailrun_journey::record::{Arrival, LatencyMs, Pipelining, Record};
+use mailrun_text::numbers::{count, figure, latency};
+use mailrun_text::table::{Align, Cell, Table, right};
 
 const MEBIBYTE: f64 = 1_048_576.0;
 /// Columns of times that a narrow terminal leaves out, the least important first.

@@ -7,10 +7,10 @@ use super::ending;
 use super::section::{Section, SectionBody};
 use super::sections::sections;
 use super::short;
-use super::table::plain;
 use super::text_style::{TextStyle, bold, styled};
-use super::wrap::{display_width, wrapped};
 use mailrun_journey::record::Record;
+use mailrun_text::table::plain;
+use mailrun_text::wrap::{display_width, wrapped};
 
 /// Longer lines would be tiring to read.
 const MAX_SENTENCE_WIDTH: usize = 100;

@@ -1,9 +1,9 @@
 //! Describes the offered load and the host on which it ran.
 use super::disturbances;
-use super::numbers::{count, counted, figure, latency, memory, octets, rate, seconds};
 use super::section::{Section, SectionBody};
-use super::table::plain;
 use mailrun_journey::record::{Arrival, OfferedStage, Pipelining, Record, Role, Varied, Workload};
+use mailrun_text::numbers::{count, counted, figure, latency, memory, octets, rate, seconds};
+use mailrun_text::table::plain;
 
 /// Default addresses of the envelope, which a report leaves out.
 const DEFAULT_ADDRESSES: [&str; 3] = ["", "from@example.com", "to@example.com"];

@@ -448,7 +448,7 @@ mod tests {
         #[test]
         fn a_draw_stays_within_its_bounds(least in 0_u64..1 << 40, more in 0_u64..1 << 40, weight in 1_u64..1_000) {
             for text in [format!("{least}..{}", least + more), format!("{least}..{}:{weight},5:3,{more}", least + more)] {
-                assert!(Distribution::parse(&text, mailrun_journey::quantities::bytes).is_ok(), "{text}");
+                assert!(Distribution::parse(&text, mailrun_text::quantities::bytes).is_ok(), "{text}");
                 crate::checks::spread::check(text.as_bytes());
             }
         }

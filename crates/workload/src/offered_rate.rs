@@ -8,8 +8,8 @@
 //! ```
 //! This module does no I/O. It computes when the n-th message of the whole run is due, which is the
 //! inverse of the number of messages that are due by a given time.
-use mailrun_journey::quantities::{duration, rate};
 use mailrun_journey::record::OfferedStage;
+use mailrun_text::quantities::{duration, rate};
 use std::time::Duration;
 
 /// A part of the run with its own rate or ramp.

@@ -3,7 +3,7 @@
 use crate::offered_rate::OfferedRate;
 use mailrun_journey::merge::join_events;
 use mailrun_journey::record::{Ending, EventKind, EventRow, OfferedStage, StallRow, ThresholdRow};
-use mailrun_journey::words::grouped;
+use mailrun_text::words::grouped;
 use std::time::Duration;
 
 /// Facts about a run that has ended. Times are on the monotonic clock.

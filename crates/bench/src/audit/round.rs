@@ -26,7 +26,7 @@ use mailrun_journey::trace::RunId;
 use mailrun_party::interrupt::StopRequest;
 use mailrun_party::outputs;
 use mailrun_party::party_options::PartyOptions;
-use mailrun_report::numbers::{count, seconds};
+use mailrun_text::numbers::{count, seconds};
 use rustix::io::Errno;
 use std::fs;
 use std::io;

@@ -14,9 +14,9 @@ use mailrun_journey::record::{
 };
 use mailrun_journey::threshold::Fate;
 use mailrun_journey::union::RecordUnion;
-use mailrun_journey::words::listed;
 use mailrun_party::host;
-use mailrun_report::numbers::{count, counted};
+use mailrun_text::numbers::{count, counted};
+use mailrun_text::words::listed;
 use std::path::Path;
 
 pub(super) fn record(options: &AuditOptions, started_at: Timestamp, directory: &Path, findings: Findings) -> Record {

@@ -26,7 +26,7 @@ use mailrun_journey::threshold::{LossGoal, RunProtocol, Threshold};
 use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
 use mailrun_party::output_file;
 use mailrun_report::capacity::{CapacityRun, CapacityTrial, ConfirmedLoad, resources_used, search_facts};
-use mailrun_report::numbers::{latency, rate, seconds};
+use mailrun_text::numbers::{latency, rate, seconds};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use trial_series::{TrialOrder, TrialSeries};

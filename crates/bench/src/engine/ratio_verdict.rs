@@ -6,7 +6,7 @@ use mailrun_compare::{
     CompareSettings, ComparedMetric, Gain, MetricFinding, MetricVerdict, RoundRatios, compare_rounds,
 };
 use mailrun_report::comparison::percent;
-use mailrun_report::numbers::counted;
+use mailrun_text::numbers::counted;
 
 /// Minimum number of rounds for a verdict. The limit is low because the runs are too long to be
 /// repeated dozens of times.

@@ -4,8 +4,8 @@ use super::conclusion::{Conclusion, Defects};
 use super::ratio_verdict::{RatioColumn, RatioVerdict};
 use super::runner::{CaseSeries, ComparedRun, ComparisonResults};
 use super::text_report::TextReport;
-use mailrun_report::numbers::counted;
-use mailrun_report::table::{Align, Table, plain};
+use mailrun_text::numbers::counted;
+use mailrun_text::table::{Align, Table, plain};
 
 /// Makes the text of a cell from the runs of the row's case.
 type CellText<'a, C, M> = Box<dyn Fn(&CaseSeries<C, M>) -> String + 'a>;
@@ -199,7 +199,7 @@ impl<C, M> ComparisonResults<C, M> {
 mod tests {
     use super::*;
     use mailrun_compare::Gain;
-    use mailrun_report::numbers::figure;
+    use mailrun_text::numbers::figure;
 
     #[test]
     fn a_remark_of_several_runs_is_listed_once_with_their_names() {

@@ -4,9 +4,10 @@
 use super::timed::{Costs, TimedChild};
 use crate::scenario::RoundOrder;
 use anyhow::{Result, bail, ensure};
+use mailrun_dashboard::live_display::LiveDisplay;
 use mailrun_party::live::LiveMode;
-use mailrun_party::live_line::{LiveDisplay, LiveLine, NonTerminalOutput};
-use mailrun_report::numbers::{octets, seconds};
+use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
+use mailrun_text::numbers::{octets, seconds};
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 

@@ -6,9 +6,9 @@
 //! except the first; the first table.
 use super::TextReport;
 use mailrun_report::part::{ReportPart, fit, lines, lines_in};
-use mailrun_report::printable::printable;
-use mailrun_report::wrap::{display_width, wrapped};
 use mailrun_report::{ReportLength, TextStyle};
+use mailrun_text::printable::printable;
+use mailrun_text::wrap::{display_width, wrapped};
 use std::cmp::Reverse;
 
 /// Maximum number of lines of a shortened report. It leaves a line of the terminal for the shell's
@@ -106,7 +106,7 @@ fn wrap(sentence: &str, width: usize) -> Vec<String> {
 mod tests {
     use super::super::{Conclusion, Defects};
     use super::*;
-    use mailrun_report::table::{Align, Table};
+    use mailrun_text::table::{Align, Table};
 
     fn report(rows: usize, faults: usize, remarks: usize) -> TextReport {
         let table = |title: &'static str| {

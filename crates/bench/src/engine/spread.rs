@@ -1,7 +1,7 @@
 //! Figures of several runs: their median and range, and ratios between two runs of the same round.
 use super::runner::CaseSeries;
 use mailrun_compare::middle;
-use mailrun_report::numbers::{count, memory};
+use mailrun_text::numbers::{count, memory};
 
 /// Text that stands in place of a missing figure.
 pub(crate) const MISSING: &str = "–";

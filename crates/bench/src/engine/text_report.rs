@@ -1,8 +1,8 @@
 //! The report of a scenario: a title, tables, remarks below them, and the conclusion.
 use super::conclusion::Conclusion;
 use mailrun_party::host;
-use mailrun_report::numbers::counted;
-use mailrun_report::table::{Table, plain};
+use mailrun_text::numbers::counted;
+use mailrun_text::table::{Table, plain};
 use std::path::PathBuf;
 
 /// Width of a report in a file, in columns. It is enough for every column of a table.

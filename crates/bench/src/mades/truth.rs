@@ -8,7 +8,7 @@ use mailrun_journey::record::{
 };
 use mailrun_journey::threshold::Fate;
 use mailrun_journey::{Latencies, Stage};
-use mailrun_report::numbers::counted;
+use mailrun_text::numbers::counted;
 use serde::Deserialize;
 
 /// Causes of failure that faults of the stand-in can bring about.

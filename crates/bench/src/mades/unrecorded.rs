@@ -8,7 +8,7 @@ use mailrun_journey::reason::Reason;
 use mailrun_journey::record::{Cause, Death, LedgerRow, Mades, Party, Record, Role, StageRow, Verdict, Workload};
 use mailrun_party::live::LiveProgress;
 use mailrun_party::outputs;
-use mailrun_report::numbers::count;
+use mailrun_text::numbers::count;
 
 /// Makes the record. `progress` is the last that the MADES bench reported, and `url` is that of the
 /// broker.

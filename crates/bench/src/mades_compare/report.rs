@@ -10,8 +10,8 @@ use crate::engine::{
 use crate::programs::{ComparedProgram, missing_note};
 use crate::scenario::MadesTool;
 use mailrun_compare::Gain;
-use mailrun_report::numbers::{count, counted, figure, octets, rate};
-use mailrun_report::table::Table;
+use mailrun_text::numbers::{count, counted, figure, octets, rate};
+use mailrun_text::table::Table;
 
 type CompareResults = ComparisonResults<CompareCase, CompareMeasurement>;
 

@@ -16,8 +16,8 @@ use mailrun_compare::Gain;
 use mailrun_journey::record::{Pipelining, Workload};
 use mailrun_party::live::LiveMode;
 use mailrun_party::party_options::PartyOptions;
-use mailrun_report::numbers::{figure, megabytes, memory, octets};
-use mailrun_report::table::{Table, plain};
+use mailrun_text::numbers::{figure, megabytes, memory, octets};
+use mailrun_text::table::{Table, plain};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 

@@ -6,7 +6,7 @@ use mailrun_journey::judge::has_threshold;
 use mailrun_journey::record::{LatencyMs, Record, Role};
 use mailrun_journey::threshold::Fate;
 use mailrun_journey::{Phase, Stage};
-use mailrun_report::numbers::count;
+use mailrun_text::numbers::count;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ProfileMeasurement {

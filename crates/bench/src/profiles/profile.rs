@@ -13,8 +13,8 @@ use anyhow::Result;
 use mailrun_journey::record::{Pipelining, Workload};
 use mailrun_party::live::LiveMode;
 use mailrun_party::party_options::PartyOptions;
-use mailrun_report::numbers::{counted, latency, megabytes, octets, rate, seconds};
-use mailrun_report::table::{Table, plain};
+use mailrun_text::numbers::{counted, latency, megabytes, octets, rate, seconds};
+use mailrun_text::table::{Table, plain};
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -12,7 +12,7 @@ use crate::relays::{LoadShape, ScenarioOptions, ScenarioRun};
 use anyhow::Result;
 use mailrun_journey::record::Workload;
 use mailrun_party::party_options::PartyOptions;
-use mailrun_report::numbers::{latency, megabytes, rate};
+use mailrun_text::numbers::{latency, megabytes, rate};
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -8,7 +8,7 @@ use crate::scenario::SinkTool;
 use crate::tables::{DumpMode, SinkLaunch, TableSink};
 use anyhow::{Context, Result, bail};
 use mailrun_party::party_options::PartyOptions;
-use mailrun_report::numbers::count;
+use mailrun_text::numbers::count;
 use std::fs::{self, File};
 use std::io::{Read, Seek};
 use std::path::Path;

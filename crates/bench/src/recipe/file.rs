@@ -2,8 +2,8 @@
 //! mistake.
 use crate::toml_file::{self, MAX_BYTES, error_at, is_toml_file, parse};
 use anyhow::{Result, anyhow, bail};
-use mailrun_journey::quantities::{duration, positive};
-use mailrun_party::misspelling::is_misspelling;
+use mailrun_text::misspelling::is_misspelling;
+use mailrun_text::quantities::{duration, positive};
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 use sha2::{Digest, Sha256};

@@ -25,8 +25,8 @@ use mailrun_journey::trace::RunId;
 use mailrun_party::host_sampler::HostSampler;
 use mailrun_party::interrupt::StopRequest;
 use mailrun_party::outputs;
-use mailrun_report::numbers::{count, counted, memory, octets, rate, seconds};
-use mailrun_report::table::{Align, Table};
+use mailrun_text::numbers::{count, counted, memory, octets, rate, seconds};
+use mailrun_text::table::{Align, Table};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 

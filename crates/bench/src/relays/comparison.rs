@@ -13,7 +13,7 @@ use crate::scenario::RoundOrder;
 use anyhow::{Context, Result};
 use mailrun_journey::record::{Record, Workload};
 use mailrun_party::live::LiveMode;
-use mailrun_report::numbers::{count, rate, seconds};
+use mailrun_text::numbers::{count, rate, seconds};
 use std::path::Path;
 
 /// Messages of the longer of the two runs under strace. Under strace, 100 messages take about a

@@ -1,7 +1,7 @@
 //! Targets of a scenario: the wanted value, the measured value, and PASS, FAIL or INCONCLUSIVE.
 use crate::engine::{Conclusion, Defects, MedianRange, TextReport};
-use mailrun_report::numbers::counted;
-use mailrun_report::table::{Align, Table};
+use mailrun_text::numbers::counted;
+use mailrun_text::table::{Align, Table};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Goal {
@@ -89,7 +89,7 @@ pub(super) fn report(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mailrun_report::numbers::latency;
+    use mailrun_text::numbers::latency;
 
     fn text(goals: &[Goal]) -> (String, bool) {
         let report = report("relay-x: what", Vec::new(), goals, Defects::default(), vec!["A remark.".to_owned()]);

@@ -21,8 +21,8 @@ use mailrun_capacity::{
 };
 use mailrun_journey::Stage;
 use mailrun_journey::record::{Arrival, LatencyMs, Record, Workload};
-use mailrun_report::numbers::{count, figure, latency, rate, seconds};
-use mailrun_report::table::{Align, Table};
+use mailrun_text::numbers::{count, figure, latency, rate, seconds};
+use mailrun_text::table::{Align, Table};
 use std::time::Duration;
 
 /// Precision of the search, as a share of the rate. Steps of a few seconds allow no better

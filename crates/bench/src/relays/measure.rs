@@ -4,8 +4,8 @@ use anyhow::{Context, Result};
 use mailrun_journey::judge::has_threshold;
 use mailrun_journey::record::{Cause, Record};
 use mailrun_journey::threshold::Fate;
-use mailrun_report::numbers::count;
 use mailrun_report::relay::{self, RelayFigures};
+use mailrun_text::numbers::count;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RelayMeasurement {

@@ -9,8 +9,8 @@ use crate::engine::{
 };
 use crate::stored::{audit_description, audit_outcome};
 use mailrun_compare::Gain;
-use mailrun_report::numbers::{count, figure, megabytes, rate};
-use mailrun_report::table::{Table, plain};
+use mailrun_text::numbers::{count, figure, megabytes, rate};
+use mailrun_text::table::{Table, plain};
 
 type Column<'a> = TableColumn<'a, RelayCase, RelayMeasurement>;
 

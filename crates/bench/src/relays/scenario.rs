@@ -13,7 +13,7 @@ use mailrun_journey::threshold::Threshold;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::live::LiveMode;
 use mailrun_party::party_options::PartyOptions;
-use mailrun_report::numbers::{counted, octets};
+use mailrun_text::numbers::{counted, octets};
 use std::path::{Path, PathBuf};
 
 /// Recipients of the mail. Each of the five domains gets the same number of messages.

@@ -11,8 +11,8 @@ use crate::launch;
 use crate::usage::{DiskUsage, MemoryCurve};
 use anyhow::{Context, Result};
 use mailrun_journey::record::{Arrival, Ending, Record, SeriesRow, Workload};
-use mailrun_report::numbers::{count, counted, figure, memory, rate};
-use mailrun_report::table::{Align, Table};
+use mailrun_text::numbers::{count, counted, figure, memory, rate};
+use mailrun_text::table::{Align, Table};
 
 #[derive(Clone, Debug)]
 pub struct SoakOptions {

@@ -4,7 +4,7 @@ use crate::programs::own_program;
 use crate::scenario::Measure;
 use crate::toml_file::is_toml_file;
 use anyhow::{Context, Result, bail};
-use mailrun_report::printable::printable;
+use mailrun_text::printable::printable;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::process::Command;

@@ -25,7 +25,7 @@ use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::keep_awake;
 use mailrun_party::live::LiveMode;
 use mailrun_party::live_line::LiveLine;
-use mailrun_report::numbers::counted;
+use mailrun_text::numbers::counted;
 use round_run::{RoundCase, RoundRun, RoundRuns, RunFault};
 use round_sink::RoundSink;
 pub use round_sink::RoundSinkPlace;

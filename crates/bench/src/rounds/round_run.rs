@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use mailrun_compare::{ComparedMetric, Gain, RoundLoad, RunFigure, defect};
 use mailrun_journey::record::Record;
 use mailrun_journey::stage::Stage;
-use mailrun_report::numbers::count;
+use mailrun_text::numbers::count;
 use std::cell::{Cell, RefCell};
 use std::fs;
 use std::path::Path;

@@ -4,7 +4,7 @@ use super::parts::{Parts, named};
 use mailrun_journey::clocks::ClockError;
 use mailrun_journey::reason::Reason;
 use mailrun_journey::record::Cause;
-use mailrun_report::printable::printable;
+use mailrun_text::printable::printable;
 
 pub(super) struct SinkHostClock {
     pub(super) sink: String,

@@ -1,9 +1,9 @@
 //! The last audit of a server, which is shown in the tables of other runs.
 use super::reading::read_run;
 use mailrun_journey::record::{Audit, AuditRow, Cause, Ending, Record};
-use mailrun_journey::words::listed;
-use mailrun_report::numbers::{count, counted};
-use mailrun_report::table::plain;
+use mailrun_text::numbers::{count, counted};
+use mailrun_text::table::plain;
+use mailrun_text::words::listed;
 use std::fs;
 use std::path::Path;
 

@@ -2,7 +2,7 @@
 use anyhow::{Result, anyhow, bail};
 use mailrun_journey::record::{FORMAT, Record};
 use mailrun_party::reason::reason;
-use mailrun_report::printable::printable;
+use mailrun_text::printable::printable;
 use serde::Deserialize;
 use std::fs::{self, File};
 use std::io::{self, Read};

@@ -3,7 +3,7 @@
 use super::deliveries::Deliveries;
 use super::sinks::ReportedCounts;
 use crate::engine::Costs;
-use mailrun_report::numbers::{count, counted};
+use mailrun_text::numbers::{count, counted};
 
 #[derive(Clone, Debug)]
 pub(super) struct TableMeasurement {

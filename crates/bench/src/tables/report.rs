@@ -10,8 +10,8 @@ use crate::engine::{
 use crate::programs::missing_note;
 use crate::scenario::SourceTool;
 use mailrun_compare::Gain;
-use mailrun_report::numbers::{count, counted, figure};
-use mailrun_report::table::Table;
+use mailrun_text::numbers::{count, counted, figure};
+use mailrun_text::table::Table;
 
 type TableSeries = CaseSeries<TableCase, TableMeasurement>;
 

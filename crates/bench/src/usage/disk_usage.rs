@@ -1,6 +1,6 @@
 //! Disk space: how much a directory uses, and whether enough is free.
 use anyhow::{Context, Result, ensure};
-use mailrun_report::numbers::memory;
+use mailrun_text::numbers::memory;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

@@ -6,13 +6,14 @@ use super::report::{SinkReport, lock};
 use super::status::StatusServer;
 use super::worker_state::{SinkContext, TallyTransfer};
 use anyhow::Result;
+use mailrun_dashboard::progress_output::ProgressOutput;
 use mailrun_journey::Latencies;
 use mailrun_net::{Endpoint, clock};
 use mailrun_party::http_server::HostNames;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::live::{LiveEvent, LiveProgress, LiveTimes};
 use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
-use mailrun_party::outputs::{FinishedRun, IntervalRecorder, ProgressOutput};
+use mailrun_party::outputs::{FinishedRun, IntervalRecorder};
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
@@ -50,7 +51,7 @@ impl SinkCollector {
             Arc::new(Mutex::new(SinkReport::new(options, endpoint.clone(), Arc::clone(&shared.active_rules), now)));
         let status = http.map(|http| StatusServer::serve(http, names, Arc::clone(&view))).transpose()?;
         let http = status.as_ref().map(|status| status.address().to_string());
-        output.event(&LiveEvent::Listening { smtp: vec![endpoint.to_string()], http: http.clone() });
+        output.events().event(&LiveEvent::Listening { smtp: vec![endpoint.to_string()], http: http.clone() });
         match http {
             Some(http) => mailrun_party::tell!("mailrun sink: listening on {endpoint}, status on http://{http}/"),
             None => mailrun_party::tell!("mailrun sink: listening on {endpoint}"),
@@ -100,9 +101,9 @@ impl SinkCollector {
         let none = mailrun_journey::Ledger::default();
         let tally = run.and_then(|run| view.total.runs.find(run));
         let units = tally.map_or([&none; 2], |tally| [&tally.units, &tally.bounces.units]);
-        let unwritten = view.options.outputs.write_or_report(&record, &units, &self.progress_output);
+        let unwritten = view.options.outputs.write_or_report(&record, &units, self.progress_output.events());
         drop(view);
-        self.progress_output.event(&LiveEvent::Done);
+        self.progress_output.events().event(&LiveEvent::Done);
         FinishedRun { record, write_error: unwritten.or(unlogged) }
     }
 

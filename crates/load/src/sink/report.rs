@@ -9,7 +9,6 @@ use mailrun_journey::seconds::second_of;
 use mailrun_journey::slowest::SlowDelivery;
 use mailrun_journey::tally::MAX_RUNS;
 use mailrun_journey::trace::HeaderSample;
-use mailrun_journey::words::counted;
 use mailrun_journey::{MIN_ARRIVALS, Phase, RunId, RunTally, Series, SinkTally, Stage};
 use mailrun_journey::{judge, validity};
 use mailrun_net::{Endpoint, clock};
@@ -17,6 +16,7 @@ use mailrun_party::host_sampler::{self, HostSampler};
 use mailrun_party::outputs;
 use mailrun_party::party_options::value_name;
 use mailrun_party::usage_sampler::UsageSampler;
+use mailrun_text::words::counted;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 

@@ -5,6 +5,9 @@ use super::worker::SourceWorkers;
 use super::worker_state::TALLY_INTERVAL;
 use super::{SourceContext, SourceOptions, report};
 use anyhow::{Result, bail};
+use mailrun_dashboard::RunSnapshot;
+use mailrun_dashboard::live_figures::{load_figures, party_load, threshold_state};
+use mailrun_dashboard::progress_output::ProgressOutput;
 use mailrun_journey::record::{Ending, ThresholdRow};
 use mailrun_journey::stalls::{StallDetector, Tick};
 use mailrun_journey::threshold::RunningFigures;
@@ -14,9 +17,8 @@ use mailrun_party::host_sampler::HostSampler;
 use mailrun_party::host_watch::{HostWatch, Parties};
 use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::live::{LiveEvent, LiveMode, LiveProgress, LiveTimes};
-use mailrun_party::live_figures::{RunSnapshot, load_figures, party_load, threshold_state};
 use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
-use mailrun_party::outputs::{FinishedRun, IntervalRecorder, ProgressOutput};
+use mailrun_party::outputs::{FinishedRun, IntervalRecorder};
 use mailrun_party::usage_sampler::UsageSampler;
 use mailrun_report::load_in_short;
 use mailrun_workload::pacing::ArrivalSchedule;
@@ -170,9 +172,12 @@ impl SourceCollector {
             missed_threshold: self.missed_threshold.as_ref(),
         };
         let record = report::record(&self.context, self.run, self.started_at, &known, surroundings);
-        let unwritten =
-            self.context.options.outputs.write_or_report(&record, &[&self.total.accepted_units], &self.progress_output);
-        self.progress_output.event(&LiveEvent::Done);
+        let unwritten = self.context.options.outputs.write_or_report(
+            &record,
+            &[&self.total.accepted_units],
+            self.progress_output.events(),
+        );
+        self.progress_output.events().event(&LiveEvent::Done);
         FinishedRun { record, write_error: unwritten.or(unlogged) }
     }
 

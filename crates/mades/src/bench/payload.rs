@@ -304,7 +304,7 @@ mod tests {
     const RUN: RunId = RunId([7; 16]);
 
     fn payloads(kind: &PayloadKind, sizes: &str) -> Payloads {
-        let sizes = Distribution::parse(sizes, mailrun_journey::quantities::bytes).unwrap();
+        let sizes = Distribution::parse(sizes, mailrun_text::quantities::bytes).unwrap();
         Payloads::new(kind, &sizes, 5, RUN).unwrap()
     }
 

@@ -5,6 +5,9 @@ use super::observer::RunView;
 use super::pacer::PacerAction;
 use super::run_state::MadesRunState;
 use super::stages::{MadesFate, MessageStage};
+use mailrun_dashboard::RunSnapshot;
+use mailrun_dashboard::live_figures::{mades_figures, party_load, threshold_state};
+use mailrun_dashboard::progress_output::ProgressOutput;
 use mailrun_journey::Latencies;
 use mailrun_journey::record::{Ending, Record, StallRow, ThresholdRow};
 use mailrun_journey::stalls::{StallDetector, Tick};
@@ -13,9 +16,8 @@ use mailrun_net::clock;
 use mailrun_party::host_watch::HostWatch;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::live::{LiveEvent, LiveProgress, LiveTimes};
-use mailrun_party::live_figures::{RunSnapshot, mades_figures, party_load, threshold_state};
 use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
-use mailrun_party::outputs::{IntervalRecorder, ProgressOutput};
+use mailrun_party::outputs::IntervalRecorder;
 use mailrun_party::usage_sampler::UsageSampler;
 use mailrun_report::load_in_short;
 use std::time::Duration;
@@ -105,9 +107,9 @@ impl RunSupervisor {
     /// the error if they could not be written.
     pub(super) fn publish(&self, record: &Record, unwritten: Option<&anyhow::Error>) {
         if unwritten.is_some() {
-            self.progress_output.unwritten(record);
+            self.progress_output.events().unwritten(record);
         }
-        self.progress_output.event(&LiveEvent::Done);
+        self.progress_output.events().event(&LiveEvent::Done);
     }
 
     /// Returns the stalls: periods in which messages waited while the broker accepted none or the

@@ -15,7 +15,7 @@ use mailrun_journey::record::{
 };
 use mailrun_journey::threshold::Fate;
 use mailrun_journey::validity::{limits, warnings};
-use mailrun_journey::words::{counted, grouped, listed};
+use mailrun_text::words::{counted, grouped, listed};
 
 /// Maximum 99th percentile of the lag in milliseconds in an open loop. The lag counts messages that
 /// had room.

@@ -2,9 +2,9 @@
 //! write instead.
 use crate::routing::is_domain;
 use ipnet::IpNet;
-use mailrun_journey::quantities::{count_up_to, duration};
 use mailrun_net::Endpoint;
 use mailrun_smtp::{Domain, Path as Address};
+use mailrun_text::quantities::{count_up_to, duration};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 

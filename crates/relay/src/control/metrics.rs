@@ -1,7 +1,7 @@
 //! Metrics in the text format of Prometheus (version 0.0.4).
 use crate::control::protocol::HopRow;
 use crate::control::queue_stats::QueueStats;
-use mailrun_report::metrics_text::{Exposition, MetricsText};
+use mailrun_text::metrics_text::{Exposition, MetricsText};
 
 /// Everything that `/metrics` reports.
 pub(crate) struct RelayMetrics<'a> {

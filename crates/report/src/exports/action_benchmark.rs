@@ -1,9 +1,9 @@
 //! JSON for github-action-benchmark: a list of `{name, unit, value, range, extra}`. Rates and
 //! latencies have separate lists, because the tool has one direction of improvement for each list.
+use crate::figures::stage_latency;
 use crate::headline::{self, Headline};
-use crate::numbers::stage_latency;
-use crate::printable::printable;
 use mailrun_journey::record::Record;
+use mailrun_text::printable::printable;
 use serde_json::{Value, json};
 
 /// Direction in which the values of a list improve.

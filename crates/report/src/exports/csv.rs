@@ -5,9 +5,9 @@
 //! peer begins so, it gets an apostrophe in front. Figures stay unchanged.
 use crate::fates::units;
 use crate::figures::errors;
-use crate::printable::printable;
 use mailrun_journey::record::{EventKind, LatencyMs, Record, StageRow};
 use mailrun_journey::stage::{Phase, Stage};
+use mailrun_text::printable::printable;
 
 macro_rules! cells {
     ($($value:expr),+ $(,)?) => { vec![$(CsvCell::from($value)),+] };

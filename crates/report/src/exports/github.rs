@@ -2,10 +2,10 @@
 use super::junit::missed_text;
 use crate::headline::{self, Headline};
 use crate::markdown::push_section;
-use crate::printable::printable;
 use crate::sections::sections;
-use crate::table::markdown_text;
 use mailrun_journey::record::{Outcome, Record};
+use mailrun_text::printable::printable;
+use mailrun_text::table::markdown_text;
 
 /// Sections that the summary shows. The full report has more sections.
 const SUMMARY_SECTIONS: [&str; 5] = ["Thresholds", "Stages", "Latency", "Ledger", "Errors"];

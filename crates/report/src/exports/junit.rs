@@ -1,9 +1,9 @@
 //! JUnit XML with one test suite for each run. A suite has one test case for the verdict and one
 //! for each threshold.
 use crate::headline::{self, Headline};
-use crate::printable::printable;
 use crate::workload::quoted;
 use mailrun_journey::record::{Outcome, Record, ThresholdRow};
+use mailrun_text::printable::printable;
 use quick_xml::Writer;
 use quick_xml::events::{BytesDecl, BytesText, Event};
 use std::io;

@@ -6,9 +6,9 @@
 use crate::fates::units;
 use crate::figures::errors;
 use crate::headline::Headline;
-use crate::metrics_text::{Exposition, MetricsText, label_text};
 use mailrun_journey::record::{LatencyMs, Outcome, Party, Record, StageRow};
 use mailrun_journey::{Latencies, Stage};
+use mailrun_text::metrics_text::{Exposition, MetricsText, label_text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

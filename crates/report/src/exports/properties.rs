@@ -1,12 +1,12 @@
 //! Tests that hostile texts do no harm in any format. A parser of each format reads the output
 //! back.
 use super::{CsvTable, ExportFormat, annotations};
-use crate::printable::is_hidden;
 use crate::sample;
 use mailrun_journey::record::{
     DomainRow, ErrorRow, EventKind, EventRow, MissingMessage, Record, SlowMessage, ThresholdRow,
 };
 use mailrun_journey::stage::Phase;
+use mailrun_text::printable::is_hidden;
 use proptest::prelude::*;
 use quick_xml::events::Event;
 use quick_xml::reader::Reader;

@@ -2,10 +2,11 @@
 //! that the record lacks are named as missing.
 use super::private_words::{LEFT_OUT, public_command, public_sentence};
 use crate::figures::final_stage;
+use crate::figures::stage_latency;
 use crate::headline::{self, Headline};
-use crate::numbers::{count, counted, latency, memory, octets, rate, seconds, stage_latency};
-use crate::table::{markdown_text, plain};
 use mailrun_journey::record::{Arrival, Host, HostDisk, LatencyMs, Record, StageRow};
+use mailrun_text::numbers::{count, counted, latency, memory, octets, rate, seconds};
+use mailrun_text::table::{markdown_text, plain};
 
 /// Text for a fact that the record lacks.
 const MISSING: &str = "not recorded";

@@ -7,10 +7,10 @@ use super::runs::PagePart;
 use super::{tables, verdict};
 use crate::capacity::{CapacityRun, judged, rate_of, word};
 use crate::headline::Headline;
-use crate::numbers::{counted, seconds};
 use crate::workload::quoted;
 use mailrun_capacity::TrialOutcome;
 use mailrun_journey::record::Outcome;
+use mailrun_text::numbers::{counted, seconds};
 
 const HEIGHT: u32 = 240;
 /// Factor by which the scale of rates exceeds the highest rate.

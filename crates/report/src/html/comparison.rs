@@ -11,8 +11,8 @@ use super::time_axis::TimeAxis;
 use super::verdict;
 use crate::comparison::{ComparedFigure, ComparedSide, ComparisonPage, MetricVerdict};
 use crate::headline::Headline;
-use crate::numbers::median;
 use mailrun_journey::Latencies;
+use mailrun_text::numbers::median;
 use std::collections::BTreeSet;
 
 const DRAWN_POINTS: usize = 160;

@@ -1,8 +1,8 @@
 //! Tells the reader of a page what its numbers do not prove.
 use super::escape::isolated;
 use super::runs::PagePart;
-use crate::numbers::{counted, seconds};
 use mailrun_journey::record::{Arrival, Record, Role};
+use mailrun_text::numbers::{counted, seconds};
 
 pub(super) fn part(record: &Record) -> PagePart {
     let rows: String = limits(record).iter().map(|text| format!("<li>{}</li>", isolated(text))).collect();

@@ -3,10 +3,10 @@
 use super::runs::{PagePart, PageRuns};
 use super::slowest::SHOWN_MESSAGES;
 use super::tables;
-use crate::numbers::counted;
 use crate::section::Section;
 use crate::{audit, encryption, fates, mades, parties, relay, server, stages, workload};
 use mailrun_journey::record::Record;
+use mailrun_text::numbers::counted;
 
 /// Shows the missed thresholds with value, limit and margin. The thresholds that passed are folded.
 pub(super) fn thresholds(runs: PageRuns<'_>) -> Option<PagePart> {

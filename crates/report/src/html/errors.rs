@@ -4,10 +4,10 @@ use super::runs::{PagePart, PageRuns};
 use super::tables;
 use crate::fates::errors_once;
 use crate::mades;
-use crate::numbers::fixed;
 use crate::section::Section;
-use crate::table::{Align, Cell, Table, right};
 use mailrun_journey::record::{ErrorRow, Record};
+use mailrun_text::numbers::fixed;
+use mailrun_text::table::{Align, Cell, Table, right};
 
 const MAX_KINDS: usize = 200;
 

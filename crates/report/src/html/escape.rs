@@ -2,7 +2,7 @@
 //!
 //! An escaped text cannot open an element, leave an attribute, end a script, or change the writing
 //! direction of other text.
-use crate::table::plain;
+use mailrun_text::table::plain;
 use serde_json::Value;
 
 /// Maximum number of characters of a peer's text on the page. `run.json` has the whole text.
@@ -80,7 +80,7 @@ mod tests {
         fn no_mark_is_left(text in "[a-z<>&\"'/!\\u{202e}\\u{2028}\\n -]{0,60}|.*") {
             let safe = escaped(&text);
             prop_assert!(!safe.contains(['<', '>', '"', '\'']), "{safe}");
-            prop_assert!(!safe.chars().any(crate::printable::is_hidden), "{safe:?}");
+            prop_assert!(!safe.chars().any(mailrun_text::printable::is_hidden), "{safe:?}");
             let value = Value::from(text);
             let safe = json(&value);
             prop_assert!(!safe.contains(['<', '>', '&', '\u{2028}', '\u{2029}']), "{safe}");

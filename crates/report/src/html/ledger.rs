@@ -3,9 +3,9 @@ use super::plot;
 use super::runs::{PagePart, PageRuns};
 use super::tables::{self, BarColumn};
 use crate::fates;
-use crate::numbers::known;
-use crate::table::{Align, Cell, Table, right};
 use mailrun_journey::record::{DomainRow, Record};
+use mailrun_text::numbers::known;
+use mailrun_text::table::{Align, Cell, Table, right};
 
 const MAX_DOMAINS: usize = 100;
 

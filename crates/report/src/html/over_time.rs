@@ -11,9 +11,9 @@ use super::tables;
 use super::time_axis::{MAX_POINTS, TimeAxis};
 use super::value::data;
 use crate::figures::final_stage;
-use crate::numbers::{count, counted, latency, rate};
 use crate::seconds::{load_end, step};
 use mailrun_journey::record::{EventKind, EventRow, PartyUsage, Record, Role, SeriesRow, UsageRow};
+use mailrun_text::numbers::{count, counted, latency, rate};
 use serde_json::{Value, json as value};
 use std::collections::BTreeSet;
 
@@ -333,7 +333,7 @@ fn numbers(record: &Record, panels: &[TimePanel], axis: &TimeAxis) -> String {
         .events
         .iter()
         .take(MAX_EVENTS)
-        .map(|event| value!({ "at": event.at_s, "text": crate::table::plain(&shortened(&event_text(event))) }))
+        .map(|event| value!({ "at": event.at_s, "text": mailrun_text::table::plain(&shortened(&event_text(event))) }))
         .collect();
     let stalls: Vec<[f64; 2]> = record.stalls.iter().take(MAX_STALLS).map(|stall| [stall.from_s, stall.to_s]).collect();
     let panels: Vec<Value> = panels.iter().map(|panel| panel_numbers(panel, record, axis, is_thin)).collect();
@@ -344,7 +344,7 @@ fn panel_numbers(panel: &TimePanel, record: &Record, axis: &TimeAxis, is_thin: b
     let is_short = is_thin || panel.unit != TimeUnit::Millis;
     let curve = |curve: &TimeCurve| {
         value!({
-            "name": crate::table::plain(&shortened(&curve.name)),
+            "name": mailrun_text::table::plain(&shortened(&curve.name)),
             "colour": curve.style.colour,
             "dashes": curve.style.dashes,
             "depth": curve.is_depth,

@@ -3,10 +3,10 @@
 use super::plot::{self, PlotScale};
 use super::runs::{PagePart, PageRuns};
 use super::tables;
-use crate::numbers::counted;
 use crate::seconds::{step, whole};
-use crate::table::{Align, Cell, Table, right};
 use mailrun_journey::record::{Arrival, Record, SeriesRow};
+use mailrun_text::numbers::counted;
+use mailrun_text::table::{Align, Cell, Table, right};
 
 const HEIGHT: u32 = 240;
 /// Minimum number of points for a plot.

@@ -4,12 +4,12 @@ use super::escape::{escaped, isolated};
 use super::plot;
 use super::runs::{PagePart, PageRuns};
 use super::tables::{self, BarColumn};
-use crate::numbers::{self, fixed, latency, octets};
 use crate::short::kept;
-use crate::table::{Align, Cell, Table, right};
 use mailrun_journey::account::is_open_loop;
 use mailrun_journey::record::{Record, SlowMessage};
 use mailrun_journey::stage::Phase;
+use mailrun_text::numbers::{self, fixed, latency, octets};
+use mailrun_text::table::{Align, Cell, Table, right};
 
 /// Number of messages that are shown at once. Further messages are folded.
 pub(super) const SHOWN_MESSAGES: usize = 10;

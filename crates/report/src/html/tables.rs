@@ -4,7 +4,7 @@
 use super::escape::{escaped, isolated};
 use super::value;
 use crate::section::{Section, SectionBody};
-use crate::table::{Align, ColumnCells, Table};
+use mailrun_text::table::{Align, ColumnCells, Table};
 
 /// A column of drawings, which is shown after the first column.
 pub(super) struct BarColumn {
@@ -115,7 +115,7 @@ fn class(align: Align) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Cell;
+    use mailrun_text::table::Cell;
 
     #[test]
     fn rows_are_compared_by_name_and_columns_by_title() {

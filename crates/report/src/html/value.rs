@@ -1,6 +1,6 @@
 //! Numbers on the page. Each number has its text, its exact value, and its ratio to the baseline.
 use super::escape::escaped;
-use crate::numbers::count;
+use mailrun_text::numbers::count;
 
 pub(super) fn data(value: f64, text: &str) -> String {
     if !value.is_finite() {

@@ -5,9 +5,10 @@ use super::value;
 use crate::ending::{first_sentence, notes};
 use crate::fates::errors_once;
 use crate::figures::final_stage;
+use crate::figures::stage_latency;
 use crate::headline::{self, Headline};
-use crate::numbers::{count, rate, seconds, stage_latency};
 use mailrun_journey::record::{Outcome, Record};
+use mailrun_text::numbers::{count, rate, seconds};
 
 struct KeyFigure<'a> {
     name: &'a str,

@@ -5,7 +5,7 @@ use crate::random::RandomStream;
 
 pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let spread = match Distribution::parse(text, mailrun_journey::quantities::bytes) {
+    let spread = match Distribution::parse(text, mailrun_text::quantities::bytes) {
         Ok(spread) => spread,
         Err(error) => return assert!(!error.is_empty()),
     };
@@ -19,5 +19,5 @@ pub fn check(data: &[u8]) {
     let room = 1e-9 * spread.max() as f64;
     assert!((spread.min() as f64 - room..=spread.max() as f64 + room).contains(&mean), "{mean} in {bounds:?}");
     assert_eq!(spread.summary().is_none(), spread.as_constant().is_some());
-    assert_eq!(Distribution::parse(spread.expression(), mailrun_journey::quantities::bytes), Ok(spread));
+    assert_eq!(Distribution::parse(spread.expression(), mailrun_text::quantities::bytes), Ok(spread));
 }

@@ -68,10 +68,10 @@ impl From<&str> for Cell {
 
 /// A column for other layouts. Each cell has its text, which may come from a peer, and its value if
 /// it is a number.
-pub(crate) struct ColumnCells {
-    pub(crate) title: &'static str,
-    pub(crate) align: Align,
-    pub(crate) cells: Vec<(String, Option<f64>)>,
+pub struct ColumnCells {
+    pub title: &'static str,
+    pub align: Align,
+    pub cells: Vec<(String, Option<f64>)>,
 }
 
 #[derive(Clone, Debug)]
@@ -101,7 +101,7 @@ impl Table {
 
     /// Names the columns that are left out if all their cells are zero or empty.
     #[must_use]
-    pub(crate) fn hide_zero(mut self, titles: &[&'static str]) -> Self {
+    pub fn hide_zero(mut self, titles: &[&'static str]) -> Self {
         self.may_be_zero = titles.to_vec();
         self
     }
@@ -113,7 +113,7 @@ impl Table {
 
     /// Returns the table without a column, for example because a page has a better drawing.
     #[must_use]
-    pub(crate) fn without(mut self, title: &str) -> Self {
+    pub fn without(mut self, title: &str) -> Self {
         if let Some(at) = self.columns.iter().position(|(name, _)| *name == title) {
             self.columns.remove(at);
             self.rows.iter_mut().for_each(|row| drop(row.remove(at)));
@@ -123,7 +123,7 @@ impl Table {
 
     /// Removes a column whose cells are all equal, and returns their text. `None` if the cells
     /// differ or if there are fewer than two rows.
-    pub(crate) fn take_constant(&mut self, title: &str) -> Option<String> {
+    pub fn take_constant(&mut self, title: &str) -> Option<String> {
         let at = self.columns.iter().position(|(name, _)| *name == title)?;
         let (first, others) = self.rows.split_first()?;
         let is_constant = !others.is_empty() && others.iter().all(|row| row[at] == first[at]);
@@ -132,7 +132,7 @@ impl Table {
         Some(text)
     }
 
-    pub(crate) fn split(mut self, count: usize) -> (Self, Self) {
+    pub fn split(mut self, count: usize) -> (Self, Self) {
         let rest = self.rows.split_off(count.min(self.rows.len()));
         let others = Self { rows: rest, ..self.clone() };
         (self, others)
@@ -162,7 +162,7 @@ impl Table {
         text.trim_end_matches('\n').to_owned()
     }
 
-    pub(crate) fn markdown(&self) -> String {
+    pub fn markdown(&self) -> String {
         let columns = self.texts(markdown_text);
         let cells = |row: &dyn Fn(&Column) -> String| {
             let cells: Vec<String> =
@@ -176,7 +176,7 @@ impl Table {
     }
 
     /// Returns the columns for other layouts, without the hidden columns.
-    pub(crate) fn column_cells(&self) -> Vec<ColumnCells> {
+    pub fn column_cells(&self) -> Vec<ColumnCells> {
         let contents = |column: Column| {
             let values = self.rows.iter().map(|row| row.get(column.at).and_then(Cell::value));
             let cells = column.cells.into_iter().zip(values).collect();
@@ -314,7 +314,7 @@ pub fn plain(text: &str) -> String {
 }
 
 /// Escapes a text for Markdown: CommonMark, and the tables, links and mathematics of GitHub.
-pub(crate) fn markdown_text(text: &str) -> String {
+pub fn markdown_text(text: &str) -> String {
     let text = plain(text);
     let mut safe = String::with_capacity(text.len());
     for (at, character) in text.char_indices() {

@@ -16,7 +16,7 @@ pub fn display_width(text: &str) -> usize {
 }
 
 /// Cuts `text` to at most `width` columns. The mark `…` replaces the rest.
-pub(crate) fn clipped(text: &str, width: usize) -> String {
+pub fn clipped(text: &str, width: usize) -> String {
     if display_width(text) <= width {
         return text.to_owned();
     }
@@ -25,7 +25,7 @@ pub(crate) fn clipped(text: &str, width: usize) -> String {
 }
 
 /// Cuts a text like `clipped`, but between words if possible.
-pub(crate) fn clipped_words(text: &str, width: usize) -> String {
+pub fn clipped_words(text: &str, width: usize) -> String {
     if display_width(text) <= width {
         return text.to_owned();
     }
@@ -80,7 +80,7 @@ pub fn wrapped(words: &str, first: &str, rest: &str, width: usize) -> Vec<String
     lines
 }
 
-pub(crate) fn longest_word(text: &str) -> usize {
+pub fn longest_word(text: &str) -> usize {
     text.split(' ').map(display_width).max().unwrap_or(0)
 }
 

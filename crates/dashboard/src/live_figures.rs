@@ -1,11 +1,10 @@
 //! Computes the dashboard's figures from the progress that the parties report.
-use crate::live::{LiveProgress, LiveTimes};
-use crate::usage_sampler::UsageSampler;
-use mailrun_dashboard::{MessageCounts, StageTimes, TimesMs};
-pub use mailrun_dashboard::{PartyLoad, RunSnapshot, ThresholdState};
+use crate::snapshot::{MessageCounts, PartyLoad, RunSnapshot, StageTimes, ThresholdState, TimesMs};
 use mailrun_journey::Stage;
 use mailrun_journey::record::{LatencyMs, LedgerRow};
 use mailrun_journey::threshold::{MetricSource, RunningFigures, RunningStage, Threshold, format_row};
+use mailrun_party::live::{LiveProgress, LiveTimes};
+use mailrun_party::usage_sampler::UsageSampler;
 
 /// Figures of a running bench for its thresholds. Figures that are not reported yet are unknown.
 pub struct LiveValues<'a> {

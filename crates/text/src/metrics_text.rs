@@ -70,7 +70,7 @@ impl MetricsText {
 }
 
 /// Escapes a label value for both formats. Hidden characters become visible escapes.
-pub(crate) fn label_text(text: &str) -> String {
+pub fn label_text(text: &str) -> String {
     let lines = text.split('\n').map(|line| printable(line).replace('\\', "\\\\").replace('"', "\\\""));
     lines.collect::<Vec<_>>().join("\\n")
 }

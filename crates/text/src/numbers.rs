@@ -9,16 +9,15 @@
 //! are in per cent. Only the tables of the published contests use MB/s of 1,000,000 bytes, as the
 //! publications do.
 
-use mailrun_journey::record::StageRow;
-pub use mailrun_journey::words::{counted, grouped as count};
+pub use crate::words::{counted, grouped as count};
 
-pub(crate) const UNKNOWN: &str = "unknown";
+pub const UNKNOWN: &str = "unknown";
 
 /// Text for a figure that has no value, such as a rate over a time of zero.
 const NONE: &str = "–";
 
 /// Formats a count. Returns `unknown` if nobody observed it.
-pub(crate) fn known(number: Option<u64>) -> String {
+pub fn known(number: Option<u64>) -> String {
     number.map_or_else(|| UNKNOWN.to_owned(), count)
 }
 
@@ -54,7 +53,7 @@ pub fn megabytes(bytes_per_second: f64) -> String {
 
 /// Returns the number of decimals for a column of milliseconds. The resolution is 1 µs if the
 /// largest value is below 100 ms.
-pub(crate) fn decimals_of_millis(largest: f64) -> usize {
+pub fn decimals_of_millis(largest: f64) -> usize {
     match largest {
         v if v < 99.999_5 => 3,
         v if v < 999.995 => 2,
@@ -65,7 +64,7 @@ pub(crate) fn decimals_of_millis(largest: f64) -> usize {
 
 /// Returns the number of decimals for a column of figures, so that the largest figure has about
 /// four significant digits.
-pub(crate) fn decimals_of_figures(largest: f64) -> usize {
+pub fn decimals_of_figures(largest: f64) -> usize {
     match largest {
         v if v < 9.999_5 => 3,
         v if v < 99.995 => 2,
@@ -76,7 +75,7 @@ pub(crate) fn decimals_of_figures(largest: f64) -> usize {
 
 /// Formats a value with this number of decimals and with thousands separators, for example
 /// `12,345.60`.
-pub(crate) fn fixed(value: f64, decimals: usize) -> String {
+pub fn fixed(value: f64, decimals: usize) -> String {
     if !value.is_finite() {
         return NONE.to_owned();
     }
@@ -96,16 +95,6 @@ pub fn latency(milliseconds: f64) -> String {
         ms if ms < 99.95 => format!("{ms:.2} ms"),
         ms if ms < 999.5 => format!("{ms:.0} ms"),
         ms => seconds(ms / 1e3),
-    }
-}
-
-/// Formats a latency of a stage, for example `1.42 ms`. A time that is longer than messages were
-/// waited for is `> 3.00 s`.
-pub fn stage_latency(row: &StageRow, milliseconds: f64) -> String {
-    match row.beyond_ms.filter(|_| milliseconds == f64::INFINITY) {
-        Some(bound) if bound > 0.0 => format!("> {}", latency(bound)),
-        Some(_) => "never".to_owned(),
-        None => latency(milliseconds),
     }
 }
 
@@ -154,7 +143,7 @@ pub fn octets(bytes: u64) -> String {
 }
 
 /// Returns the median. Of an even number of values it is the mean of the two in the middle.
-pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {
@@ -166,7 +155,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
 
 /// Formats `part` of `whole` in per cent, for example `99.90 %`. Only all is `100 %`, and only none
 /// is `0 %`.
-pub(crate) fn share(part: u64, whole: u64) -> String {
+pub fn share(part: u64, whole: u64) -> String {
     match (part, whole) {
         (_, 0) => NONE.to_owned(),
         (0, _) => "0 %".to_owned(),

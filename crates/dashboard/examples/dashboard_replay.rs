@@ -7,10 +7,11 @@
 //! dashboard_replay error        ends with status 2 as soon as it is shown
 //! dashboard_replay 20           shows new figures for 20 s, and then the processor time of its thread
 //! ```
+use mailrun_dashboard::live_display::LiveDisplay;
 use mailrun_dashboard::sample;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::live::{LiveMode, LiveProgress};
-use mailrun_party::live_line::{LiveDisplay, LiveLine, NonTerminalOutput};
+use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;

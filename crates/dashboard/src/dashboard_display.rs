@@ -6,11 +6,14 @@
 //!    ↑                                    │ reads keys; Ctrl-Z leaves the screen and comes back with fg
 //!    └──────────── SIGINT ←─ q ───────────┘
 //! ```
-use crate::alternate_screen;
-use crate::live::LiveMode;
-use crate::terminal::{CharacterSet, Color};
+use crate::draw::{MIN_COLUMNS, MIN_ROWS, draw};
+use crate::palette::Palette;
+use crate::snapshot::RunSnapshot;
+use crate::state::{Dashboard, DashboardAction, DashboardKey};
 use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use mailrun_dashboard::{Dashboard, DashboardAction, DashboardKey, MIN_COLUMNS, MIN_ROWS, Palette, RunSnapshot};
+use mailrun_party::alternate_screen;
+use mailrun_party::live::LiveMode;
+use mailrun_party::terminal::{CharacterSet, Color};
 use ratatui::layout::Rect;
 use ratatui::{Terminal, TerminalOptions, Viewport};
 use ratatui_crossterm::CrosstermBackend;
@@ -68,7 +71,7 @@ impl PendingFigures {
 
 /// The dashboard of a run, which may be shown when the run lasts long enough.
 #[derive(Debug, Default)]
-pub struct DashboardDisplay {
+pub(crate) struct DashboardDisplay {
     figures: RunSnapshot,
     shared: Arc<PendingFigures>,
     thread: Option<JoinHandle<()>>,
@@ -284,7 +287,7 @@ impl<'a> DashboardScreen<'a> {
         };
         let Ok(mut terminal) = terminal else { return false };
         // Ignore the result: writing to memory cannot fail.
-        let _ = terminal.draw(|frame| mailrun_dashboard::draw(&self.dashboard, frame));
+        let _ = terminal.draw(|frame| draw(&self.dashboard, frame));
         self.terminal = Some(terminal);
         alternate_screen::draw(&self.frame.0.borrow())
     }
@@ -357,7 +360,7 @@ impl<'a> DashboardScreen<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mailrun_dashboard::MessageCounts;
+    use crate::snapshot::MessageCounts;
 
     const ALL: Terminals = Terminals { stdin: true, stdout: true, stderr: true };
 

@@ -1,0 +1,62 @@
+//! Shows progress as a line, which the dashboard replaces once the run is long enough.
+use crate::dashboard_display::DashboardDisplay;
+use crate::snapshot::RunSnapshot;
+use mailrun_party::live::LiveMode;
+use mailrun_party::live_line::{LineDisplay, LiveLine, NonTerminalOutput};
+
+#[derive(Debug)]
+pub struct LiveDisplay {
+    line: LineDisplay,
+    /// `None` if no dashboard can be shown here, or none was asked for.
+    dashboard: Option<Box<DashboardDisplay>>,
+}
+
+impl LiveDisplay {
+    /// Creates a display on standard error. `elsewhere` says what to write if that is not a
+    /// terminal.
+    pub fn on_stderr(live: LiveMode, elsewhere: NonTerminalOutput) -> Self {
+        let line = LineDisplay::on_stderr(live, elsewhere);
+        let dashboard = match line {
+            LineDisplay::Terminal(_) => DashboardDisplay::new(live).map(Box::new),
+            LineDisplay::Lines { .. } | LineDisplay::Nothing => None,
+        };
+        Self { line, dashboard }
+    }
+
+    /// Passes the figures of a run to the dashboard. Shows the dashboard once the run is long
+    /// enough.
+    pub fn update(&mut self, figures: impl FnOnce() -> RunSnapshot) {
+        let Some(dashboard) = &mut self.dashboard else { return };
+        dashboard.update(figures());
+        if dashboard.should_show() {
+            self.line.clear();
+            dashboard.show();
+        }
+    }
+
+    /// Shows a line. Does nothing if the previous line is still recent.
+    pub fn show(&mut self, line: impl FnOnce() -> LiveLine) {
+        match &mut self.dashboard {
+            Some(dashboard) if dashboard.is_shown() => {
+                if self.line.take_turn() {
+                    dashboard.set_wait(line().wait());
+                }
+            }
+            _ => self.line.show(line),
+        }
+    }
+
+    /// Removes the line from the terminal, so that another line can be written there. A dashboard
+    /// stays.
+    pub fn make_room(&mut self) {
+        self.line.clear();
+    }
+
+    /// Removes the line or the dashboard and restores the terminal.
+    pub fn clear(&mut self) {
+        self.line.clear();
+        if let Some(dashboard) = &mut self.dashboard {
+            dashboard.leave();
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Shows a party's progress: as a line, on the dashboard, as JSON events, and as metrics over HTTP.
+use crate::live_display::LiveDisplay;
+use crate::snapshot::RunSnapshot;
+use anyhow::Result;
+use mailrun_party::event_output::EventOutput;
+use mailrun_party::live::{LiveEvent, LiveMode, LiveProgress};
+use mailrun_party::live_line::{LiveLine, NonTerminalOutput, RateWindow};
+use mailrun_party::live_metrics::LiveMetrics;
+use std::net::SocketAddr;
+
+pub struct ProgressOutput {
+    events: EventOutput,
+    display: LiveDisplay,
+    rate: RateWindow,
+    metrics: Option<LiveMetrics>,
+    /// Text of the latest error, which is reported only when it changes.
+    last_error: String,
+}
+
+impl ProgressOutput {
+    /// Creates the output. `elsewhere` says what to write if standard error is not a terminal.
+    pub fn new(live: LiveMode, elsewhere: NonTerminalOutput) -> Self {
+        Self {
+            events: EventOutput::new(live),
+            display: LiveDisplay::on_stderr(live, elsewhere),
+            rate: RateWindow::default(),
+            metrics: None,
+            last_error: String::new(),
+        }
+    }
+
+    /// Adds live metrics, served on `address`, if there is one.
+    ///
+    /// # Errors
+    /// Returns an error if the server cannot listen on the address.
+    pub fn with_metrics(self, address: Option<SocketAddr>) -> Result<Self> {
+        let metrics = address.map(LiveMetrics::serve).transpose()?;
+        Ok(Self { metrics, ..self })
+    }
+
+    pub fn events(&self) -> &EventOutput {
+        &self.events
+    }
+
+    /// Reports the latest error, if it differs from the previous one.
+    pub fn latest_error(&mut self, text: Option<String>) {
+        let Some(text) = text.filter(|text| *text != self.last_error) else { return };
+        self.events.event(&LiveEvent::Error { text: text.clone() });
+        self.last_error = text;
+    }
+
+    /// Passes the run's figures to the dashboard and adds the latest error to them.
+    pub fn figures(&mut self, figures: impl FnOnce() -> RunSnapshot) {
+        let last_error = &self.last_error;
+        self.display.update(|| RunSnapshot { last_error: last_error.clone(), ..figures() });
+    }
+
+    /// Reports the party's progress. `done` is the count from which the rate is computed.
+    pub fn progress(&mut self, progress: &LiveProgress, done: u64, line: impl FnOnce(&LiveProgress, f64) -> LiveLine) {
+        self.events.event(&LiveEvent::Progress(*progress));
+        if let Some(metrics) = &self.metrics {
+            metrics.set(progress);
+        }
+        self.rate.add(progress.elapsed_s, done);
+        self.display.show(|| line(progress, self.rate.per_s()));
+    }
+}
