@@ -4,9 +4,7 @@
 //! hears nobody but keeps running. Therefore each message is a variant with exactly the fields that its reader needs,
 //! and each number is one that Python reads as a number. `is_safe` in the tests has the rules, from the master's code.
 use crate::clock_exchange::MasterClockOffset;
-use rmp::encode::{
-    write_array_len, write_bool, write_f64, write_map_len, write_nil, write_sint, write_str, write_uint,
-};
+use rmpv::Value;
 use std::collections::BTreeMap;
 
 /// The year 2500.
@@ -149,200 +147,139 @@ pub enum WorkerMessage {
 impl WorkerMessage {
     /// Encodes the message of the worker `node`.
     pub fn encode(&self, node: &str) -> Vec<u8> {
-        let mut to = Encoder(Vec::with_capacity(256));
-        to.array(3);
-        match self {
-            Self::ClientReady => {
-                to.text("client_ready");
-                to.integer(-1);
-            }
-            Self::Heartbeat(state, processor, memory_bytes) => {
-                to.text("heartbeat");
-                to.map(3);
-                to.key("state").text(state.name());
-                to.key("current_cpu_usage").number(processor.0);
-                to.key("current_memory_usage").count(*memory_bytes);
-            }
-            Self::Spawning => to.empty("spawning"),
-            Self::SpawningComplete(classes) => {
-                to.text("spawning_complete");
-                to.map(2);
-                to.users(classes);
-            }
-            Self::Stats(report) => {
-                to.text("stats");
-                to.report(report, node);
-            }
-            Self::ClientStopped => to.empty("client_stopped"),
-            Self::Quit => to.empty("quit"),
-            Self::Exception(text) => {
-                to.text("exception");
-                to.map(2);
-                to.key("msg").text(text);
-                to.key("traceback").text("");
-            }
-            Self::Clock(sent_s) => {
-                to.text("mailrun_clock");
-                to.map(1);
-                to.key("sent").number(*sent_s);
-            }
-        }
-        to.text(node);
-        to.0
+        let (kind, data) = match self {
+            Self::ClientReady => ("client_ready", Value::from(-1)),
+            Self::Heartbeat(state, processor, memory_bytes) => (
+                "heartbeat",
+                map([
+                    ("state", state.name().into()),
+                    ("current_cpu_usage", number(processor.0)),
+                    ("current_memory_usage", count(*memory_bytes)),
+                ]),
+            ),
+            Self::Spawning => ("spawning", Value::Nil),
+            Self::SpawningComplete(classes) => ("spawning_complete", map(users(classes))),
+            Self::Stats(report) => ("stats", report.data(node)),
+            Self::ClientStopped => ("client_stopped", Value::Nil),
+            Self::Quit => ("quit", Value::Nil),
+            Self::Exception(text) => ("exception", map([("msg", text.as_str().into()), ("traceback", "".into())])),
+            Self::Clock(sent_s) => ("mailrun_clock", map([("sent", number(*sent_s))])),
+        };
+        let mut bytes = Vec::with_capacity(256);
+        let message = Value::Array(vec![kind.into(), data, node.into()]);
+        rmpv::encode::write_value(&mut bytes, &message).expect("memory takes every byte");
+        bytes
     }
 }
 
-/// Writes msgpack into memory, which cannot fail.
-struct Encoder(Vec<u8>);
+fn map<K: Into<Value>>(entries: impl IntoIterator<Item = (K, Value)>) -> Value {
+    Value::Map(entries.into_iter().map(|(key, value)| (key.into(), value)).collect())
+}
 
-const IN_MEMORY: &str = "memory takes every byte";
+fn count(count: u64) -> Value {
+    // Python adds these up as floats. No real count comes near the limit.
+    count.min(1 << 62).into()
+}
 
-impl Encoder {
-    fn array(&mut self, length: usize) {
-        write_array_len(&mut self.0, length as u32).expect(IN_MEMORY);
-    }
+/// A number that Python can round: neither infinite nor NaN.
+fn number(number: f64) -> Value {
+    Value::from(if number.is_finite() { number } else { 0.0 })
+}
 
-    fn map(&mut self, length: usize) {
-        write_map_len(&mut self.0, length as u32).expect(IN_MEMORY);
-    }
+fn number_or_none(value: Option<f64>) -> Value {
+    value.filter(|value| value.is_finite()).map_or(Value::Nil, number)
+}
 
-    fn text(&mut self, text: &str) {
-        write_str(&mut self.0, text).expect(IN_MEMORY);
-    }
+/// The two map entries that describe users.
+fn users(classes: &ClassCounts) -> [(&'static str, Value); 2] {
+    let by_class = classes.0.iter().map(|(name, users)| (name.as_str(), count(u64::from(*users))));
+    [("user_classes_count", map(by_class)), ("user_count", count(u64::from(classes.users())))]
+}
 
-    fn key(&mut self, name: &str) -> &mut Self {
-        self.text(name);
-        self
-    }
-
-    fn count(&mut self, count: u64) {
-        // Python adds these up as floats. No real count comes near the limit.
-        write_uint(&mut self.0, count.min(1 << 62)).expect(IN_MEMORY);
-    }
-
-    fn integer(&mut self, number: i64) {
-        write_sint(&mut self.0, number).expect(IN_MEMORY);
-    }
-
-    /// A number that Python can round: neither infinite nor NaN.
-    fn number(&mut self, number: f64) {
-        write_f64(&mut self.0, if number.is_finite() { number } else { 0.0 }).expect(IN_MEMORY);
-    }
-
-    fn truth(&mut self, truth: bool) {
-        write_bool(&mut self.0, truth).expect(IN_MEMORY);
-    }
-
-    fn number_or_none(&mut self, number: Option<f64>) {
-        match number.filter(|number| number.is_finite()) {
-            Some(number) => self.number(number),
-            None => write_nil(&mut self.0).expect(IN_MEMORY),
-        }
-    }
-
-    fn empty(&mut self, kind: &str) {
-        self.text(kind);
-        write_nil(&mut self.0).expect(IN_MEMORY);
-    }
-
-    /// The two map entries that describe users.
-    fn users(&mut self, classes: &ClassCounts) {
-        self.key("user_classes_count").map(classes.0.len());
-        for (name, users) in &classes.0 {
-            self.key(name).count(u64::from(*users));
-        }
-        self.key("user_count").count(u64::from(classes.users()));
-    }
-
-    fn report(&mut self, report: &StatsReport, node: &str) {
-        self.map(8 + usize::from(report.clock.is_some()));
-        self.key("stats").array(report.entries.len());
-        report.entries.iter().for_each(|entry| self.entry(entry));
-        self.key("stats_total").entry(&report.total);
+impl StatsReport {
+    fn data(&self, node: &str) -> Value {
         let mut errors = BTreeMap::new();
-        for error in &report.errors {
+        for error in &self.errors {
             let key = format!("{}.{}.{}", error.method, error.name, error.error);
             errors.entry(key).or_insert_with(|| ErrorEntry { occurrences: 0, ..error.clone() }).occurrences +=
                 error.occurrences;
         }
-        self.key("errors").map(errors.len());
-        for (key, error) in &errors {
-            self.key(key).error(error);
+        let [classes, users] = users(&self.classes);
+        let mut entries = vec![
+            ("stats", Value::Array(self.entries.iter().map(StatsEntry::data).collect())),
+            ("stats_total", self.total.data()),
+            ("errors", map(errors.iter().map(|(key, error)| (key.as_str(), error.data())))),
+            classes,
+            users,
+            ("mailrun_histograms", map(self.histograms.iter().map(|one| (one.tag.as_str(), one.data())))),
+            (
+                "mailrun_report",
+                map([("worker", node.into()), ("number", count(self.number)), ("final", self.is_final.into())]),
+            ),
+            ("mailrun_counts", map(self.counts.iter().map(|(name, number)| (*name, count(*number))))),
+        ];
+        if let Some(clock) = self.clock {
+            let clock = map([("offset_s", number(clock.offset_s)), ("bound_s", number(clock.bound_s))]);
+            entries.push(("mailrun_clock", clock));
         }
-        self.users(&report.classes);
-        self.key("mailrun_histograms").map(report.histograms.len());
-        for histogram in &report.histograms {
-            self.key(&histogram.tag).map(2);
-            self.key("count").count(histogram.count);
-            self.key("v2").text(&histogram.encoded);
-        }
-        self.key("mailrun_report").map(3);
-        self.key("worker").text(node);
-        self.key("number").count(report.number);
-        self.key("final").truth(report.is_final);
-        self.key("mailrun_counts").map(report.counts.len());
-        for (name, count) in &report.counts {
-            self.key(name).count(*count);
-        }
-        if let Some(clock) = report.clock {
-            self.key("mailrun_clock").map(2);
-            self.key("offset_s").number(clock.offset_s);
-            self.key("bound_s").number(clock.bound_s);
-        }
+        map(entries)
     }
+}
 
-    fn entry(&mut self, entry: &StatsEntry) {
-        self.map(14);
-        self.key("name").text(&entry.name);
-        self.key("method").text(&entry.method);
-        self.key("last_request_timestamp").number_or_none(entry.last_s);
-        self.key("start_time").number(entry.start_s);
-        self.key("num_requests").count(entry.requests);
-        self.key("num_none_requests").count(0);
-        self.key("num_failures").count(entry.failures);
-        self.key("total_response_time").number(entry.total_ms);
-        self.key("max_response_time").number(entry.max_ms);
-        self.key("min_response_time").number_or_none(entry.min_ms);
-        self.key("total_content_length").count(entry.bytes);
-        let times: BTreeMap<u64, u64> = entry.times.iter().fold(BTreeMap::new(), |mut times, (ms, count)| {
+impl StatsEntry {
+    fn data(&self) -> Value {
+        let mut times: BTreeMap<u64, u64> = BTreeMap::new();
+        for (ms, count) in &self.times {
             // The bits of positive floats sort like the floats.
             let ms = if ms.is_finite() && *ms > 0.0 { *ms } else { 0.0 };
             *times.entry(ms.to_bits()).or_default() += count;
-            times
-        });
-        self.key("response_times").map(times.len());
-        for (ms, count) in times {
-            self.number(f64::from_bits(ms));
-            self.count(count);
         }
-        self.key("num_reqs_per_sec").seconds(&entry.per_second);
-        self.key("num_fail_per_sec").seconds(&entry.failed_per_second);
+        map([
+            ("name", self.name.as_str().into()),
+            ("method", self.method.as_str().into()),
+            ("last_request_timestamp", number_or_none(self.last_s)),
+            ("start_time", number(self.start_s)),
+            ("num_requests", count(self.requests)),
+            ("num_none_requests", count(0)),
+            ("num_failures", count(self.failures)),
+            ("total_response_time", number(self.total_ms)),
+            ("max_response_time", number(self.max_ms)),
+            ("min_response_time", number_or_none(self.min_ms)),
+            ("total_content_length", count(self.bytes)),
+            ("response_times", map(times.into_iter().map(|(ms, number)| (f64::from_bits(ms), count(number))))),
+            ("num_reqs_per_sec", seconds(&self.per_second)),
+            ("num_fail_per_sec", seconds(&self.failed_per_second)),
+        ])
     }
+}
 
-    fn seconds(&mut self, seconds: &BTreeMap<u64, u64>) {
-        // Skip seconds that Python's `datetime` cannot represent. They cannot belong to a test.
-        let seconds: Vec<_> = seconds.iter().filter(|(second, _)| **second < MAX_SECOND).collect();
-        self.map(seconds.len());
-        for (second, count) in seconds {
-            self.count(*second);
-            self.count(*count);
-        }
+impl ExactHistogram {
+    fn data(&self) -> Value {
+        map([("count", count(self.count)), ("v2", self.encoded.as_str().into())])
     }
+}
 
-    fn error(&mut self, error: &ErrorEntry) {
-        self.map(4);
-        self.key("method").text(&error.method);
-        self.key("name").text(&error.name);
-        self.key("error").text(&error.error);
-        self.key("occurrences").count(error.occurrences);
+impl ErrorEntry {
+    fn data(&self) -> Value {
+        map([
+            ("method", self.method.as_str().into()),
+            ("name", self.name.as_str().into()),
+            ("error", self.error.as_str().into()),
+            ("occurrences", count(self.occurrences)),
+        ])
     }
+}
+
+fn seconds(seconds: &BTreeMap<u64, u64>) -> Value {
+    // Skip seconds that Python's `datetime` cannot represent. They cannot belong to a test.
+    let seconds = seconds.iter().filter(|(second, _)| **second < MAX_SECOND);
+    map(seconds.map(|(second, number)| (*second, count(*number))))
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
-    use rmpv::Value;
 
     fn get<'a>(map: &'a Value, key: &str) -> Option<&'a Value> {
         map.as_map()?.iter().find(|(name, _)| name.as_str() == Some(key)).map(|(_, value)| value)
