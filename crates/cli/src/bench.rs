@@ -1,10 +1,10 @@
 //! `mailrun bench`: turns the command-line arguments into the options of a bench.
 use super::Strictness;
-use super::after_dashes;
 use super::busy_poll::ThreadArgs;
 use super::connection::ConnectionArgs;
 use super::cpus::PlacementArgs;
 use super::keep_awake::KeepAwakeArg;
+use super::rare_options;
 use super::relays::{self, BenchRelayArgs};
 use super::results::ReportArgs;
 use super::scenarios::{self, ScenarioCommand};
@@ -39,10 +39,10 @@ use std::time::Duration;
 /// Writes run.json, report.md, report.html and interval logs to mailrun-results/TIME-NAME/; the bench's own relay stores
 /// its mail there during the run.
 #[derive(Debug, Args)]
-#[command(after_help = after_dashes::help("", EXAMPLES), args_conflicts_with_subcommands = true, mut_args(conflicting_with_list),
+#[command(after_help = rare_options::help("", EXAMPLES), args_conflicts_with_subcommands = true, mut_args(conflicting_with_list),
           disable_help_subcommand = true, subcommand_value_name = "SCENARIO", subcommand_help_heading = "Scenarios",
-          mut_args(after_dashes::hide),
-          override_usage = "mailrun bench [OPTIONS] [SERVER] [-- OPTIONS OF THE SOURCE]\n       mailrun bench <SCENARIO> [OPTIONS]\n       mailrun bench <FILE.toml> [OPTIONS]")]
+          mut_args(rare_options::hide),
+          override_usage = "mailrun bench [OPTIONS] [SERVER]\n       mailrun bench <SCENARIO> [OPTIONS]\n       mailrun bench <FILE.toml> [OPTIONS]")]
 pub(super) struct BenchArgs {
     #[command(flatten)]
     typed: TypedOptions,
@@ -123,8 +123,8 @@ Examples:
   mailrun bench --relay none           without a relay: the limit of this host
   mailrun bench --relay postfix        through a private Postfix (as root)
   mailrun bench --fault 'drop 0.1%'    checks that mailrun detects losses
-  mailrun bench --rate 2000 --duration 30s -- --arrival poisson
-  mailrun bench mx.example -- --dsn-notify never
+  mailrun bench --rate 2000 --duration 30s --arrival poisson
+  mailrun bench mx.example --dsn-notify never
   mailrun bench --tls starttls --reuse 10 --pipelining stream
   mailrun bench mx.example --shard 0/3 --start-at 2026-11-23T12:00:00Z
   mailrun bench relay-400 --compare mailrun,postfix

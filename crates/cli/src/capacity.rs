@@ -1,5 +1,4 @@
 //! `mailrun capacity`: turns the arguments into a search for the highest rate that meets the goals.
-use super::after_dashes;
 use super::bench::BenchArgs;
 use super::capacity_arguments::{
     CapacityOutputArgs, PlanningArgs, SearchArgs, exit_status, loss_goal, refuse_in_search, worse_status,
@@ -7,6 +6,7 @@ use super::capacity_arguments::{
 use super::capacity_mades::CapacityMadesArgs;
 use super::connection::ConnectionArgs;
 use super::keep_awake::KeepAwakeArg;
+use super::rare_options;
 use super::relays::BenchRelayArgs;
 use super::server::ServerArg;
 use super::source::{LoadArgs, threshold};
@@ -35,10 +35,10 @@ const LOST_AFTER: Duration = Duration::from_secs(60);
 ///
 /// Without SERVER: mailrun's own sink, the limit of this host. With --relay: through a relay that is started once, for all trials.
 #[derive(Debug, Args)]
-#[command(after_help = after_dashes::help("run-id", EXAMPLES), args_conflicts_with_subcommands = true, disable_help_subcommand = true,
+#[command(after_help = rare_options::help("run-id", EXAMPLES), args_conflicts_with_subcommands = true, disable_help_subcommand = true,
           subcommand_value_name = "mades", subcommand_help_heading = "Other protocols",
-          mut_args(after_dashes::hide_for_capacity),
-          override_usage = "mailrun capacity [OPTIONS] [SERVER] [-- OPTIONS OF THE SOURCE]\n       mailrun capacity mades [OPTIONS]")]
+          mut_args(rare_options::hide_for_capacity),
+          override_usage = "mailrun capacity [OPTIONS] [SERVER]\n       mailrun capacity mades [OPTIONS]")]
 pub(super) struct CapacityArgs {
     #[command(flatten)]
     typed: TypedOptions,

@@ -8,7 +8,6 @@
 //!   3  INVALID or INCONCLUSIVE, where something was asked of the run: --threshold, --rate, --stage or --strict; else 0
 //! 130  interrupted; the report is printed all the same, unless it was interrupted three times
 //! ```
-mod after_dashes;
 mod audit;
 mod baseline;
 mod bench;
@@ -47,6 +46,7 @@ mod no_thresholds;
 mod other_names;
 mod profiles;
 mod queue;
+mod rare_options;
 mod recipes;
 mod relay;
 mod relays;
@@ -104,8 +104,8 @@ struct Cli {
 
 impl Cli {
     fn parse_words(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
-        let words = join_option_values(words);
-        Self::from_arg_matches(&after_dashes::matches(Self::commands(&words)?, &words)?)
+        let words = rare_options::without_dashes(join_option_values(words));
+        Self::from_arg_matches(&Self::commands(&words)?.try_get_matches_from(words)?)
     }
 
     /// Returns all commands. Unlike `command()`, includes the scenarios, which clap adds only when bench is invoked.

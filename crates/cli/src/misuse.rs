@@ -245,7 +245,7 @@ mod tests {
             ),
             ("bench a:1 -rate 5 -duration=5s", "unknown option \"-rate\"; use --rate. See --help."),
             ("bench a:1 -duration=5s", "unknown option \"-duration\"; use --duration. See --help."),
-            ("bench a:1 -li 127.0.0.2", "unknown option \"-li\"; use -- --bind. See --help."),
+            ("bench a:1 -li 127.0.0.2", "unknown option \"-li\"; use --bind. See --help."),
             ("bench a:1 --tls", "--tls <TLS> needs a value: none, starttls, implicit. See --help."),
             ("bench a:1 b:1", "unexpected argument \"b:1\"; one server is measured at a time. See --help."),
             (

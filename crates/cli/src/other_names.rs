@@ -1,6 +1,5 @@
 //! Options under the names that other tools (swaks, smtp-source, smtp-sink, wrk, oha, ab, k6,
 //! vegeta, curl) or our other commands use. The advice about such an option names ours.
-use super::after_dashes;
 use clap::{Arg, Command};
 
 /// Names that users may type, and our option that does the same. A row applies only to commands
@@ -161,8 +160,7 @@ pub(super) fn advice_on(path: &str, typed: &str) -> Option<String> {
         let row = EXPLANATIONS.iter().find(|(names, instead, _)| names.contains(&typed) && has(path, instead));
         row.filter(|_| is_mades).map(|(_, _, advice)| (*advice).to_owned())
     };
-    explained()
-        .or_else(|| our_name(path, typed).map(|ours| format!("unknown option {typed:?}; use {}", placed(path, ours))))
+    explained().or_else(|| our_name(path, typed).map(|ours| format!("unknown option {typed:?}; use {ours}")))
 }
 
 /// Returns our option for another tool's option. `typed` must be the whole word, for example `-au`,
@@ -174,12 +172,6 @@ pub(super) fn our_name(path: &str, typed: &str) -> Option<&'static str> {
         .flatten()
         .find(|(names, ours)| names.contains(&typed) && is_applicable(path, ours));
     row.map(|(_, ours)| *ours)
-}
-
-/// Puts `--` before our option if the command takes the option there.
-fn placed(path: &str, ours: &str) -> String {
-    let is_late = ours.strip_prefix("--").is_some_and(|name| after_dashes::OPTIONS.contains(&name));
-    if is_late && after_dashes::COMMANDS.contains(&path) { format!("-- {ours}") } else { ours.to_owned() }
 }
 
 /// Returns our command for another tool's command, or for a command that has moved to `mailrun
@@ -285,7 +277,7 @@ mod tests {
             ("source", "--size=5", Some("unknown option \"--size\"; use --message-size")),
             ("bench relay-latency", "--size", Some("unknown option \"--size\"; use --message-size")),
             ("bench relay-400", "--auth", None),
-            ("bench", "--threads", Some("unknown option \"--threads\"; use -- --workers")),
+            ("bench", "--threads", Some("unknown option \"--threads\"; use --workers")),
             ("source", "--threads", Some("unknown option \"--threads\"; use --workers")),
             ("sink", "--count", Some("unknown option \"--count\"; use --max-messages")),
             ("bench mades", "--frobnicate", None),
