@@ -10,6 +10,7 @@
 //! | `delivery` | delivers by SMTP, by LMTP and into Maildirs | smtp(8), lmtp(8), local(8), discard(8) |
 //! | `dsn` | notifies senders of failures, delays and successes | bounce(8) |
 //! | `worker` | executes what `qmgr` decides, with one worker on each thread | master(8) |
+//! | `agents` | does the tasks that a worker asks for | |
 //! | `worker_share` | computes the share of the limits that a worker has | |
 //! | `worker_calls` | lets other threads call the workers | |
 //! | `recovery` | queues what a former run has left in the spool | qmgr(8) at its start |
@@ -30,6 +31,7 @@
 //! | `log_target` | the target of all log lines | |
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 
+mod agents;
 mod blocking_pool;
 #[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
@@ -94,7 +96,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use worker::{Agents, RelayWorker};
+use worker::RelayWorker;
 use worker_calls::{RunningRelay, WorkerCalls};
 
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -306,13 +308,8 @@ struct WorkerService(Rc<RelayWorker>);
 
 impl WorkerService {
     fn start(relay: &RunningRelay) -> Self {
-        let worker = RelayWorker::start(
-            Arc::clone(&relay.context),
-            Agents {
-                deliver: |worker, slot| mailrun_net::worker::spawn_local(delivery::run(worker, slot)),
-                send_dsn: dsn::generate::send,
-            },
-        );
+        let (worker, tasks) = RelayWorker::start(Arc::clone(&relay.context));
+        mailrun_net::worker::spawn_local(agents::serve(Rc::clone(&worker), tasks));
         mailrun_net::worker::spawn_local(recovery::requeue(Rc::clone(&worker)));
         mailrun_net::worker::spawn_local(worker_calls::serve_calls(Rc::clone(&worker), relay.workers.register()));
         Self(worker)

@@ -9,7 +9,8 @@
 //! messages stay in the spool.
 //!
 //! ```text
-//! smtpd ─ enqueue ─▶ queue ─ connections ─▶ delivery agents ─ results ─▶ queue ─ actions ─▶ spool: notes, DSNs, done
+//! smtpd ─ enqueue ─▶ queue ─ tasks ─▶ agents: deliveries ─ results ─▶ queue ─ actions ─▶ spool: notes, done
+//!                                     └ DSNs ◀─ tasks ──────────────────────┘
 //! ```
 use crate::config::Config;
 use crate::context::RelayContext;
@@ -37,6 +38,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// Text that operators and senders read if a delivery panics.
 const DELIVERY_PANIC_TEXT: &str = "the delivery failed because of a bug in mailrun";
@@ -50,7 +52,7 @@ pub(crate) struct RelayWorker {
     pub(crate) queue: RefCell<MailQueue<Message>>,
     pub(crate) sink: DeliverySink,
     pub(crate) resources: DeliveryResources,
-    agents: Agents,
+    tasks: UnboundedSender<WorkerTask>,
     waiting_slots: WaitingSlots,
     open_connections: Cell<u32>,
     pub(crate) dsn_tasks: DsnTasks,
@@ -64,12 +66,14 @@ pub(crate) struct RelayWorker {
     seed_counter: Cell<u64>,
 }
 
-/// Functions that start a worker's tasks. They are function pointers because the tasks use the
-/// worker in turn.
-pub(crate) struct Agents {
-    pub(crate) deliver: fn(Rc<RelayWorker>, SlotGuard),
-    pub(crate) send_dsn: fn(&Rc<RelayWorker>, MessageId, DsnEvent, Option<Message>),
+/// Work that a worker asks for and does not do itself. `agents` does it.
+pub(crate) enum WorkerTask {
+    Deliver(SlotGuard),
+    SendDsn(MessageId, DsnEvent, Option<Message>),
 }
+
+/// Tasks in the order in which the worker asked for them.
+pub(crate) type WorkerTasks = UnboundedReceiver<WorkerTask>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DueWork {
@@ -78,7 +82,8 @@ enum DueWork {
 }
 
 impl RelayWorker {
-    pub(crate) fn start(context: Arc<RelayContext>, agents: Agents) -> Rc<Self> {
+    /// Starts a worker. The caller must have the tasks done, because the worker counts on their results.
+    pub(crate) fn start(context: Arc<RelayContext>) -> (Rc<Self>, WorkerTasks) {
         let config = context.config();
         let config_version = context.config_version();
         let origin = clock::wall().saturating_sub(clock::now());
@@ -94,7 +99,9 @@ impl RelayWorker {
             greeting_5xx: context.initial_config().delivery.greeting_5xx,
             has_own_name: context.initial_config().has_own_name,
         };
-        Rc::new(Self {
+        // The queue's limits bound the connections, and `DsnTasks` those DSNs that are written at a time.
+        let (sender, tasks) = unbounded_channel();
+        let worker = Self {
             config: RefCell::new(config),
             config_version: Cell::new(config_version),
             sink: DeliverySink {
@@ -104,7 +111,7 @@ impl RelayWorker {
             context,
             queue: RefCell::new(MailQueue::new(options)),
             resources,
-            agents,
+            tasks: sender,
             waiting_slots: WaitingSlots::default(),
             open_connections: Cell::new(0),
             dsn_tasks: DsnTasks::default(),
@@ -113,7 +120,14 @@ impl RelayWorker {
             unix_origin: origin,
             date_cache: RefCell::new(received::DateCache::new()),
             seed_counter: Cell::new(0),
-        })
+        };
+        (Rc::new(worker), tasks)
+    }
+
+    /// Asks for a task. If nobody does tasks any more, the worker is ending, and what is left stays in
+    /// the spool.
+    fn ask_for(&self, task: WorkerTask) {
+        let _ = self.tasks.send(task);
     }
 
     pub(crate) fn destinations(&self) -> &RefCell<Destinations> {
@@ -190,7 +204,7 @@ impl RelayWorker {
     fn spawn_delivery(self: &Rc<Self>, slot: ConnectionSlot) {
         self.open_connections.set(self.open_connections.get() + 1);
         let slot = SlotGuard::new(self, slot);
-        (self.agents.deliver)(Rc::clone(self), slot);
+        self.ask_for(WorkerTask::Deliver(slot));
     }
 
     pub(crate) fn tick(self: &Rc<Self>) {
@@ -240,7 +254,7 @@ impl RelayWorker {
         self.count_facts(&facts);
         self.store_note(Id(id.0), &facts);
         if let Some(event) = dsn {
-            (self.agents.send_dsn)(self, id, event, message);
+            self.ask_for(WorkerTask::SendDsn(id, event, message));
         }
         if done {
             self.context.spool.done(Id(id.0));
@@ -248,7 +262,7 @@ impl RelayWorker {
     }
 
     pub(crate) fn send_dsn(self: &Rc<Self>, id: MessageId, event: DsnEvent) {
-        (self.agents.send_dsn)(self, id, event, None);
+        self.ask_for(WorkerTask::SendDsn(id, event, None));
     }
 
     fn count_facts(&self, facts: &[Fact]) {

@@ -1,20 +1,19 @@
 //! Reads the sections of relay.toml into `Config`, key by key.
 use super::routes::RouteReader;
 use super::section_reader::SectionReader;
+use super::settings::{
+    Config, ConfigEnvironment, DeliveryLimits, DeliveryScope, DnsConfig, DsnTarget, DurabilityLevel, ListenerTls,
+    LogLevel, MAX_CONFIG_BYTES, Networks, RefusedGreeting, RelayLimits, SpoolConfig, SuccessDsnPolicy,
+};
 use super::values::{
     address, connection_limit, count, endpoint, failure_limit, host_name, is_open_relay, keyword, mailbox, name_in,
     name_server, network, optional_limit, positive_duration,
 };
-use super::{
-    Config, ConfigEnvironment, ConfigErrors, DeliveryLimits, DeliveryScope, DnsConfig, DsnTarget, DurabilityLevel,
-    LogLevel, MAX_CONFIG_BYTES, Networks, RelayLimits,
-};
-use super::{ListenerTls, RefusedGreeting, SpoolConfig, SuccessDsnPolicy};
 use crate::own_addresses::OwnAddresses;
 use crate::qmgr::retry::RetrySchedule;
 use crate::routing::Access;
 use mailrun_net::{Certificate, ClientLimits, Endpoint, ServerTls, SessionResumption, TlsFiles, TlsSetupError};
-use mailrun_party::toml_file::{ErrorCollector, Section};
+use mailrun_party::toml_file::{ConfigErrors, ErrorCollector, Section};
 use mailrun_party::users::Users;
 use mailrun_smtp::Path as Address;
 use mailrun_text::quantities::bytes;

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `meaning` | reads the keys of each section into `Config` |
 //! | `routes` | reads `[[route]]` and `[local]` |
+//! | `settings` | the settings with their defaults |
 //! | `section_reader` | the context in which a section is read: complaints, and files that keys name |
 //! | `values` | reads words, numbers, times, networks and addresses |
 //!
@@ -12,377 +13,19 @@
 mod meaning;
 mod routes;
 mod section_reader;
+mod settings;
 mod values;
 
 use crate::own_addresses::OwnAddresses;
-use crate::qmgr::retry::RetrySchedule;
-use crate::routing::{Access, DomainPattern, Route, Router};
-use crate::routing::{LocalDomains, Mx, RouteTarget};
-use ipnet::IpNet;
-use mailrun_net::{BusyPoll, ClientLimits, Endpoint, ServerTls, TlsFiles};
+use crate::routing::{DomainPattern, LocalDomains, Mx, Route, RouteTarget, Router};
+use mailrun_net::Endpoint;
 use mailrun_party::reason::reason;
 use mailrun_party::text_file;
 pub use mailrun_party::toml_file::{ConfigError, ConfigErrors};
-use mailrun_party::users::Users;
-use std::fs::File;
-use std::io::{self, Read};
-use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
-
-pub const DEFAULT_LISTEN: &str = "127.0.0.1:2525";
-const MAX_CONFIG_BYTES: usize = 1 << 20;
-const MAX_FILE_BYTES: u64 = 64 << 20;
-
-#[derive(Debug)]
-pub struct Config {
-    /// The relay's name in the greeting, in `Received:` fields and in DSNs.
-    pub(crate) hostname: String,
-    /// Set if the configuration contains `hostname`. Otherwise the relay uses the host's name,
-    /// which other servers on this host may use as well.
-    pub(crate) has_own_name: bool,
-    pub listen: Vec<Endpoint>,
-    /// Addresses with TLS before the greeting.
-    pub(crate) listen_tls: Vec<Endpoint>,
-    pub(crate) listen_lmtp: Vec<Endpoint>,
-    /// Set if each connection begins with a PROXY header, which names the client.
-    pub(crate) proxy_protocol: bool,
-    /// Clients that may name other clients with XCLIENT.
-    pub(crate) xclient: Networks,
-    pub(crate) networks: Networks,
-    pub spool: SpoolConfig,
-    pub limits: RelayLimits,
-    pub(crate) tls: Option<ListenerTls>,
-    pub(crate) users: Option<Arc<Users>>,
-    /// Warnings about the files that the configuration names.
-    file_warnings: Vec<String>,
-    pub(crate) login_limits: LoginLimits,
-    /// Clients whose failed logins count only for the user, and not for the address.
-    pub(crate) login_exempt: Networks,
-    pub router: Router,
-    pub(crate) delivery: DeliveryLimits,
-    pub(crate) retry: RetrySchedule,
-    pub(crate) dsn: DsnConfig,
-    pub(crate) dns: DnsConfig,
-    pub delivery_scope: DeliveryScope,
-    pub http: Option<SocketAddr>,
-    /// Host name in the key `http`, if there is one. Requests may use it in their Host field.
-    pub(crate) http_name: Option<String>,
-    /// Path of the socket for `mailrun queue`.
-    pub control: PathBuf,
-    /// Number of workers. `None` means half the number of processors.
-    pub workers: Option<usize>,
-    /// Time for which event loops look for events before they sleep. It is only for measurements, so
-    /// the file has no key for it.
-    pub busy_poll: BusyPoll,
-    pub log: LogLevel,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct ListenerTls {
-    pub(crate) setup: ServerTls,
-    pub(crate) files: TlsFiles,
-}
-
-/// Networks whose mail is relayed without a login.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Networks(pub(crate) Vec<IpNet>);
-
-impl Default for Networks {
-    /// Contains only this host.
-    fn default() -> Self {
-        let own = ["127.0.0.0/8", "::1/128"].map(|network| network.parse().expect("both are networks"));
-        Self(own.into())
-    }
-}
-
-impl Networks {
-    /// Returns true if an address is in these networks. An IPv4 address may be written as IPv6 (RFC
-    /// 4291 §2.5.5.2).
-    pub(crate) fn contain(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        self.0.iter().any(|network| network.contains(&address))
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SpoolConfig {
-    pub directory: PathBuf,
-    pub durability: DurabilityLevel,
-    /// Maximum number of bytes on disk. When they are used up, clients get 452.
-    pub max_bytes: u64,
-    /// Maximum number of bytes of bodies in memory. Other bodies are read again from the spool.
-    pub memory_bytes: u64,
-    /// Set if a spool with new damage must not be opened.
-    pub refuse_damage: bool,
-}
-
-/// Time at which a message is answered 250.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum DurabilityLevel {
-    /// When it is on disk: it survives a power failure
-    #[default]
-    Sync,
-    /// When the kernel has it: it survives a crash of this process
-    Write,
-    /// Immediately: it survives nothing
-    Memory,
-}
-
-impl DurabilityLevel {
-    pub(crate) const ALL: [(Self, &'static str); 3] =
-        [(Self::Sync, "sync"), (Self::Write, "write"), (Self::Memory, "memory")];
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RelayLimits {
-    pub(crate) message_bytes: u64,
-    /// Maximum number of bytes of all messages that are being received or wait for their 250. It is
-    /// at least the size of one message.
-    pub incoming_bytes: u64,
-    pub(crate) recipients: usize,
-    pub(crate) sessions: usize,
-    /// Maximum number of `Received:` fields. A message with more fields is in a loop.
-    pub(crate) max_hops: u32,
-    pub(crate) idle_timeout: Duration,
-    /// Maximum number of NOOP, VRFY and similar commands between two messages.
-    pub(crate) junk_commands: u32,
-    /// Maximum time of a session without a message.
-    pub(crate) no_message_timeout: Duration,
-    pub(crate) message_timeout: Duration,
-    /// Minimum data rate of a message in bytes per second, averaged over `idle_timeout`.
-    pub(crate) min_data_rate: u64,
-    /// Limits per client address outside of `networks`.
-    pub(crate) client: ClientLimits,
-}
-
-impl Default for RelayLimits {
-    fn default() -> Self {
-        Self {
-            message_bytes: 64 << 20,
-            incoming_bytes: 128 << 20,
-            recipients: 1000,
-            sessions: 10_000,
-            max_hops: 100,
-            idle_timeout: Duration::from_secs(300),
-            junk_commands: 100,
-            no_message_timeout: Duration::from_secs(1800),
-            message_timeout: Duration::from_secs(3600),
-            // This is Postfix's value. A modem of 9,600 bits per second is twice as fast.
-            min_data_rate: 500,
-            client: ClientLimits::default(),
-        }
-    }
-}
-
-impl RelayLimits {
-    pub(crate) fn session_limits(&self) -> mailrun_smtp::Limits {
-        mailrun_smtp::Limits {
-            message_bytes: self.message_bytes,
-            recipients: self.recipients,
-            idle_timeout: self.idle_timeout,
-            junk_commands: self.junk_commands,
-            no_message_timeout: self.no_message_timeout,
-            message_timeout: self.message_timeout,
-            min_data_rate: self.min_data_rate,
-            ..mailrun_smtp::Limits::default()
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LoginLimits {
-    pub(crate) failures: u32,
-    pub(crate) user_failures: u32,
-    /// Time within which the failures are counted.
-    pub(crate) period: Duration,
-    /// Time for which logins are refused unchecked after too many failures.
-    pub(crate) lock_duration: Duration,
-    /// Delay after the first failure. It doubles with each further failure.
-    pub(crate) delay: Duration,
-}
-
-impl Default for LoginLimits {
-    /// The times are fail2ban's ten minutes. The numbers tolerate a user who has forgotten which
-    /// password is the right one.
-    fn default() -> Self {
-        Self {
-            failures: 10,
-            user_failures: 100,
-            period: Duration::from_secs(600),
-            lock_duration: Duration::from_secs(600),
-            delay: Duration::from_secs(1),
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DeliveryLimits {
-    pub(crate) per_destination: u32,
-    pub(crate) overall: u32,
-    pub(crate) greeting_5xx: RefusedGreeting,
-}
-
-/// Meaning of a 5xx instead of a greeting. RFC 5321 §3.1 leaves it open: the server may refuse this
-/// client for good, or it may be one of several servers and out of order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum RefusedGreeting {
-    /// Try the next server, and defer the message if there is none (Postfix:
-    /// `smtp_skip_5xx_greeting = yes`).
-    #[default]
-    Skip,
-    Fail,
-}
-
-impl RefusedGreeting {
-    pub(crate) const ALL: [(Self, &'static str); 2] = [(Self::Skip, "skip"), (Self::Fail, "fail")];
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DsnConfig {
-    /// Recipient of DSNs about failures. `None` means the sender.
-    pub(crate) failures: Option<DsnTarget>,
-    /// Recipient of DSNs about DSNs that could not be delivered. `None` means that they are only
-    /// logged.
-    pub(crate) double_bounces: Option<DsnTarget>,
-    pub(crate) postmaster: String,
-    pub(crate) success: SuccessDsnPolicy,
-}
-
-impl DsnConfig {
-    fn new(domain: &str) -> Self {
-        Self {
-            failures: None,
-            double_bounces: None,
-            postmaster: format!("postmaster@{domain}"),
-            success: SuccessDsnPolicy::default(),
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum DsnTarget {
-    Postmaster,
-    Maildir(Arc<Path>),
-}
-
-/// Senders whose NOTIFY=SUCCESS is honoured. A sender's address proves nothing: with a forged
-/// address, a client could have DSNs sent to a stranger.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum SuccessDsnPolicy {
-    Everyone,
-    /// Clients in `networks`, clients on Unix-domain sockets, and clients that have logged in.
-    #[default]
-    Networks,
-    Nobody,
-}
-
-impl SuccessDsnPolicy {
-    pub(crate) const ALL: [(Self, &'static str); 3] =
-        [(Self::Everyone, "everyone"), (Self::Networks, "networks"), (Self::Nobody, "nobody")];
-
-    /// Returns true if the sender is notified of success. A client without an address uses a
-    /// Unix-domain socket.
-    pub(crate) fn is_for(self, client: Option<IpAddr>, login: LoggedIn, networks: &Networks) -> bool {
-        match self {
-            Self::Everyone => true,
-            Self::Networks => login == LoggedIn::Yes || client.is_none_or(|client| networks.contain(client)),
-            Self::Nobody => false,
-        }
-    }
-}
-
-impl Default for DeliveryLimits {
-    fn default() -> Self {
-        Self { per_destination: 20, overall: 1000, greeting_5xx: RefusedGreeting::default() }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DnsConfig {
-    /// Name servers to query. An empty list means the system's servers.
-    pub(crate) servers: Vec<SocketAddr>,
-    pub(crate) timeout: Duration,
-}
-
-impl Default for DnsConfig {
-    fn default() -> Self {
-        Self { servers: Vec::new(), timeout: Duration::from_secs(5) }
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DeliveryScope {
-    #[default]
-    Local,
-    Anywhere,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-pub enum LogLevel {
-    /// Faults of the relay.
-    Error,
-    /// And what an administrator must look after.
-    Warn,
-    /// And each delivery.
-    #[default]
-    Info,
-    /// And each session's steps.
-    Debug,
-}
-
-impl LogLevel {
-    pub(crate) const ALL: [(Self, &'static str); 4] =
-        [(Self::Error, "error"), (Self::Warn, "warn"), (Self::Info, "info"), (Self::Debug, "debug")];
-}
-
-/// Everything that the relay reads besides the configuration file: other files, variables, and the
-/// name of the host. Tests replace it.
-pub(crate) struct ConfigEnvironment<'a> {
-    pub(crate) read: &'a dyn Fn(&Path) -> io::Result<Vec<u8>>,
-    pub(crate) variable: &'a dyn Fn(&str) -> Option<String>,
-    pub(crate) hostname: String,
-    pub(crate) mode: &'a dyn Fn(&Path) -> Option<u32>,
-    /// Destinations to which mail may go even if the file does not allow them.
-    pub(crate) delivery_scope: DeliveryScope,
-    pub(crate) can_store_in: &'a StorageCheck,
-}
-
-/// Checks whether a directory can hold a spool, without changing anything. The directory need not
-/// exist.
-pub(crate) type StorageCheck = dyn Fn(&Path) -> Result<(), String>;
-
-impl ConfigEnvironment<'_> {
-    pub(crate) fn of_process() -> Self {
-        Self {
-            read: &read,
-            mode: &|path| std::fs::metadata(path).ok().map(|about| about.permissions().mode() & 0o777),
-            variable: &|name| std::env::var(name).ok(),
-            hostname: hostname(),
-            delivery_scope: DeliveryScope::default(),
-            // A starting relay opens the spool anyway, so this check is not needed.
-            can_store_in: &|_| Ok(()),
-        }
-    }
-}
-
-/// Reads a file, up to a limit that no valid configuration exceeds.
-pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is longer than {MAX_FILE_BYTES} bytes")));
-    }
-    Ok(bytes)
-}
-
-/// Returns the name of this host, or "localhost" if the name is not a valid domain.
-fn hostname() -> String {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    if crate::routing::is_domain(&name) { name } else { "localhost".to_owned() }
-}
+pub use settings::{Config, DEFAULT_LISTEN, DeliveryScope, DurabilityLevel, LogLevel, RelayLimits, SpoolConfig};
+pub(crate) use settings::{ConfigEnvironment, DnsConfig, DsnTarget, LoggedIn, LoginLimits, RefusedGreeting, read};
+use settings::{StorageCheck, hostname};
+use std::path::Path;
 
 impl Config {
     /// Reads a configuration file and the files that it names. Relative paths start from its
@@ -454,93 +97,6 @@ impl Config {
         config.router = Router::new(LocalDomains::default(), vec![route], RouteTarget::Mx(Mx::default()));
         Ok(config)
     }
-
-    fn with_defaults(spool: &Path, hostname: String) -> Self {
-        Self {
-            hostname: hostname.clone(),
-            has_own_name: false,
-            listen: vec![Endpoint::Tcp(DEFAULT_LISTEN.parse().expect("it is an address"))],
-            listen_tls: Vec::new(),
-            listen_lmtp: Vec::new(),
-            proxy_protocol: false,
-            xclient: Networks(Vec::new()),
-            networks: Networks::default(),
-            spool: SpoolConfig {
-                directory: spool.to_owned(),
-                durability: DurabilityLevel::default(),
-                max_bytes: 10 << 30,
-                memory_bytes: 128 << 20,
-                refuse_damage: false,
-            },
-            limits: RelayLimits::default(),
-            tls: None,
-            users: None,
-            file_warnings: Vec::new(),
-            login_limits: LoginLimits::default(),
-            login_exempt: Networks(Vec::new()),
-            router: Router::new(LocalDomains::default(), Vec::new(), RouteTarget::Mx(Mx::default())),
-            delivery: DeliveryLimits::default(),
-            retry: RetrySchedule::default(),
-            dsn: DsnConfig::new(&hostname),
-            dns: DnsConfig::default(),
-            delivery_scope: DeliveryScope::default(),
-            http: None,
-            http_name: None,
-            control: spool.join("control.sock"),
-            workers: None,
-            busy_poll: BusyPoll::Off,
-            log: LogLevel::default(),
-        }
-    }
-
-    pub fn listeners(&self) -> impl Iterator<Item = &Endpoint> {
-        self.listen.iter().chain(&self.listen_tls).chain(&self.listen_lmtp)
-    }
-
-    pub(crate) fn access(&self, client: IpAddr, login: LoggedIn) -> Access {
-        match login {
-            LoggedIn::Yes => Access::Trusted,
-            LoggedIn::No if self.networks.contain(client) => Access::Trusted,
-            LoggedIn::No => Access::Untrusted,
-        }
-    }
-
-    /// Returns warnings about settings that are allowed but risky: next hops whose certificate is
-    /// not verified although TLS is required, and files with secrets that everybody may read.
-    pub fn warnings(&self) -> Vec<String> {
-        let hops = self.router.insecure_hops();
-        let of_hops = hops.map(|hop| format!("{hop}: insecure = true: the certificate is not verified"));
-        of_hops.chain(self.file_warnings.iter().cloned()).collect()
-    }
-
-    /// Returns the changed keys that take effect only after a restart. A reload reports them.
-    pub(crate) fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
-        let changes = [
-            ("listen", self.listen != new.listen),
-            ("listen_tls", self.listen_tls != new.listen_tls),
-            ("listen_lmtp", self.listen_lmtp != new.listen_lmtp),
-            ("proxy_protocol", self.proxy_protocol != new.proxy_protocol),
-            ("xclient", self.xclient.0.is_empty() != new.xclient.0.is_empty()),
-            ("http", self.http != new.http),
-            ("control", self.control != new.control),
-            ("workers", self.workers != new.workers),
-            ("hostname", self.hostname != new.hostname),
-            ("spool", self.spool != new.spool),
-            ("limits", self.limits != new.limits),
-            ("tls", self.tls.is_some() != new.tls.is_some()),
-            ("auth", self.users.is_some() != new.users.is_some()),
-            ("delivery", self.delivery != new.delivery),
-            ("retry", self.retry != new.retry),
-            ("dns", self.dns != new.dns),
-        ];
-        changes.into_iter().filter(|(_, is_changed)| *is_changed).map(|(key, _)| key).collect()
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LoggedIn {
-    Yes,
-    No,
 }
 
 /// A small but complete configuration file, shown in the manual.
@@ -550,12 +106,16 @@ pub const EXAMPLE: &str = include_str!("example.toml");
 
 #[cfg(test)]
 mod tests {
+    use super::settings::{MAX_CONFIG_BYTES, Networks, SuccessDsnPolicy};
     use super::*;
-    use crate::routing::{NextHop, ResolvedRoute, RouteError, SmtpTarget, TlsPolicy};
+    use crate::qmgr::retry::RetrySchedule;
+    use crate::routing::{Access, NextHop, ResolvedRoute, RouteError, SmtpTarget, TlsPolicy};
     use mailrun_smtp::Path as Address;
     use mailrun_smtp::login::{Auth, Proof};
     use mailrun_smtp::sasl::Mechanism;
     use proptest::prelude::*;
+    use std::io;
+    use std::time::Duration;
 
     fn file(path: &Path) -> io::Result<Vec<u8>> {
         let certificate = || mailrun_net::Certificate::self_signed(&["localhost"]).expect("it is a name");

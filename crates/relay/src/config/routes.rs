@@ -1,7 +1,7 @@
 //! Reads `[local]` and `[[route]]`: the domains whose mail is delivered here, and the next hops of
 //! all other mail.
-use super::DeliveryScope;
 use super::section_reader::SectionReader;
+use super::settings::DeliveryScope;
 use super::values::{connection_limit, keyword};
 use crate::own_addresses::OwnAddresses;
 use crate::routing::aliases::{AliasContext, Aliases};

@@ -1,4 +1,4 @@
-use super::ConfigEnvironment;
+use super::settings::ConfigEnvironment;
 use mailrun_party::reason::reason;
 use mailrun_party::text_file;
 use mailrun_party::toml_file::{ErrorCollector, Section};

@@ -2,9 +2,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::entry::{EntryIndex, QueueEntry};
 use super::moves::SPARE_MESSAGES;
+use super::tick::MAX_TICK_TIMERS;
 use super::*;
-use crate::message::envelope::{Confirmation, Fact, RecipientFate};
+use crate::message::envelope::{Confirmation, DeliveryRefusal, Fact, RecipientFate};
 
 type TestMessage = Arc<[u8]>;
 

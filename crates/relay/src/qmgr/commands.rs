@@ -3,8 +3,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::entry::{EntryIndex, EntryState};
-use super::{Actions, MailQueue, MessageId, QueueEnd, millis};
+use super::entry::{EntryIndex, EntryState, MessageId, QueueEnd};
+use super::queue::{MailQueue, millis};
+use super::result::Actions;
 use crate::message::envelope::{Fact, RecipientFate};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

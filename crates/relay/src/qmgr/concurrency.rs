@@ -15,113 +15,13 @@
 //! *trial* until its session can take a message. The destination's `Standing` limits the number of
 //! trials.
 use std::cmp::Reverse;
-use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::connections::{ConnectionAction, ConnectionSlot, DisconnectReason, Standing};
 use super::destination::{DestinationOrigin, DestinationQueue};
-use super::{DestinationId, EntryState, ListKind, MailQueue, NO_ENTRY, millis};
+use super::entry::{DestinationId, EntryState, ListKind, NO_ENTRY};
+use super::queue::{MailQueue, millis};
 use crate::message::envelope::DeliveryRefusal;
-
-/// A connection to a destination, or an attempt to connect. Its owner must return it with `closed`.
-#[must_use = "a slot that is not given back counts against the limits for ever"]
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct ConnectionSlot {
-    pub(crate) destination: DestinationId,
-    is_idle: bool,
-    must_quit: bool,
-    /// Set if the connection has sent QUIT. It accepts nothing more, but still counts.
-    is_quitting: bool,
-    /// Standing of the destination, as long as no session has been established.
-    trial: Option<Standing>,
-}
-
-impl ConnectionSlot {
-    /// Returns true if nothing is known of the destination. The attempt should then be short,
-    /// because others wait.
-    pub(crate) fn is_first_trial(&self) -> bool {
-        matches!(self.trial, Some(Standing::New | Standing::Configured))
-    }
-}
-
-/// Standing of a destination, which its last answers determine. Destinations with earlier variants
-/// are served first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// The destination answered the last time, or is on this host.
-    Proven,
-    Configured,
-    /// A domain to which mail was addressed.
-    New,
-    Failed,
-}
-
-impl Standing {
-    const ALL: [Self; 4] = [Self::Proven, Self::Configured, Self::New, Self::Failed];
-
-    fn trial_limit(self, limit: u32) -> u32 {
-        match self {
-            Self::Proven => limit,
-            Self::Configured => limit - limit / 8,
-            Self::New | Self::Failed => limit - limit / 4,
-        }
-    }
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum ConnectionAction {
-    Open(ConnectionSlot),
-    /// Wake one of the destination's waiting connections, which then calls `take`.
-    Wake(DestinationId),
-    /// Close one of the destination's waiting connections, because another destination needs it.
-    Close(DestinationId),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum DisconnectReason {
-    /// The connection had nothing more to do, or its session ended normally.
-    Finished,
-    /// No session was established, or it ended before anything could be delivered.
-    Unreachable(DeliveryRefusal),
-}
-
-/// Destinations for which an action may be due, in turn. Each is in a list at most once, and is
-/// checked again before it is used.
-#[derive(Default)]
-pub(super) struct ConnectionLists {
-    /// Destinations with mail and an idle connection.
-    wakeable: VecDeque<DestinationId>,
-    /// Destinations with mail but without a connection, by standing.
-    unserved: [VecDeque<DestinationId>; Standing::ALL.len()],
-    /// Set if the next trial of a new destination goes to the newest one instead of the oldest.
-    prefers_newest: bool,
-    trials: [u32; Standing::ALL.len()],
-    /// Destinations with mail that may need more connections.
-    scalable: VecDeque<DestinationId>,
-    /// Destinations with waiting connections.
-    idle: VecDeque<DestinationId>,
-    pub(super) open: u32,
-    /// Number of connections that were told to close.
-    closing: u32,
-}
-
-impl ConnectionLists {
-    /// Returns the next destination of a standing, in the order of their arrival. Of the new
-    /// destinations, every second one is the newest, so that a domain that answers does not wait
-    /// until all earlier domains have failed.
-    fn next_unserved(&self, standing: Standing) -> Option<DestinationId> {
-        let list = &self.unserved[standing as usize];
-        if standing == Standing::New && self.prefers_newest { list.back() } else { list.front() }.copied()
-    }
-
-    fn pop_unserved(&mut self, standing: Standing) {
-        let list = &mut self.unserved[standing as usize];
-        if standing == Standing::New && self.prefers_newest {
-            list.pop_back()
-        } else {
-            list.pop_front()
-        };
-    }
-}
 
 /// Number of messages that a destination may send after its last new connection, before it must
 /// give up a connection to a destination that has none. It is small enough to be fair, and large

@@ -182,6 +182,13 @@ pub(super) struct EntryFlags {
     pub(super) age_timer_set: bool,
 }
 
+/// End of a list of ready entries.
+#[derive(Clone, Copy)]
+pub(super) enum QueueEnd {
+    Front,
+    Back,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

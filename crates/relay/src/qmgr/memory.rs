@@ -9,11 +9,12 @@
 //! A dropped message is read ahead of its turn, in the order of the log. Deferred, held and
 //! unreachable entries have no message in memory. Each entry counts its message even if another
 //! entry of the same message shares it, so the actual use never exceeds the count.
-use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::entry::{EntryIndex, EntryState, NO_ENTRY};
-use super::{Actions, DestinationId, ListKind, MailQueue, MessageId, OperatorCommand};
+use super::commands::OperatorCommand;
+use super::entry::{DestinationId, EntryIndex, EntryState, ListKind, MessageId, NO_ENTRY};
+use super::queue::MailQueue;
+use super::result::Actions;
 
 /// Maximum number of messages that are being read for one destination.
 const MAX_LOADING: u32 = 64;
@@ -21,13 +22,6 @@ const MAX_LOADING: u32 = 64;
 /// Maximum number of bytes of messages in memory per destination. Other messages are read from the
 /// page cache, as fast as a network accepts them.
 const MAX_DESTINATION_BYTES: u64 = 12 << 20;
-
-#[derive(Default)]
-pub(super) struct MessageMemory {
-    pub(super) used_bytes: u64,
-    /// Destinations that may need messages to be read.
-    unread: VecDeque<DestinationId>,
-}
 
 impl<M: Clone> MailQueue<M> {
     /// Adds the messages to be read next, in the order of the log. The caller must report each of

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::entry::{NO_ENTRY, STATE_COUNT};
+use super::entry::{ListKind, NO_ENTRY, STATE_COUNT};
+use super::retry::{Backoff, RetrySchedule};
 use super::*;
-use crate::message::envelope::{Fact, MessageProgress, RecipientFate, encode_note};
+use crate::message::envelope::{DeliveryRefusal, Fact, MessageProgress, RecipientFate, encode_note};
 
 /// The limits are small, so that destinations fill up, memory runs out, and messages are delayed
 /// and expire.

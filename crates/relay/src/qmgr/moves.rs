@@ -1,15 +1,9 @@
 //! Moves entries from state to state. All lists and counts of entries change only here.
-use super::entry::{EntryIndex, EntryLinks, EntryState, ListKind, NO_ENTRY};
-use super::{MailQueue, MessageId};
+use super::entry::{EntryIndex, EntryLinks, EntryState, ListKind, MessageId, NO_ENTRY, QueueEnd};
+use super::queue::MailQueue;
 
 /// Number of messages for which the index keeps room when the queue becomes empty.
 pub(super) const SPARE_MESSAGES: usize = 4_096;
-
-#[derive(Clone, Copy)]
-pub(super) enum QueueEnd {
-    Front,
-    Back,
-}
 
 impl<M: Clone> MailQueue<M> {
     /// Adds the entry to the lists of its destination and of its message.

@@ -2,8 +2,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::entry::{EntryFlags, EntryIndex, EntryLinks, EntryState, ListKind, NO_ENTRY, QueueEntry};
-use super::{DeliveryRequest, MailQueue, MessageId, NewEntry, QueueEnd, RecipientNumbers, millis};
+use super::entry::{
+    EntryFlags, EntryIndex, EntryLinks, EntryState, ListKind, MessageId, NO_ENTRY, QueueEnd, QueueEntry,
+    RecipientNumbers,
+};
+use super::queue::{DeliveryRequest, MailQueue, NewEntry, millis};
 use crate::message::envelope::{Confirmation, DeliveryRefusal, Fact, RecipientFate};
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::entry::{EntryIndex, EntryState, NO_ENTRY};
-use super::{DestinationId, MailQueue, MessageId, RecipientNumbers, millis};
+use super::entry::{DestinationId, EntryIndex, EntryState, MessageId, NO_ENTRY, RecipientNumbers};
+use super::queue::{MailQueue, millis};
 use crate::message::envelope::DeliveryRefusal;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
