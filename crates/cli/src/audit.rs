@@ -1,6 +1,7 @@
 //! `mailrun audit RECIPE`: checks whether a server keeps the mail that it accepted with 250.
+use super::exit_status::Strictness;
 use super::results::ReportArgs;
-use super::{Strictness, source, values};
+use super::{source, values};
 use anyhow::Result;
 use clap::Args;
 use mailrun_bench::audit::{AuditFault, AuditLength, AuditOptions};
@@ -108,7 +109,7 @@ impl AuditArgs {
             command: mailrun_party::outputs::command_line(),
         })?;
         self.report.finish(&outcome.record, Some(&outcome.directory))?;
-        let status = super::exit_code(&outcome.record, Strictness::Strict);
+        let status = super::exit_status::exit_code(&outcome.record, Strictness::Strict);
         outcome.unwritten.map_or(Ok(status), Err)
     }
 }

@@ -109,7 +109,7 @@ impl BaselineArgs {
                 format!("removed {}\n", printable(&baselines.path_of(name).to_string_lossy()))
             }
         };
-        super::say(&CharacterSet::of_environment().encode(&text))?;
+        super::messages::say(&CharacterSet::of_environment().encode(&text))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,8 +1,8 @@
 //! `mailrun bench`: turns the command-line arguments into the options of a bench.
-use super::Strictness;
 use super::busy_poll::ThreadArgs;
 use super::connection::ConnectionArgs;
 use super::cpus::PlacementArgs;
+use super::exit_status::Strictness;
 use super::keep_awake::KeepAwakeArg;
 use super::rare_options;
 use super::relays::{self, BenchRelayArgs};
@@ -215,7 +215,7 @@ impl BenchArgs {
             return scenario.run();
         }
         if self.list {
-            super::say(&scenarios::list_text(self.all))?;
+            super::messages::say(&scenarios::list_text(self.all))?;
             return Ok(ExitCode::SUCCESS);
         }
         self.check()?;
@@ -229,7 +229,7 @@ impl BenchArgs {
         announced.announce();
         let outcome = mailrun_bench::run(options)?;
         report.finish(&outcome.record, Some(&outcome.directory))?;
-        outcome.unwritten.map_or_else(|| Ok(super::exit_code(&outcome.record, strictness)), Err)
+        outcome.unwritten.map_or_else(|| Ok(super::exit_status::exit_code(&outcome.record, strictness)), Err)
     }
 
     /// Refuses options that have no effect with this server, or without a server.

@@ -137,7 +137,7 @@ impl CapacityOutputArgs {
     pub(super) fn write_json(&self, value: &str) -> Result<()> {
         match &self.json {
             Some(path) if self.has_text() => output_file::write(path, value),
-            Some(_) => super::say(value),
+            Some(_) => super::messages::say(value),
             None => Ok(()),
         }
     }
@@ -238,7 +238,7 @@ fn run_json(run: &CapacityRun, by_cores: &[CoreCapacity]) -> Result<String> {
 }
 
 fn say(text: String) -> Result<()> {
-    super::say(&CharacterSet::of_environment().encode(&text))
+    super::messages::say(&CharacterSet::of_environment().encode(&text))
 }
 
 #[cfg(test)]

@@ -75,7 +75,7 @@ impl CompareOutputArgs {
             mailrun_party::tell!("mailrun: {}", printable(line));
         }
         if !is_json_out {
-            super::say(&CharacterSet::of_environment().encode(&text(page)))?;
+            super::messages::say(&CharacterSet::of_environment().encode(&text(page)))?;
         }
         if let Some(path) = &self.json {
             let json = serde_json::to_string_pretty(json)? + "\n";

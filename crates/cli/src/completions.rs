@@ -1,7 +1,6 @@
 //! `mailrun completions`: prints completion scripts for shells.
-use super::Cli;
 use anyhow::Result;
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 use std::process::ExitCode;
 
@@ -23,22 +22,24 @@ Examples:
 Exit status: 0 done.";
 
 impl CompletionsArgs {
-    pub(super) fn run(self) -> Result<ExitCode> {
-        super::say(&script(self.shell))?;
+    /// `whole` is the command of the program, with all others below it.
+    pub(super) fn run(self, whole: &mut Command) -> Result<ExitCode> {
+        super::messages::say(&script(self.shell, whole))?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn script(shell: Shell) -> String {
+fn script(shell: Shell, whole: &mut Command) -> String {
     let mut bytes = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "mailrun", &mut bytes);
+    clap_complete::generate(shell, whole, "mailrun", &mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Cli;
     use super::*;
-    use clap::{Command, ValueEnum};
+    use clap::{CommandFactory, ValueEnum};
 
     fn options(command: &Command, names: &mut Vec<String>) {
         let shown = command.get_arguments().filter(|option| !option.is_hide_set());
@@ -51,7 +52,7 @@ mod tests {
         let mut expected = Vec::new();
         options(&Cli::all_commands(), &mut expected);
         for shell in Shell::value_variants() {
-            let text = script(*shell);
+            let text = script(*shell, &mut Cli::command());
             for long in &expected {
                 let dashed = format!("--{long}");
                 let fish = format!("-l {long}");

@@ -78,9 +78,9 @@ impl DiskArgs {
         };
         let result = measure(&options)?;
         match (self.json, self.quiet) {
-            (true, _) => super::say(&format!("{}\n", serde_json::to_string(&result)?))?,
-            (false, true) => super::say(&CharacterSet::of_environment().encode(&verdict(&result)))?,
-            (false, false) => super::say(&CharacterSet::of_environment().encode(&text(&result)))?,
+            (true, _) => super::messages::say(&format!("{}\n", serde_json::to_string(&result)?))?,
+            (false, true) => super::messages::say(&CharacterSet::of_environment().encode(&verdict(&result)))?,
+            (false, false) => super::messages::say(&CharacterSet::of_environment().encode(&text(&result)))?,
         }
         Ok(match result.outcome {
             _ if result.interrupted => ExitCode::from(INTERRUPTED_STATUS),

@@ -74,7 +74,7 @@ fn every_example_is_accepted() {
         for line in all {
             count += 1;
             if let Err(error) = Cli::parse_words(words(&line)) {
-                faults.push(format!("{line}\n    {}", super::misuse::sentence(&error, &[])));
+                faults.push(format!("{line}\n    {}", super::misuse::sentence(&error, &[], &Cli::all_commands())));
             }
         }
     });

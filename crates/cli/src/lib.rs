@@ -26,6 +26,7 @@ mod cpus;
 mod disk;
 #[cfg(test)]
 mod examples;
+mod exit_status;
 mod exports;
 mod health;
 mod keep_awake;
@@ -41,9 +42,12 @@ mod mades_queues;
 mod man;
 mod master;
 mod merge;
+mod messages;
 mod misuse;
 mod no_thresholds;
+mod offer;
 mod other_names;
+mod party_outputs;
 mod profiles;
 mod queue;
 mod rare_options;
@@ -69,30 +73,14 @@ mod wrong_inputs_mades;
 #[cfg(test)]
 mod wrong_inputs_relay;
 
-use anyhow::{Result, bail};
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use mailrun_bench::scenario::{RoundOrder, ScenarioSetting};
-use mailrun_journey::judge;
-use mailrun_journey::record::{Arrival, Cause, Ending, Outcome, Record};
-use mailrun_journey::threshold::{MetricSource, Threshold};
-use mailrun_journey::{RunId, Stage};
-use mailrun_load::source::{OfferedRate, RateStage};
+use anyhow::Result;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use mailrun_party::interrupt::{INTERRUPTED_STATUS, Interrupted};
-use mailrun_party::live::LiveMode;
-use mailrun_party::output_file;
-use mailrun_party::output_file::cannot_write;
-use mailrun_party::outputs::{FinishedRun, Outputs};
 use mailrun_party::party_options::{OPTIONS_FROM_STDIN, PartyOptions};
-use mailrun_text::printable::printable;
-use results::{ReportArgs, write_all};
+use messages::{failure, say};
 use std::ffi::OsString;
-use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
-/// Maximum number of errors in a configuration that are shown.
-const MAX_ERROR_LINES: usize = 5;
 
 /// Measures mail throughput and latency end to end, and checks that no message is lost, duplicated or changed.
 #[derive(Debug, Parser)]
@@ -178,80 +166,6 @@ enum Command {
     Completions(completions::CompletionsArgs),
 }
 
-/// Result files of a source or a sink.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Results")]
-struct OutputArgs {
-    #[command(flatten)]
-    report: ReportArgs,
-    /// Write run.json, report.md, report.html, latency.hlog and the ledger into DIR.
-    #[arg(long, value_name = "DIR", value_parser = values::directory)]
-    out: Option<PathBuf>,
-    /// Write the (message, recipient) pairs that were accepted, or that arrived, to FILE.
-    #[arg(long, value_name = "FILE", conflicts_with = "out")]
-    ledger: Option<PathBuf>,
-    /// Write an HdrHistogram interval log to FILE.
-    #[arg(long, value_name = "FILE", conflicts_with = "out")]
-    hlog: Option<PathBuf>,
-    /// Progress: a line on a terminal, JSON lines on standard output, or nothing.
-    #[arg(long, value_enum, value_name = "HOW", default_value = "line", hide = true)]
-    live: LiveMode,
-    /// Run id, 32 hexadecimal digits.
-    #[arg(long, value_name = "HEX", hide = true)]
-    run_id: Option<RunId>,
-}
-
-impl OutputArgs {
-    /// Returns the files that the party writes, and the kind of progress that it prints.
-    ///
-    /// # Errors
-    ///
-    /// If two outputs want standard output, or if a file cannot be written.
-    fn outputs(&self) -> Result<Outputs> {
-        let live = self.report.live(self.live);
-        self.report.open(live)?;
-        let Some(directory) = &self.out else {
-            let json = self.report.json_file().map(Path::to_owned);
-            return Ok(Outputs { json, ledger: self.ledger.clone(), hlog: self.hlog.clone(), live, http: None });
-        };
-        fs::create_dir_all(directory).map_err(|error| cannot_write(directory, &error))?;
-        let file = |name: &str| Some(directory.join(name));
-        Ok(Outputs { json: file("run.json"), ledger: file("ledger"), hlog: file("latency.hlog"), live, http: None })
-    }
-}
-
-/// Returns the arrival process of a load. Without a rate or stages, it is a closed loop.
-fn arrival_with(typed: Option<Arrival>, offer: Option<&OfferedRate>) -> Arrival {
-    offer.map_or(Arrival::Closed, |_| typed.unwrap_or(Arrival::Constant))
-}
-
-/// Returns the rates offered in an open loop, or `None` in a closed loop.
-///
-/// # Errors
-///
-/// If the stages offer no messages.
-fn offered_rate(rate: Option<f64>, stages: &[RateStage]) -> Result<Option<OfferedRate>> {
-    if stages.is_empty() {
-        return Ok(rate.map(OfferedRate::Constant));
-    }
-    if stages.iter().all(|stage| stage.from_per_s + stage.to_per_s == 0.0) {
-        bail!("--stage: these stages offer no messages");
-    }
-    Ok(Some(OfferedRate::Stages(stages.to_vec())))
-}
-
-/// Refuses thresholds of the time until a message was created, because it is 0 in a closed loop.
-fn check_closed_loop<'t>(mut thresholds: impl Iterator<Item = &'t Threshold>) -> Result<()> {
-    let created = Some(MetricSource::Stage(Stage::Created));
-    match thresholds.find(|threshold| threshold.is_of_time() && threshold.source() == created) {
-        Some(threshold) => bail!(
-            "{}: in a closed loop a message is due when it is created; say --rate, or ask for sent",
-            threshold.expression()
-        ),
-        None => Ok(()),
-    }
-}
-
 /// Runs the command that the arguments of this process name, and returns its exit status.
 pub fn main() -> ExitCode {
     let words: Vec<OsString> = as_locust_worker(std::env::args_os()).collect();
@@ -273,10 +187,6 @@ pub fn main() -> ExitCode {
         let is_interrupted = error.downcast_ref::<Interrupted>().is_some();
         ExitCode::from(if is_interrupted { INTERRUPTED_STATUS } else { 2 })
     })
-}
-
-fn round_order(order: Option<&ScenarioSetting<RoundOrder>>) -> RoundOrder {
-    order.map(|order| order.value).unwrap_or_default()
 }
 
 fn run(command: Command) -> Result<ExitCode> {
@@ -301,8 +211,8 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Locust(typed) => typed.run(),
         Command::Health(typed) => typed.run(),
         Command::InstallLinks(typed) => typed.run(),
-        Command::Man(typed) => typed.run(),
-        Command::Completions(typed) => typed.run(),
+        Command::Man(typed) => typed.run(&Cli::all_commands()),
+        Command::Completions(typed) => typed.run(&mut Cli::command()),
     }
 }
 
@@ -358,20 +268,6 @@ fn is_value_of(option: Option<&str>, word: Option<&str>) -> bool {
     }
 }
 
-/// Returns the error text of a command that could not run, one line for each complaint.
-fn failure(error: &anyhow::Error) -> String {
-    let text = format!("{error:#}");
-    let lines = text.lines().map(|line| without_error_numbers(&one_line(line)));
-    let lines: Vec<String> = lines.filter(|line| !line.is_empty()).collect();
-    let shown =
-        lines.iter().take(MAX_ERROR_LINES).map(|line| printable(line).into_owned()).collect::<Vec<_>>().join("\n");
-    let more = match lines.len().saturating_sub(MAX_ERROR_LINES) {
-        0 => String::new(),
-        more => format!("and {more} more\n"),
-    };
-    format!("mailrun: {shown}\n{more}")
-}
-
 /// Prints help and version as they are, and a mistake as one line.
 fn report_misuse(error: &clap::Error, typed: &[OsString]) -> ExitCode {
     if !error.use_stderr() {
@@ -386,7 +282,7 @@ fn report_misuse(error: &clap::Error, typed: &[OsString]) -> ExitCode {
         let _ = error.print();
         return ExitCode::from(2);
     }
-    mailrun_party::tell!("mailrun: {}", misuse::sentence(error, typed));
+    mailrun_party::tell!("mailrun: {}", misuse::sentence(error, typed, &Cli::all_commands()));
     ExitCode::from(2)
 }
 
@@ -408,108 +304,4 @@ fn short_help(error: &clap::Error, typed: &[OsString]) -> Option<String> {
         names.push(word.as_str());
     }
     (!names.is_empty()).then(|| summary::of(command, &names))
-}
-
-/// Removes error numbers: `No such file or directory (os error 2)` becomes `No such file or
-/// directory`.
-fn without_error_numbers(line: &str) -> String {
-    let mut parts = line.split(" (os error ");
-    let mut plain = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        match part.split_once(')') {
-            Some((number, rest)) if number.bytes().all(|letter| letter.is_ascii_digit()) => plain.push_str(rest),
-            _ => plain = format!("{plain} (os error {part}"),
-        }
-    }
-    plain
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// Decides whether a verdict of INVALID or INCONCLUSIVE counts as success.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Strictness {
-    /// It does, because neither a threshold nor a rate was asked for.
-    Lenient,
-    /// It does not, because of a threshold, a rate or `--strict`.
-    Strict,
-}
-
-impl Strictness {
-    fn of(is_strict: bool) -> Self {
-        if is_strict { Self::Strict } else { Self::Lenient }
-    }
-}
-
-/// Returns the exit status for a run record. A run never succeeds if mail was not delivered, if it
-/// has no figure at all, or if it lacked a resource that it needed to send all of its mail.
-fn exit_code(record: &Record, strictness: Strictness) -> ExitCode {
-    let has_failed = record.ledger.failed > Some(0) || record.ledger.in_doubt > Some(0);
-    let is_short = has_failed || record.parties.iter().any(|party| party.died.is_some());
-    let is_never_success = record.verdict.causes.iter().any(|cause| match cause {
-        Cause::NotDelivered | Cause::NothingTimed => true,
-        Cause::Exhausted => is_short,
-        _ => false,
-    });
-    let strictness = if is_never_success { Strictness::Strict } else { strictness };
-    exit_status(judge::outcome(record), record.ending == Some(Ending::Interrupted), strictness)
-}
-
-/// Returns the exit status for the outcome of a run, or of a scenario with many runs.
-fn exit_status(outcome: Option<Outcome>, is_interrupted: bool, strictness: Strictness) -> ExitCode {
-    match outcome {
-        _ if is_interrupted => ExitCode::from(INTERRUPTED_STATUS),
-        Some(Outcome::Pass) | None => ExitCode::SUCCESS,
-        Some(Outcome::Fail) => ExitCode::from(1),
-        Some(Outcome::Invalid | Outcome::Inconclusive) if strictness == Strictness::Lenient => ExitCode::SUCCESS,
-        Some(Outcome::Invalid | Outcome::Inconclusive) => ExitCode::from(3),
-    }
-}
-
-/// Shows a party's own report, unless its output is for a program. `out` is the directory given on
-/// the command line.
-fn finish(
-    finished: FinishedRun,
-    report: &ReportArgs,
-    live: LiveMode,
-    strictness: Strictness,
-    out: Option<&Path>,
-) -> Result<ExitCode> {
-    let FinishedRun { record, write_error: unwritten } = finished;
-    let details = out.map(|directory| write_report(directory, &record)).transpose();
-    if live != LiveMode::Json {
-        match out {
-            Some(_) => report.finish(&record, out)?,
-            None => report.show(&record, None)?,
-        }
-    }
-    details?;
-    unwritten.map_or_else(|| Ok(exit_code(&record, strictness)), Err)
-}
-
-fn write_report(directory: &Path, record: &Record) -> Result<()> {
-    let write = |name: &str, text: String| output_file::write(&directory.join(name), text);
-    write("report.md", mailrun_report::markdown(record))?;
-    write("report.html", mailrun_report::page(record, None))
-}
-
-/// Prints a result or the report of a command.
-///
-/// # Errors
-///
-/// If standard output cannot be written. A reader that closes the pipe causes no error.
-fn say(text: &str) -> Result<()> {
-    write_all(&mut io::stdout().lock(), text)
-}
-
-/// If a bench started this process, asks the kernel to terminate it when the bench dies, because
-/// nobody would read its report.
-fn exit_with_parent(live: LiveMode) {
-    if live == LiveMode::Json {
-        // If the kernel lacks this feature, a party without a bench runs until its own limits end
-        // it.
-        let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
-    }
 }

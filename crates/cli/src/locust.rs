@@ -1,5 +1,6 @@
 //! `mailrun locust`: commands for a load from many hosts under a Locust master.
-use super::{master, say, worker};
+use super::messages::say;
+use super::{master, worker};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use std::process::ExitCode;

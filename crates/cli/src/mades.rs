@@ -1,11 +1,14 @@
 //! `mailrun mades`: turns the command-line arguments into the options of a MADES load.
 use super::capacity_arguments::refuse_in_search;
+use super::exit_status::{Strictness, exit_code};
 use super::keep_awake::KeepAwakeArg;
 use super::mades_effects as effects;
 use super::mades_ladder::{self, PayloadLadder};
 use super::mades_queues::QueueNameArgs;
+use super::offer::{arrival_with, check_closed_loop, offered_rate};
+use super::party_outputs::exit_with_parent;
 use super::results::ReportArgs;
-use super::{Strictness, arrival_with, check_closed_loop, exit_code, exit_with_parent, offered_rate, values};
+use super::values;
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use jiff::tz::TimeZone;

@@ -1,11 +1,12 @@
 //! `mailrun bench mades`: turns the command-line arguments into the options of a bench with a
 //! stand-in endpoint.
+use super::exit_status::Strictness;
 use super::keep_awake::KeepAwakeArg;
 use super::mades::MadesLoadArgs;
 use super::mades_effects as effects;
 use super::mades_endpoint::{EndpointFaultArgs, NetworkArgs, read_plan, resolve_files};
 use super::results::ReportArgs;
-use super::{Strictness, values};
+use super::values;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use mailrun_bench::mades::{self, MadesBenchOptions, MadesTarget};
@@ -137,7 +138,7 @@ impl MadesBenchArgs {
             command: mailrun_party::outputs::command_line(),
         })?;
         self.report.finish(&outcome.record, Some(&outcome.directory))?;
-        outcome.unwritten.map_or_else(|| Ok(super::exit_code(&outcome.record, strictness)), Err)
+        outcome.unwritten.map_or_else(|| Ok(super::exit_status::exit_code(&outcome.record, strictness)), Err)
     }
 
     /// Fills in the default load. The default is an open loop, unless an option for a closed loop

@@ -3,7 +3,9 @@
 use super::mades::{password, password_from_env, restrict_to_local, url};
 use super::mades_effects as effects;
 use super::mades_queues::QueueNameArgs;
-use super::{exit_with_parent, say, values};
+use super::messages::say;
+use super::party_outputs::exit_with_parent;
+use super::values;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use mailrun_dashboard::progress_output::ProgressOutput;

@@ -1,7 +1,7 @@
 //! `mailrun mades --payload-ladder`: sends the same few messages in one size after the other, until
 //! a size takes longer than the time limit.
+use super::exit_status::{Strictness, exit_code};
 use super::results::write_all;
-use super::{Strictness, exit_code};
 use anyhow::Result;
 use mailrun_journey::judge;
 use mailrun_journey::record::{Ending, Mades, Outcome, Record};

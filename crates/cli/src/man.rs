@@ -1,5 +1,4 @@
 //! `mailrun man`: writes manual pages made from the commands and their options.
-use super::Cli;
 use anyhow::{Context, Result};
 use clap::{Args, Command};
 use clap_mangen::Man;
@@ -36,15 +35,15 @@ struct EndSections {
 }
 
 impl ManArgs {
-    pub(super) fn run(self) -> Result<ExitCode> {
-        let whole = Cli::all_commands();
-        let usual = EndSections::of(&whole).exit_status;
+    /// `whole` is the command of the program, with all others below it.
+    pub(super) fn run(self, whole: &Command) -> Result<ExitCode> {
+        let usual = EndSections::of(whole).exit_status;
         match self.directory {
-            None => super::say(&page(&whole, &usual, &names_of(&whole))?)?,
+            None => super::messages::say(&page(whole, &usual, &names_of(whole))?)?,
             Some(directory) => {
                 fs::create_dir_all(&directory).map_err(|error| cannot_write(&directory, &error))?;
-                let count = write_pages(&directory, &whole, &usual, "mailrun")?;
-                super::say(&format!("{count} pages in {}\n", directory.display()))?;
+                let count = write_pages(&directory, whole, &usual, "mailrun")?;
+                super::messages::say(&format!("{count} pages in {}\n", directory.display()))?;
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -153,6 +152,7 @@ fn non_empty(rest: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Cli;
     use super::*;
 
     fn all_pages() -> Vec<(String, String)> {

@@ -1,7 +1,8 @@
 //! `mailrun merge`: joins the parts of a load that several machines sent into one run.
+use super::exit_status::Strictness;
 use super::results::ReportArgs;
 use super::source;
-use super::{Strictness, values};
+use super::values;
 use anyhow::Result;
 use clap::Args;
 use mailrun_bench::MergeOptions;
@@ -64,7 +65,7 @@ impl MergeArgs {
         let is_open = record.workload.arrival != Arrival::Closed;
         let strictness = Strictness::of(self.strict || !record.thresholds.is_empty() || is_open);
         self.report.finish(record, Some(&outcome.directory))?;
-        let status = super::exit_code(record, strictness);
+        let status = super::exit_status::exit_code(record, strictness);
         outcome.unwritten.map_or(Ok(status), Err)
     }
 }

@@ -2,6 +2,7 @@
 //! the remedy.
 use super::other_names;
 use super::values::POSITIONAL;
+use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use mailrun_text::misspelling::is_misspelling;
 use std::error::Error as _;
@@ -17,14 +18,15 @@ const ALTERNATIVES: [(&str, &str); 5] = [
 ];
 
 /// Describes a mistake on the command line in one sentence, without clap's line breaks and tips.
-pub(super) fn sentence(error: &clap::Error, typed: &[OsString]) -> String {
+/// `whole` is the command of the program, with all others below it.
+pub(super) fn sentence(error: &clap::Error, typed: &[OsString], whole: &Command) -> String {
     if error.kind() == ErrorKind::Io {
         // The error comes from a scenario file, and its text already says where the mistake is.
-        return super::without_error_numbers(&fallback(error));
+        return super::messages::without_error_numbers(&fallback(error));
     }
-    let text = one_dash(error, typed).or_else(|| match error.kind() {
+    let text = one_dash(error, typed, whole).or_else(|| match error.kind() {
         ErrorKind::InvalidSubcommand => unknown_command(error),
-        ErrorKind::UnknownArgument => unknown_argument(error, typed),
+        ErrorKind::UnknownArgument => unknown_argument(error, typed, whole),
         ErrorKind::ValueValidation => invalid_value(error, typed),
         ErrorKind::InvalidValue => impossible_value(error),
         ErrorKind::MissingRequiredArgument => missing(error),
@@ -47,7 +49,7 @@ fn fallback(error: &clap::Error) -> String {
     let text = error.to_string();
     let what = text.strip_prefix("error: ").unwrap_or(&text);
     let what = what.split("\n\nUsage:").next().unwrap_or(what).split("\n\nFor more").next().unwrap_or(what);
-    super::one_line(what.split("\n\n").next().unwrap_or(what))
+    super::messages::one_line(what.split("\n\n").next().unwrap_or(what))
 }
 
 fn unknown_command(error: &clap::Error) -> Option<String> {
@@ -60,10 +62,10 @@ fn unknown_command(error: &clap::Error) -> Option<String> {
     Some(with_suggestion(format!("unknown command {name:?}"), &name, known.map(String::as_str)))
 }
 
-fn unknown_argument(error: &clap::Error, typed: &[OsString]) -> Option<String> {
+fn unknown_argument(error: &clap::Error, typed: &[OsString], whole: &Command) -> Option<String> {
     let name = argument(error)?;
     let path = path(error);
-    if let Some(advice) = other_names::advice_on(&path, &name) {
+    if let Some(advice) = other_names::advice_on(whole, &path, &name) {
         return Some(advice);
     }
     let is_number = name.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
@@ -78,7 +80,7 @@ fn unknown_argument(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     let known = one(error, ContextKind::SuggestedArg);
     match known.filter(|known| is_misspelling(&name, known)) {
         Some(known) => Some(format!("unknown option {name:?}; did you mean {known:?}?")),
-        None => match other_names::commands_with(&name) {
+        None => match other_names::commands_with(whole, &name) {
             Some(commands) => Some(format!("unknown option {name:?} here; {commands}")),
             None => Some(format!("unknown option {name:?}")),
         },
@@ -87,7 +89,7 @@ fn unknown_argument(error: &clap::Error, typed: &[OsString]) -> Option<String> {
 
 /// Detects a long option with a single dash, such as swaks' `-li` or Go's `-rate`. clap reads it as
 /// several short options.
-fn one_dash(error: &clap::Error, typed: &[OsString]) -> Option<String> {
+fn one_dash(error: &clap::Error, typed: &[OsString], whole: &Command) -> Option<String> {
     if !matches!(error.kind(), ErrorKind::UnknownArgument | ErrorKind::ValueValidation | ErrorKind::InvalidValue) {
         return None;
     }
@@ -98,11 +100,11 @@ fn one_dash(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     let mut words = words.map(|word| word.split('=').next().unwrap_or(word));
     words.find_map(|word| {
         let name = word.strip_prefix('-').filter(|name| name.len() > 1 && !name.starts_with('-'))?;
-        let is_ours = || other_names::has(&path, &format!("--{name}"));
+        let is_ours = || other_names::has(whole, &path, &format!("--{name}"));
         let text = || format!("unknown option {word:?}; use --{name}");
         let as_long = format!("-{word}");
-        let known = [word, &as_long].into_iter().find(|name| other_names::our_name(&path, name).is_some());
-        known.and_then(|name| other_names::advice_on(&path, name)).or_else(|| is_ours().then(text))
+        let known = [word, &as_long].into_iter().find(|name| other_names::our_name(whole, &path, name).is_some());
+        known.and_then(|name| other_names::advice_on(whole, &path, name)).or_else(|| is_ours().then(text))
     })
 }
 
@@ -220,7 +222,7 @@ mod tests {
 
     fn message(line: &str) -> String {
         let words: Vec<OsString> = std::iter::once("mailrun").chain(line.split(' ')).map(OsString::from).collect();
-        sentence(&Cli::parse_words(&words).unwrap_err(), &words)
+        sentence(&Cli::parse_words(&words).unwrap_err(), &words, &Cli::all_commands())
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Options under the names that other tools (swaks, smtp-source, smtp-sink, wrk, oha, ab, k6,
-//! vegeta, curl) or our other commands use. The advice about such an option names ours.
+//! vegeta, curl) or our other commands use. The advice about such an option names ours. `whole` is the
+//! command of the program, with all others below it.
 use clap::{Arg, Command};
 
 /// Names that users may type, and our option that does the same. A row applies only to commands
@@ -149,28 +150,28 @@ const EXPLANATIONS: &[(&[&str], &str, &str)] = &[
 
 /// Returns advice about an option that a command does not have. `path` is the command, for example
 /// `bench mades`.
-pub(super) fn advice_on(path: &str, typed: &str) -> Option<String> {
+pub(super) fn advice_on(whole: &Command, path: &str, typed: &str) -> Option<String> {
     let typed = typed.split('=').next().unwrap_or(typed);
     let is_mades = MADES_COMMANDS.contains(&path);
     if is_mades && !typed.starts_with('-') {
-        let is_broker = typed.contains([':', '.']) && has(path, "--broker");
+        let is_broker = typed.contains([':', '.']) && has(whole, path, "--broker");
         return is_broker.then(|| "the broker is an option: --broker URL".to_owned());
     }
     let explained = || {
-        let row = EXPLANATIONS.iter().find(|(names, instead, _)| names.contains(&typed) && has(path, instead));
+        let row = EXPLANATIONS.iter().find(|(names, instead, _)| names.contains(&typed) && has(whole, path, instead));
         row.filter(|_| is_mades).map(|(_, _, advice)| (*advice).to_owned())
     };
-    explained().or_else(|| our_name(path, typed).map(|ours| format!("unknown option {typed:?}; use {ours}")))
+    explained().or_else(|| our_name(whole, path, typed).map(|ours| format!("unknown option {typed:?}; use {ours}")))
 }
 
 /// Returns our option for another tool's option. `typed` must be the whole word, for example `-au`,
 /// although clap reads only `-a`.
-pub(super) fn our_name(path: &str, typed: &str) -> Option<&'static str> {
+pub(super) fn our_name(whole: &Command, path: &str, typed: &str) -> Option<&'static str> {
     let row = tables(path)
         .iter()
         .copied()
         .flatten()
-        .find(|(names, ours)| names.contains(&typed) && is_applicable(path, ours));
+        .find(|(names, ours)| names.contains(&typed) && is_applicable(whole, path, ours));
     row.map(|(_, ours)| *ours)
 }
 
@@ -201,23 +202,21 @@ fn tables(path: &str) -> &'static [&'static [OptionAlias]] {
 }
 
 /// True if the command has the option that the advice names.
-fn is_applicable(path: &str, advice: &str) -> bool {
+fn is_applicable(whole: &Command, path: &str, advice: &str) -> bool {
     let option = advice.split([' ', ',']).find(|word| word.starts_with("--"));
-    option.is_none_or(|option| has(path, option))
+    option.is_none_or(|option| has(whole, path, option))
 }
 
-pub(super) fn has(path: &str, option: &str) -> bool {
-    let whole = super::Cli::all_commands();
-    let subcommand = path.split(' ').try_fold(&whole, |command, name| command.find_subcommand(name));
+pub(super) fn has(whole: &Command, path: &str, option: &str) -> bool {
+    let subcommand = path.split(' ').try_fold(whole, |command, name| command.find_subcommand(name));
     let is_meant = |argument: &Arg| argument.get_long().is_some_and(|long| option.strip_prefix("--") == Some(long));
     subcommand.is_some_and(|command| command.get_arguments().any(is_meant))
 }
 
 /// Names our commands that have an option of this name or, if there are none, the subcommands of
 /// commands.
-pub(super) fn commands_with(typed: &str) -> Option<String> {
+pub(super) fn commands_with(whole: &Command, typed: &str) -> Option<String> {
     let name = typed.split('=').next()?.strip_prefix("--")?;
-    let whole = super::Cli::all_commands();
     let has = |command: &&Command| {
         command.get_arguments().any(|argument| argument.get_long() == Some(name) && !argument.is_hide_set())
     };
@@ -238,6 +237,7 @@ pub(super) fn commands_with(typed: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Cli;
     use super::*;
 
     const PATHS: [&str; 12] = [
@@ -257,20 +257,26 @@ mod tests {
 
     #[test]
     fn every_row_is_of_use_somewhere_and_never_hides_an_option() {
+        let whole = Cli::all_commands();
         for table in [SENDER_NAMES, SINK_NAMES, FAULT_NAMES, MADES_NAMES, RELAY_NAMES, REPORT_NAMES, COMMON_NAMES] {
             for (typed, ours) in table {
                 let paths = PATHS.iter().chain(&["bench mades-compare"]);
-                let mut useful = paths.filter(|path| tables(path).contains(&table) && is_applicable(path, ours));
-                assert!(useful.any(|path| !has(path, typed[0])), "{typed:?} {ours}");
+                let mut useful =
+                    paths.filter(|path| tables(path).contains(&table) && is_applicable(&whole, path, ours));
+                assert!(useful.any(|path| !has(&whole, path, typed[0])), "{typed:?} {ours}");
             }
         }
         for (names, instead, _) in EXPLANATIONS {
-            assert!(MADES_COMMANDS.iter().any(|path| has(path, instead) && !has(path, names[0])), "{names:?}");
+            assert!(
+                MADES_COMMANDS.iter().any(|path| has(&whole, path, instead) && !has(&whole, path, names[0])),
+                "{names:?}"
+            );
         }
     }
 
     #[test]
     fn a_name_is_answered_where_the_new_one_is_known() {
+        let whole = Cli::all_commands();
         for (path, name, expected) in [
             ("mades", "--outbox-url", Some("unknown option \"--outbox-url\"; use --broker")),
             ("bench mades", "--size", Some("unknown option \"--size\"; use --payload-size")),
@@ -290,16 +296,23 @@ mod tests {
                 Some("bench mades has a broker of its own; for yours use mailrun mades --broker URL"),
             ),
         ] {
-            assert_eq!(advice_on(path, name).as_deref(), expected, "{path} {name}");
+            assert_eq!(advice_on(&whole, path, name).as_deref(), expected, "{path} {name}");
         }
     }
 
     #[test]
     fn an_option_of_another_command_is_told() {
-        assert_eq!(commands_with("--sink").as_deref(), Some("mailrun bench, merge, compare and capacity have it"));
-        assert_eq!(commands_with("--recipients=5").as_deref(), Some("mailrun bench, source and capacity have it"));
+        let whole = Cli::all_commands();
+        assert_eq!(
+            commands_with(&whole, "--sink").as_deref(),
+            Some("mailrun bench, merge, compare and capacity have it")
+        );
+        assert_eq!(
+            commands_with(&whole, "--recipients=5").as_deref(),
+            Some("mailrun bench, source and capacity have it")
+        );
         let compare = "mailrun bench relay-400, bench relay-64k and bench relay-100k have it";
-        assert_eq!(commands_with("--compare").as_deref(), Some(compare));
-        assert_eq!((commands_with("--frobnicate"), commands_with("-x")), (None, None));
+        assert_eq!(commands_with(&whole, "--compare").as_deref(), Some(compare));
+        assert_eq!((commands_with(&whole, "--frobnicate"), commands_with(&whole, "-x")), (None, None));
     }
 }

@@ -1,7 +1,8 @@
 //! `mailrun queue`: sends an operator's commands to a running relay, and prints the replies as
 //! tables or as lines.
+use super::messages::one_line;
 use super::results::stdout_written;
-use super::{one_line, values};
+use super::values;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use mailrun_journey::RunId;

@@ -84,7 +84,8 @@ mod tests {
 
     fn answer(line: &str) -> String {
         let words: Vec<OsString> = std::iter::once("mailrun").chain(line.split(' ')).map(OsString::from).collect();
-        Cli::parse_words(&words).map_or_else(|error| misuse::sentence(&error, &words), |_| String::new())
+        Cli::parse_words(&words)
+            .map_or_else(|error| misuse::sentence(&error, &words, &Cli::all_commands()), |_| String::new())
     }
 
     #[test]

@@ -63,8 +63,8 @@ Exit status: 0 done; 2 no such recipe.";
 impl RecipeArgs {
     pub(super) fn run(&self) -> Result<ExitCode> {
         match &self.command {
-            None | Some(RecipeCommand::List) => super::say(&list_text()?)?,
-            Some(RecipeCommand::Show { name }) => super::say(Recipe::built_in_text(name)?)?,
+            None | Some(RecipeCommand::List) => super::messages::say(&list_text()?)?,
+            Some(RecipeCommand::Show { name }) => super::messages::say(Recipe::built_in_text(name)?)?,
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -184,7 +184,7 @@ pub(super) fn run(typed: &RelayArgs) -> Result<ExitCode> {
     {
         let outcome = Config::check(file, typed.reach(), &mailrun_relay::can_store_in);
         let (text, is_good) = check_result(&outcome);
-        super::say(&format!("{text}\n"))?;
+        super::messages::say(&format!("{text}\n"))?;
         return Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(2) });
     }
     typed.cpus.place()?;
@@ -196,17 +196,17 @@ pub(super) fn run(typed: &RelayArgs) -> Result<ExitCode> {
     let lines = tracing_subscriber::fmt::layer().with_writer(log.clone()).with_ansi(false);
     tracing_subscriber::registry().with(level).with(lines).init();
     let live = typed.live();
-    super::exit_with_parent(live);
+    super::party_outputs::exit_with_parent(live);
     let orders = RelayOptions { reread: reload(typed, changes), json: typed.json.clone(), live, log: log.clone() };
     let code = match mailrun_relay::run(config, orders) {
         Ok(done) => {
             if live != LiveMode::Json && !typed.quiet {
-                super::say(&summary(&done))?;
+                super::messages::say(&summary(&done))?;
             }
             match done.record_error {
                 None => ExitCode::SUCCESS,
                 Some(error) => {
-                    log.write_line(super::failure(&error).as_bytes());
+                    log.write_line(super::messages::failure(&error).as_bytes());
                     ExitCode::from(2)
                 }
             }
@@ -214,7 +214,7 @@ pub(super) fn run(typed: &RelayArgs) -> Result<ExitCode> {
         Err(error) => {
             // Write through the log writer: standard error may block, because its reader may have
             // stopped reading.
-            log.write_line(super::failure(&error).as_bytes());
+            log.write_line(super::messages::failure(&error).as_bytes());
             ExitCode::from(2)
         }
     };

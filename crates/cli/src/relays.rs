@@ -2,10 +2,10 @@
 //! relays.
 use super::no_thresholds::NoThresholdArgs;
 use super::results::TableReportArgs;
-use super::round_order;
 use super::server::{Scheme, ServerArg};
 use super::source::threshold;
 use super::values;
+use super::values::round_order;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use mailrun_bench::contestant::{Contestant, ContestantDurability, name_apart};

@@ -1,5 +1,6 @@
 //! `mailrun bench SCENARIO` and `mailrun bench FILE.toml`: the options of a scenario's measurement.
 //! Their defaults come from the scenario's file.
+use super::exit_status::Strictness;
 use super::mades_bench::MadesBenchArgs;
 use super::mades_compare::MadesCompareArgs;
 use super::no_thresholds::NoThresholdArgs;
@@ -7,7 +8,8 @@ use super::profiles::{LargeMessageArgs, ProfileArgs};
 use super::relays::{BacklogArgs, LatencyArgs, RelayComparisonArgs, SoakArgs};
 use super::results::TableReportArgs;
 use super::sink::SinkFaultArgs;
-use super::{Strictness, round_order, values};
+use super::values;
+use super::values::round_order;
 use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
@@ -226,7 +228,7 @@ Exit status: 0 done; 2 no such scenario.";
 impl ScenarioFileArgs {
     pub(super) fn run(&self) -> Result<ExitCode> {
         let ScenarioFileCommand::Show { name } = &self.command;
-        super::say(BuiltInScenario::named(name)?.text)?;
+        super::messages::say(BuiltInScenario::named(name)?.text)?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -336,7 +338,7 @@ impl ChosenScenario {
         }?;
         tables.show(&report)?;
         let Conclusion { outcome, is_strict, is_interrupted, .. } = report.conclusion;
-        Ok(super::exit_status(Some(outcome), is_interrupted, Strictness::of(is_strict)))
+        Ok(super::exit_status::exit_status(Some(outcome), is_interrupted, Strictness::of(is_strict)))
     }
 }
 

@@ -2,8 +2,10 @@
 use super::busy_poll::ThreadArgs;
 use super::capabilities::CapabilityArgs;
 use super::cpus::CpusArg;
+use super::exit_status::Strictness;
 use super::keep_awake::KeepAwakeArg;
-use super::{OutputArgs, Strictness, exit_with_parent, finish, values};
+use super::party_outputs::{OutputArgs, exit_with_parent, finish};
+use super::values;
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use mailrun_load::sink::{self, DumpTarget, Rule, Rulebook, SinkOptions};

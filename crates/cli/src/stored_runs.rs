@@ -143,7 +143,7 @@ fn write_each(
         let path = directory.join(format!("{name}.{}", format.file_extension()));
         names.insert(name);
         output_file::write(&path, render(std::slice::from_ref(record)))?;
-        super::say(&format!("{}\n", printable(&path.to_string_lossy())))?;
+        super::messages::say(&format!("{}\n", printable(&path.to_string_lossy())))?;
     }
     Ok(())
 }

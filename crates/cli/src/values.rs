@@ -1,4 +1,5 @@
 //! Parsers of values as people type them: `10s`, `64k`, `10k`, `1%`, `2s..3s`.
+use mailrun_bench::scenario::{RoundOrder, ScenarioSetting};
 pub(super) use mailrun_bench::scenario::{
     body_size, closed_loop_threshold, message_cost, message_size, messages as scenario_messages, recipient_count,
     rounds, sessions, steps, window,
@@ -180,6 +181,11 @@ pub(super) fn seed(text: &str) -> Result<u64, String> {
 /// Checks an address to listen on, and returns the address as it was typed.
 pub(super) fn listening(text: &str) -> Result<String, String> {
     Endpoint::listening(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+/// Returns the order of the rounds that the user chose, or the default.
+pub(super) fn round_order(order: Option<&ScenarioSetting<RoundOrder>>) -> RoundOrder {
+    order.map(|order| order.value).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! `mailrun locust worker`: runs the source under a Locust master.
 use super::connection::ConnectionArgs;
+use super::offer::arrival_with;
 use super::server::ServerArg;
 use super::source::{MessageArgs, SessionArgs, source_options};
-use super::{arrival_with, values};
+use super::values;
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use mailrun_journey::record::Arrival;

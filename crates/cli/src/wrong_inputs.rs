@@ -1,7 +1,8 @@
 //! Tests of wrong inputs to bench and its scenarios, source, sink, capacity, compare and
 //! install-links. Each must be refused before any load is sent, with one line that names the cause
 //! and what to type.
-use super::{Cli, failure, misuse, run};
+use super::messages::failure;
+use super::{Cli, misuse, run};
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
@@ -12,7 +13,7 @@ pub(super) fn refusal(words: &[String]) -> String {
     let words: Vec<OsString> =
         std::iter::once("mailrun").chain(words.iter().map(String::as_str)).map(OsString::from).collect();
     match Cli::parse_words(&words) {
-        Err(error) => format!("mailrun: {}\n", misuse::sentence(&error, &words)),
+        Err(error) => format!("mailrun: {}\n", misuse::sentence(&error, &words, &Cli::all_commands())),
         Ok(cli) => run(cli.command).map_or_else(|error| failure(&error), |_| "it ran".to_owned()),
     }
 }

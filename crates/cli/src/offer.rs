@@ -1,0 +1,38 @@
+//! The load that a closed or an open loop offers.
+use anyhow::{Result, bail};
+use mailrun_journey::Stage;
+use mailrun_journey::record::Arrival;
+use mailrun_journey::threshold::{MetricSource, Threshold};
+use mailrun_load::source::{OfferedRate, RateStage};
+
+/// Returns the arrival process of a load. Without a rate or stages, it is a closed loop.
+pub(super) fn arrival_with(typed: Option<Arrival>, offer: Option<&OfferedRate>) -> Arrival {
+    offer.map_or(Arrival::Closed, |_| typed.unwrap_or(Arrival::Constant))
+}
+
+/// Returns the rates offered in an open loop, or `None` in a closed loop.
+///
+/// # Errors
+///
+/// If the stages offer no messages.
+pub(super) fn offered_rate(rate: Option<f64>, stages: &[RateStage]) -> Result<Option<OfferedRate>> {
+    if stages.is_empty() {
+        return Ok(rate.map(OfferedRate::Constant));
+    }
+    if stages.iter().all(|stage| stage.from_per_s + stage.to_per_s == 0.0) {
+        bail!("--stage: these stages offer no messages");
+    }
+    Ok(Some(OfferedRate::Stages(stages.to_vec())))
+}
+
+/// Refuses thresholds of the time until a message was created, because it is 0 in a closed loop.
+pub(super) fn check_closed_loop<'t>(mut thresholds: impl Iterator<Item = &'t Threshold>) -> Result<()> {
+    let created = Some(MetricSource::Stage(Stage::Created));
+    match thresholds.find(|threshold| threshold.is_of_time() && threshold.source() == created) {
+        Some(threshold) => bail!(
+            "{}: in a closed loop a message is due when it is created; say --rate, or ask for sent",
+            threshold.expression()
+        ),
+        None => Ok(()),
+    }
+}
