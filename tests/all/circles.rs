@@ -1,7 +1,8 @@
 //! Files of a crate must not import each other in circles, so that each can be read after the files that it imports.
 //!
 //! An import is a path in production code, in a `use` or inline. A re-exported name counts as an import of the file
-//! that defines it. Imports of a file's ancestors (`mod.rs`, `lib.rs`) do not count.
+//! that defines it. A file and its ancestors (`mod.rs`, `lib.rs`) are files like others: what children need of a parent
+//! that uses them is in a file of its own.
 use crate::source_text::{Source, expand, root, sources, use_tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -90,7 +91,7 @@ impl CrateFiles {
         let mut imports: BTreeMap<_, BTreeMap<ModulePath, BTreeSet<String>>> = BTreeMap::new();
         for (module, file) in &self.0 {
             for (target, name) in file.uses.iter().filter_map(|path| self.resolve(module, path)) {
-                if !module.starts_with(&target) {
+                if *module != target {
                     imports.entry(module).or_default().entry(target).or_default().insert(name);
                 }
             }
@@ -180,9 +181,23 @@ fn a_circle_is_found_through_trees_and_re_exports_and_in_place() {
 }
 
 #[test]
-fn ancestors_tests_comments_and_other_crates_are_no_circle() {
-    let library = ("lib.rs", "mod a;\nmod b;\nuse a::Low;\nuse b::High;\n");
+fn a_parent_and_its_children_may_be_a_circle() {
+    let library = ("lib.rs", "mod a;\nuse a::Low;\npub struct Options;\n");
+    for text in ["use crate::Options;\n", "use super::Options;\n", "fn f(x: super::Options) {}\n"] {
+        assert_eq!(circular(&[library, ("a.rs", text)]), ["src/lib.rs src/a.rs", "src/a.rs src/lib.rs"], "{text}");
+    }
+    let parent = ("a/mod.rs", "pub(crate) mod b;\npub(crate) fn f() { b::g() }\n");
+    let child = ("a/b.rs", "pub(crate) fn g() { super::f() }\n");
+    assert_eq!(circular(&[("lib.rs", "mod a;\n"), parent, child]).len(), 2);
+}
+
+#[test]
+fn tests_comments_other_crates_and_what_a_parent_only_hands_on_are_no_circle() {
+    let library = ("lib.rs", "mod a;\nmod b;\npub use b::Options;\nuse a::Low;\nuse b::High;\n");
     let low =
-        "use crate::Options;\nuse std::b::High;\n// crate::b\n#[cfg(test)]\nmod tests {\n    use crate::b::High;\n}\n";
-    assert_eq!(circular(&[library, ("a.rs", low), ("b.rs", "use super::a::Low;\n")]), [""; 0]);
+        "use crate::Options;\nuse std::b::High;\n// crate::b\n#[cfg(test)]\nmod tests {\n    use crate::Top;\n}\n";
+    assert_eq!(circular(&[library, ("a.rs", low), ("b.rs", "use std::a::Low;\n")]), [""; 0]);
+    // A parent of which a child needs something, and which needs nothing of its children, is below them.
+    let parent = ("lib.rs", "mod a;\npub struct Options;\n");
+    assert_eq!(circular(&[parent, ("a.rs", "use crate::Options;\n")]), [""; 0]);
 }

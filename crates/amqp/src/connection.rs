@@ -32,6 +32,7 @@
 //! `amqp:session:errant-link`, and after it the connection.
 mod client;
 mod error;
+mod link_id;
 
 use crate::buffers::{EncodedMessage, OutputBuffer};
 use crate::codec::Writer;
@@ -50,6 +51,7 @@ use std::sync::Arc;
 
 pub use client::{ConnectionOptions, LinkRequest, SessionRefused};
 pub use error::{ConnectionError, EndError, Scope, Violation};
+pub use link_id::LinkId;
 
 /// Maximum size of a frame that we accept, in bytes. A message of 1 MB then arrives in a few
 /// frames.
@@ -72,13 +74,6 @@ const MAX_LINKS: usize = 64;
 const MAX_LINK_NAME_BYTES: usize = 1024;
 /// Maximum length of a delivery-tag in bytes (AMQP 1.0 §2.8.7).
 const MAX_TAG_BYTES: usize = 32;
-
-/// Identifies a link: the session's number, and the link's number in the session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LinkId {
-    channel: u16,
-    handle: u32,
-}
 
 /// Identifies a session that we have begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -16,6 +16,7 @@ mod go_smtp_source;
 mod help;
 mod host_port;
 mod hostname;
+mod invocation;
 mod numbers;
 mod own_options;
 mod printable;
@@ -28,20 +29,13 @@ mod targets;
 mod timing;
 mod trace_header;
 
+use invocation::Invocation;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::ExitCode;
 
 /// The names of all personalities.
 pub const NAMES: [&str; 4] = ["smtp-source", "smtp-sink", "go-smtp-source", "go-mades-bench"];
-
-/// Command line of a personality. `program` is the word before the arguments, as its messages
-/// repeat it.
-#[derive(Debug)]
-pub(crate) struct Invocation {
-    pub(crate) program: String,
-    pub(crate) arguments: Vec<String>,
-}
 
 /// Runs the personality that the command line names, if it names one.
 pub fn run_if_named(words: Vec<String>) -> Option<ExitCode> {

@@ -9,6 +9,7 @@
 //!                      └→ summary: one record, a row for each kind of fault, the verdict
 //! ```
 mod fault;
+mod options;
 mod queue_trial;
 mod reach;
 mod round;
@@ -17,57 +18,18 @@ mod summary;
 use crate::BenchOutcome;
 use crate::directory::RunDirectory;
 use crate::programs::own_program;
-use crate::recipe::{Recipe, leftovers};
+use crate::recipe::leftovers;
 use anyhow::{Context, Result, bail, ensure};
 pub use fault::AuditFault;
 use mailrun_journey::judge;
 use mailrun_journey::reason::Reason;
 use mailrun_journey::record::Cause;
-use mailrun_journey::threshold::Threshold;
 use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
-use mailrun_party::live::LiveMode;
+pub use options::{AuditLength, AuditOptions};
 use round::{Round, RoundEnd, RoundLoad, RoundResult};
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-
-#[derive(Clone, Debug)]
-pub struct AuditOptions {
-    pub recipe: Recipe,
-    /// Each round runs once for each of these faults, in this order.
-    pub faults: Vec<AuditFault>,
-    pub length: AuditLength,
-    /// Seed of the random moments at which the faults occur.
-    pub seed: u64,
-    /// Messages that the source sends in each round.
-    pub messages: u64,
-    /// If no mail arrives for this long, the round stops waiting for more. This limit matters if
-    /// the server cannot tell whether its queue is empty, or if it does not empty its queue.
-    pub lost_after: Duration,
-    pub thresholds: Vec<Threshold>,
-    /// Directory for all files. `None` creates a new directory under `mailrun-results/`.
-    pub out: Option<PathBuf>,
-    pub live: LiveMode,
-    /// Command line that the user typed, for the record.
-    pub command: Vec<String>,
-}
-
-/// When an audit is complete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AuditLength {
-    /// After so many rounds of each kind of fault.
-    Rounds(u32),
-    /// When a round ends after this time.
-    Time(Duration),
-}
-
-/// What an audit knows at its end.
-struct Findings {
-    rounds: Vec<RoundResult>,
-    left_out: Vec<String>,
-    queue_complaint: Option<String>,
-    is_interrupted: bool,
-}
+use std::path::Path;
+use std::time::Instant;
 
 /// A kind of fault is given up after so many rounds, if none of its rounds counts.
 const MAX_VOID_ROUNDS: usize = 3;
@@ -100,7 +62,7 @@ pub fn run(options: &AuditOptions) -> Result<BenchOutcome> {
         bail!(Interrupted::BEFORE_LOAD);
     }
     let is_interrupted = interrupt.requested() != StopRequest::Nothing;
-    let findings = Findings { rounds, left_out, queue_complaint, is_interrupted };
+    let findings = summary::Findings { rounds, left_out, queue_complaint, is_interrupted };
     let mut record = summary::record(options, started_at, directory.path(), findings);
     if let Some(error) = &failed {
         let reason =

@@ -5,8 +5,8 @@
 //! start ─→ load_and_strike ─→ empty_queue ─→ account ─→ RoundEnd::Account
 //!   └────────────┴─ Early::End: the server never came back, the fault did not strike, …
 //! ```
-use super::AuditOptions;
 use super::fault::{AuditFault, Moments};
+use super::options::AuditOptions;
 use super::reach;
 use crate::contestant::Contestant;
 use crate::directory::RunDirectory;

@@ -1,7 +1,7 @@
 //! The record of an audit. It sums up all rounds as if they were one run, and adds a row for each
 //! kind of fault, and the verdict.
-use super::round::{NOTHING_ACCEPTED, RoundAccount, RoundEnd};
-use super::{AuditOptions, Findings};
+use super::options::AuditOptions;
+use super::round::{NOTHING_ACCEPTED, RoundAccount, RoundEnd, RoundResult};
 use crate::gather::BenchFault;
 use jiff::Timestamp;
 use mailrun_journey::account::fates_sum;
@@ -18,6 +18,14 @@ use mailrun_party::host;
 use mailrun_text::numbers::{count, counted};
 use mailrun_text::words::listed;
 use std::path::Path;
+
+/// What an audit knows at its end.
+pub(super) struct Findings {
+    pub(super) rounds: Vec<RoundResult>,
+    pub(super) left_out: Vec<String>,
+    pub(super) queue_complaint: Option<String>,
+    pub(super) is_interrupted: bool,
+}
 
 pub(super) fn record(options: &AuditOptions, started_at: Timestamp, directory: &Path, findings: Findings) -> Record {
     let Findings { rounds, left_out, queue_complaint, is_interrupted } = findings;

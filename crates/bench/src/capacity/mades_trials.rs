@@ -1,7 +1,7 @@
 //! Trials of a MADES endpoint. Each trial is a run of the MADES bench, against the stand-in or
 //! against the user's endpoint.
-use super::MadesCapacityOptions;
 use super::judgement::TrialSubject;
+use super::options::MadesCapacityOptions;
 use super::trial_series::{TrialOrder, TrialSeries};
 use crate::mades::{self, MadesTarget};
 use anyhow::Result;

@@ -1,6 +1,6 @@
 //! Trials of a mail server. Each trial is a run of the bench, and consecutive runs share one relay.
-use super::CapacityOptions;
 use super::judgement::TrialSubject;
+use super::options::CapacityOptions;
 use super::trial_series::{TrialOrder, TrialSeries};
 use crate::programs::own_program;
 use crate::relay_keeper::RelayKeeper;

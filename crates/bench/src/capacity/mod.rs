@@ -8,27 +8,28 @@
 mod judgement;
 mod mades_trials;
 mod mail_trials;
+mod options;
 mod trial_series;
 
+use super::BenchTarget;
 use super::directory::RunDirectory;
-use super::mades::MadesBenchOptions;
-use super::{BenchOptions, BenchTarget};
 use anyhow::{Context, Result, bail};
 use judgement::{TrialSubject, judge_trial, loss_reason};
 use mades_trials::MadesTrials;
 use mail_trials::MailTrials;
 use mailrun_capacity::{
-    CONFIRMATION_SHARES, CapacityGoal, CapacitySearch, PlanningInputs, SearchEnding, SearchResult, SearchSettings,
-    SearchTrial, TrialLoad, TrialOutcome, confirmation_trials,
+    CONFIRMATION_SHARES, CapacityGoal, CapacitySearch, SearchEnding, SearchResult, SearchSettings, SearchTrial,
+    TrialLoad, TrialOutcome, confirmation_trials,
 };
-use mailrun_journey::record::{Arrival, Outcome, Record};
+use mailrun_journey::record::{Outcome, Record};
 use mailrun_journey::threshold::{LossGoal, RunProtocol, Threshold};
 use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
 use mailrun_party::output_file;
 use mailrun_report::capacity::{CapacityRun, CapacityTrial, ConfirmedLoad, resources_used, search_facts};
 use mailrun_text::numbers::{latency, rate, seconds};
+pub use options::{CapacityOptions, MadesCapacityOptions, SearchCourse};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use trial_series::{TrialOrder, TrialSeries};
 
 /// Maximum number of confirmations. If a confirmation does not hold, the search continues at lower
@@ -38,36 +39,6 @@ const MAX_CONFIRMATIONS: u64 = 3;
 /// Difference between the seeds of two trials. It is larger than the number of a source's workers,
 /// because worker n adds n to the seed.
 const SEED_STEP: u64 = 1 << 20;
-
-#[derive(Clone, Debug)]
-pub struct CapacityOptions {
-    /// Load and target. Each trial sets its own rate, duration and directory.
-    pub bench: BenchOptions,
-    pub course: SearchCourse,
-}
-
-#[derive(Clone, Debug)]
-pub struct MadesCapacityOptions {
-    /// Load and target. Each trial sets its own rate, duration and directory.
-    pub bench: MadesBenchOptions,
-    pub course: SearchCourse,
-}
-
-/// Options of a search that apply to mail servers and MADES endpoints alike.
-#[derive(Clone, Debug)]
-pub struct SearchCourse {
-    pub settings: SearchSettings,
-    pub goals: Vec<LossGoal>,
-    /// Duration of each trial of the confirmation. `None` skips the confirmation.
-    pub confirm: Option<Duration>,
-    pub arrival: Arrival,
-    /// Seed of the first trial, and of the order in which the confirmation runs its loads.
-    pub seed: u64,
-    /// Demand for which the report plans servers. The search fills in its `capacity_per_s`.
-    pub planning: PlanningInputs,
-    /// Command line that the user typed, for the report.
-    pub command: Vec<String>,
-}
 
 /// Searches until the capacity is found, the user stops the search, or a trial cannot run. In all
 /// cases there is a report. If a trial could not run, its error is returned beside the report.

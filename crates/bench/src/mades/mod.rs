@@ -10,6 +10,7 @@
 //!
 //! If the endpoint is already running, only the MADES bench is started, and there is nothing to
 //! compare with.
+mod options;
 mod truth;
 mod unrecorded;
 
@@ -23,15 +24,16 @@ use mailrun_dashboard::RunSnapshot;
 use mailrun_dashboard::live_figures::{LiveValues, mades_figures};
 use mailrun_journey::judge;
 use mailrun_journey::reason::Reason;
-use mailrun_journey::record::{Cause, Death, Ending, Mades, Party, Record, Role, Surroundings, Verdict, Workload};
+use mailrun_journey::record::{Cause, Death, Ending, Party, Record, Role, Surroundings, Verdict};
 use mailrun_journey::threshold::Threshold;
 use mailrun_party::host;
 use mailrun_party::host_sampler::{self, HostSampler};
 use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
-use mailrun_party::live::{LiveEvent, LiveMode, LiveProgress, LiveTimes};
+use mailrun_party::live::{LiveEvent, LiveProgress, LiveTimes};
 use mailrun_party::live_line::{LiveLine, RateWindow};
 use mailrun_party::party_options::PartyOptions;
 use mailrun_report::load_in_short;
+pub use options::{MadesBenchOptions, MadesTarget};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -44,56 +46,6 @@ const EVENT_TIMEOUT: Duration = Duration::from_millis(50);
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time in which a process must write its files and exit after it was asked to.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
-
-#[derive(Clone, Debug)]
-pub struct MadesBenchOptions {
-    /// Name of the run, as the user gave it.
-    pub name: String,
-    /// Run directory. `None` creates a new one under `mailrun-results/`.
-    pub out: Option<PathBuf>,
-    pub target: MadesTarget,
-    /// Plan for the stand-in, in TOML.
-    pub plan: String,
-    /// Faults that the plan injects, as the report describes them.
-    pub faults: Vec<String>,
-    /// More options for the stand-in.
-    pub endpoint_options: PartyOptions,
-    /// Options for `mailrun mades`, except those that say where it sends and where it writes.
-    pub bench_options: PartyOptions,
-    /// The load in the form of a record. It goes into the record if the MADES bench dies without
-    /// leaving one.
-    pub workload: Workload,
-    /// Facts that only records of MADES have, for a record that is made in the same case.
-    pub mades: Mades,
-    pub thresholds: Vec<Threshold>,
-    pub live: LiveMode,
-    /// Name of the run in the progress line, if it is one of several runs.
-    pub title: Option<String>,
-    /// Command line that the user typed, for the record.
-    pub command: Vec<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MadesTarget {
-    /// A stand-in that the bench starts.
-    StandIn,
-    /// An endpoint that is already running.
-    Running {
-        /// URL of the endpoint's broker, without a password.
-        url: String,
-        /// Options for `mailrun mades` that name the endpoint's brokers and queues.
-        options: PartyOptions,
-    },
-}
-
-impl std::fmt::Display for MadesTarget {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::StandIn => "stand-in",
-            Self::Running { url, .. } => url,
-        })
-    }
-}
 
 #[derive(Debug)]
 pub struct MadesBenchOutcome {

@@ -1,6 +1,6 @@
 //! Makes the record of a MADES bench that died without leaving one, from its options, its last
 //! progress, and the way it ended.
-use super::MadesBenchOptions;
+use super::options::MadesBenchOptions;
 use crate::gather;
 use mailrun_journey::Stage;
 use mailrun_journey::judge;

@@ -1,10 +1,11 @@
 //! The contestants and their command lines. All contestants get the same queues, messages and
 //! windows.
 use super::environment::BrokerAddress;
+use super::options::CompareOptions;
 use super::queues::CompareQueues;
-use super::{CompareOptions, SendWindow};
 use crate::programs::ComparedProgram;
 use crate::scenario::MadesTool;
+use crate::scenario::SendWindow;
 use mailrun_party::users::PASSWORD_VARIABLE;
 use std::path::Path;
 use std::process::Command;
@@ -106,7 +107,7 @@ fn own_arguments(
 #[cfg(test)]
 pub(super) fn sample() -> CompareOptions {
     CompareOptions {
-        mode: super::CompareMode::Amqp,
+        mode: crate::scenario::CompareMode::Amqp,
         messages: 500,
         message_bytes: 3000,
         tools: vec![MadesTool::GoMadesBench, MadesTool::Mailrun],

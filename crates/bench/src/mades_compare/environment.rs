@@ -1,8 +1,9 @@
 //! The broker of a run: the stand-in with queues of its own, the stand-in on the user's broker, or
 //! that broker alone.
+use super::options::CompareOptions;
 use super::queues::CompareQueues;
-use super::{CompareMode, CompareOptions};
 use crate::engine::TimedChild;
+use crate::scenario::CompareMode;
 use anyhow::{Context, Result};
 use mailrun_party::live::LiveEvent;
 use mailrun_party::users::PASSWORD_VARIABLE;

@@ -1,14 +1,15 @@
 //! The report of the comparison: figures with their spread, and ratios to go-mades-bench in the
 //! same round.
 use super::contestants::CompareCase;
+use super::options::CompareOptions;
 use super::runs::CompareMeasurement;
-use super::{CompareMode, CompareOptions, SendWindow};
 use crate::engine::{
     self, ComparisonResults, Defects, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn, TextReport,
     bytes, ratio_table, rounds_text,
 };
 use crate::programs::{ComparedProgram, missing_note};
 use crate::scenario::MadesTool;
+use crate::scenario::{CompareMode, SendWindow};
 use mailrun_compare::Gain;
 use mailrun_text::numbers::{count, counted, figure, octets, rate};
 use mailrun_text::table::Table;

@@ -1,8 +1,8 @@
 //! One run of the comparison. It has a broker of its own, and a contestant with a time limit, whose
 //! costs and results are collected.
-use super::CompareOptions;
 use super::contestants::{CompareCase, command};
 use super::environment::CompareEnvironment;
+use super::options::CompareOptions;
 use super::reported::{self, ReportedResult};
 use crate::engine::{ComparedRun, Comparison, Costs, RunTurn, TimedChild};
 use crate::programs::InstalledPrograms;

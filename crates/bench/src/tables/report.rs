@@ -1,8 +1,8 @@
 //! Builds the reports: the table of costs with ratios to smtp-source, and the table of checked
 //! deliveries.
-use super::TableOptions;
 use super::cases::{ConnectionReuse, TableCase};
 use super::measurement::TableMeasurement;
+use super::options::TableOptions;
 use crate::engine::{
     self, CaseSeries, ComparedRun, ComparisonResults, Defects, MISSING, RATIO_NOTE, RatioColumn, RatioVerdict,
     ReportParts, ShownFigures, TableColumn, TextReport, bytes, rounds_text, shown, whole,

@@ -3,8 +3,8 @@
 use super::cases::TableCase;
 use super::contestants::{MessageMarking, command};
 use super::measurement::TableMeasurement;
+use super::options::{DeliveryCheck, TableOptions};
 use super::sinks::{DumpMode, SinkLaunch, TableSink};
-use super::{DeliveryCheck, TableOptions};
 use crate::engine::{ComparedRun, Comparison, RunTurn, TimedChild};
 use crate::programs::InstalledPrograms;
 use crate::scenario::{SinkTool, SourceTool};

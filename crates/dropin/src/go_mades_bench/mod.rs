@@ -11,8 +11,8 @@ mod plan;
 mod report;
 mod stages;
 
-use super::Invocation;
 use super::go::output::{self, EXIT_BAD_FLAG};
+use super::invocation::Invocation;
 use super::targets::PublicTargets;
 use crate::fatal_error::FatalError;
 use mailrun_journey::record::Record;

@@ -1,11 +1,11 @@
 //! go-smtp-source's commands, as Go's net/smtp sends them, and its verdicts on replies. An
 //! unexpected reply ends the connection.
 use super::message::HOSTNAME;
-use super::output::log;
-use super::reason::reason;
 use super::reply::{self, ParsedReply};
 use super::run_state::{GoSourceRun, REPLY_TIMEOUT};
 use crate::fatal_error::FatalError;
+use crate::go::output::log;
+use crate::go::reason::reason;
 use crate::host_port::EndpointAddress;
 use crate::source::connect::connect;
 use crate::source::dialect::{

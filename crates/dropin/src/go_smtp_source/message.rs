@@ -1,8 +1,8 @@
 //! The message: either its own headers and a body that all messages share, or an unchanged file.
 use super::options::Options;
-use super::reason::reason;
 use super::subject::subject;
 use crate::date;
+use crate::go::reason::reason;
 use crate::source::dialect::MessageTask;
 use crate::source::message::{Message, encode, read_file};
 use mailrun_net::Outbox;

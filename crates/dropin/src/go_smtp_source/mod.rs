@@ -14,8 +14,8 @@ mod run_state;
 pub(crate) mod subject;
 mod target;
 
-use super::Invocation;
-use super::go::{flags, numbers, output, reason};
+use super::go::output;
+use super::invocation::Invocation;
 use super::targets::PublicTargets;
 use crate::fatal_error::FatalError;
 use crate::source;

@@ -1,6 +1,6 @@
 //! go-smtp-source's flags and their defaults.
-use super::flags::{self, BadFlag, FlagKind};
-use super::numbers::{BadNumber, boolean, float, integer};
+use crate::go::flags::{self, BadFlag, FlagKind};
+use crate::go::numbers::{BadNumber, boolean, float, integer};
 use crate::own_options::OwnOptions;
 
 /// Longest body accepted. Bodies are held in memory.

@@ -1,6 +1,6 @@
 //! Parses replies as Go's net/textproto does: the code of the first line counts, and the reply ends
 //! with the first line that has the same code and no hyphen.
-use super::flags::quoted;
+use crate::go::flags::quoted;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ParsedReply<'a> {

@@ -1,10 +1,10 @@
 //! State and counters that all sessions of a run share.
 use super::message::GoSourceMessage;
 use super::options::Options;
-use super::output::log;
 use super::rate_limiter::RateLimiter;
 use super::target::DialTarget;
 use crate::fatal_error::FatalError;
+use crate::go::output::log;
 use crate::source::dialect::MessageTask;
 use crate::source::shared_state::SharedState;
 use crate::targets::PublicTargets;

@@ -253,7 +253,7 @@ impl FormatSpec {
         match u32::from(c) {
             number @ 0x80..=0xffff if self.has_plus => out.push_str(&format!("\\u{number:04x}")),
             number @ 0x10000.. if self.has_plus => out.push_str(&format!("\\U{number:08x}")),
-            _ => super::flags::quote(c, '\'', &mut out),
+            _ => crate::go::flags::quote(c, '\'', &mut out),
         }
         out + "'"
     }

@@ -1,5 +1,5 @@
 //! The server's address: `host:port`, split and looked up as Go's net package does.
-use super::reason::reason;
+use crate::go::reason::reason;
 use crate::host_port::port_in;
 use crate::targets::PublicTargets;
 use std::fs;

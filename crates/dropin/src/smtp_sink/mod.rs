@@ -23,7 +23,7 @@ mod syslog;
 pub(crate) mod template;
 mod traced;
 
-use super::Invocation;
+use super::invocation::Invocation;
 use super::stderr::StderrWriter;
 use jiff::tz::TimeZone;
 use mailrun_net::{Acceptor, worker};

@@ -1,9 +1,9 @@
 //! smtp-sink's command line: its option letters, their defaults and its error texts.
 use super::commands::{Command, CommandRules, ReplyDelay};
 use super::replies::{AnnouncedExtensions, ConfiguredReplies};
-use crate::Invocation;
 use crate::getopt;
 use crate::host_port::Family;
+use crate::invocation::Invocation;
 use crate::numbers::{atoi, is_all_digits, positive};
 use crate::own_options::OwnOptions;
 

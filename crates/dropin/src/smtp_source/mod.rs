@@ -13,7 +13,7 @@ mod recipient;
 pub(crate) mod reply;
 mod run_state;
 
-use super::Invocation;
+use super::invocation::Invocation;
 use super::stderr::StderrWriter;
 use super::targets::PublicTargets;
 use crate::fatal_error::FatalError;

@@ -7,10 +7,10 @@
 //! {000..999}                                                   numbers padded as the smaller one is written
 //! {{x}}@example.com                                            a brace itself is written twice
 //! ```
-use super::distribution::{parse_weight, weight_error};
-use super::random::{SeededRng, scale};
 use mailrun_journey::trace::MAX_RECIPIENTS;
 use mailrun_smtp::Path;
+use mailrun_workload::distribution::{parse_weight, weight_error};
+use mailrun_workload::random::{SeededRng, scale};
 use memchr::memrchr;
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -384,9 +384,9 @@ fn ends_in_digit(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::random::RandomStream;
     use super::*;
     use mailrun_journey::trace::{RecipientId, RecipientNumbering};
+    use mailrun_workload::random::RandomStream;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 

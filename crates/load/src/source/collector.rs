@@ -1,9 +1,11 @@
 //! Collects the workers' counts and produces the totals, the figures per second, the live line and,
 //! at the end, the record.
+use super::context::SourceContext;
 use super::live_figures::with_figures;
+use super::options::SourceOptions;
+use super::report;
 use super::worker::SourceWorkers;
 use super::worker_state::TALLY_INTERVAL;
-use super::{SourceContext, SourceOptions, report};
 use anyhow::{Result, bail};
 use mailrun_dashboard::RunSnapshot;
 use mailrun_dashboard::live_figures::{load_figures, party_load, threshold_state};

@@ -3,7 +3,7 @@
 //!
 //! The collector adds each tally of a worker four times per second, so control makes no message
 //! more expensive.
-use super::SourceContext;
+use super::plan::LoadPlan;
 use mailrun_journey::errors::Errors;
 use mailrun_journey::tally::PhaseTimes;
 use mailrun_journey::{Latencies, SourceTally};
@@ -78,7 +78,7 @@ pub struct LoadControl {
     interrupt: Interrupt,
     drain_limit: Mutex<Option<Duration>>,
     counts: Mutex<LoadCounts>,
-    load: OnceLock<Weak<SourceContext>>,
+    plan: OnceLock<Weak<LoadPlan>>,
     next_message: AtomicU64,
 }
 
@@ -100,7 +100,7 @@ impl LoadControl {
             interrupt,
             drain_limit: Mutex::default(),
             counts: Mutex::default(),
-            load: OnceLock::new(),
+            plan: OnceLock::new(),
             next_message: AtomicU64::new(first_message),
         }
     }
@@ -119,8 +119,8 @@ impl LoadControl {
     /// finish. Only the first call has an effect.
     pub fn drain(&self, limit: Duration) {
         lock(&self.drain_limit).get_or_insert(limit);
-        if let Some(load) = self.load() {
-            load.plan.stop();
+        if let Some(plan) = self.plan() {
+            plan.stop();
         }
     }
 
@@ -129,8 +129,8 @@ impl LoadControl {
     }
 
     pub fn next_message(&self) -> u64 {
-        if let Some(load) = self.load() {
-            self.next_message.fetch_max(load.plan.next_number(), Ordering::Relaxed);
+        if let Some(plan) = self.plan() {
+            self.next_message.fetch_max(plan.next_number(), Ordering::Relaxed);
         }
         self.next_message.load(Ordering::Relaxed)
     }
@@ -157,10 +157,10 @@ impl LoadControl {
 
     /// Gives this control power over a load that begins. If the control has already been told to
     /// drain, the load stops at once.
-    pub(super) fn attach(&self, load: &Arc<SourceContext>) {
-        let _ = self.load.set(Arc::downgrade(load));
+    pub(super) fn attach(&self, plan: &Arc<LoadPlan>) {
+        let _ = self.plan.set(Arc::downgrade(plan));
         if self.drain_limit().is_some() {
-            load.plan.stop();
+            plan.stop();
         }
     }
 
@@ -169,8 +169,8 @@ impl LoadControl {
         self.next_message();
     }
 
-    fn load(&self) -> Option<Arc<SourceContext>> {
-        self.load.get().and_then(Weak::upgrade)
+    fn plan(&self) -> Option<Arc<LoadPlan>> {
+        self.plan.get().and_then(Weak::upgrade)
     }
 }
 

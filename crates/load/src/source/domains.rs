@@ -95,8 +95,8 @@ impl MessageDomains {
 #[cfg(test)]
 mod tests {
     use super::super::addresses::RecipientTag;
-    use super::super::random::{RandomStream, SeededRng};
     use super::*;
+    use mailrun_workload::random::{RandomStream, SeededRng};
     use proptest::prelude::*;
 
     fn of(typed: &[&str]) -> Option<RecipientDomains> {

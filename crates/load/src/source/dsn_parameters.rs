@@ -1,13 +1,13 @@
 //! Delivery notifications that the sender of generated mail asks for: the DSN parameters (RFC 3461)
 //! of MAIL and RCPT.
 use super::addresses::AddressPattern;
-use super::random::{RandomStream, SeededRng};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use mailrun_journey::trace::MessageName;
 use mailrun_smtp::client::Notifications;
 use mailrun_smtp::dsn::{self, Notify, Return};
 use mailrun_smtp::xtext;
+use mailrun_workload::random::{RandomStream, SeededRng};
 
 /// Set on each option, because the heading of a struct would also apply to the options that follow
 /// it.

@@ -1,15 +1,15 @@
 //! Envelopes. They are rendered once if all messages have the same addresses and size. Otherwise
 //! each message's envelope is rendered into memory that the session reuses.
-use super::SourceOptions;
 use super::addresses::{AddressPattern, RecipientTag};
 use super::domains::RecipientDomains;
 use super::dsn_parameters::DsnParameters;
 use super::message_set::{MessageChoice, MessageSet};
-use super::random::{RandomStream, SeededRng};
+use super::options::{BodyParameter, SourceOptions};
 use super::recipients::Recipients;
 use mailrun_journey::RunId;
 use mailrun_journey::trace::MessageName;
 use mailrun_smtp::{Envelope, Extensions};
+use mailrun_workload::random::{RandomStream, SeededRng};
 use std::io::Write;
 use std::sync::Arc;
 
@@ -42,23 +42,6 @@ pub(super) struct GeneratedEnvelopes {
     body_parameter: BodyParameter,
     seed: u64,
     run: RunId,
-}
-
-/// How the BODY parameter of MAIL is chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BodyParameter {
-    /// By the content: BODY=8BITMIME if it is needed.
-    #[default]
-    Automatic,
-    /// BODY=BINARYMIME if the server offers it and BDAT, without which it is not allowed (RFC 3030
-    /// §3).
-    Binary,
-}
-
-impl BodyParameter {
-    fn is_binary(self, extensions: &Extensions) -> bool {
-        self == Self::Binary && extensions.binary_mime && extensions.chunking
-    }
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -1,11 +1,11 @@
 //! The source's side of a session: its messages, what each reply means for them, and the times.
+use super::context::SourceContext;
 use super::dialogue::Dialogue;
 use super::domains::{MessageDomains, RecipientDomains, UnitFate};
 use super::envelopes::{EnvelopeBuffer, EnvelopeInput};
 use super::message_set::MessageChoice;
-use super::random::RandomStream;
+use super::options::DialogueOutput;
 use super::worker_state::{ClaimedMessage, ParkEntry, SourceWorkerState};
-use super::{DialogueOutput, SourceContext};
 use mailrun_journey::errors::ErrorEvent;
 use mailrun_journey::missing::MissingTransaction;
 use mailrun_journey::record::{MissingFate, Pipelining};
@@ -19,6 +19,7 @@ use mailrun_party::planned_panic::planned_panic;
 use mailrun_party::reason::reason;
 use mailrun_smtp::Extensions;
 use mailrun_smtp::client::{Client, Event, GaveUp, Outcome, Verb, Violation};
+use mailrun_workload::random::RandomStream;
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::ops::Range;

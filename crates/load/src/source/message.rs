@@ -1,7 +1,7 @@
 //! The message. It is rendered, dot-stuffed and checksummed once. Its sequence number, time and
 //! Message-ID are patched in place.
-use super::TraceHeaders as Tracing;
 use super::corpus::CorpusMessage;
+use super::options::TraceHeaders as Tracing;
 use anyhow::{Context, Result, bail};
 use mailrun_journey::trace::{RecipientNumbering, ZeroPhase};
 use mailrun_journey::{ClockId, RunId, Trace, trace};

@@ -1,16 +1,17 @@
 //! The mail of a run: one message that is sent many times, messages of a set, or messages cut to a
 //! random size.
-use super::SourceOptions;
 use super::addresses::{AddressPattern, RecipientTag};
 use super::corpus;
-use super::distribution::Distribution;
 use super::message::{self, MessageIdMode, MessageTemplate, SizedTemplate, TraceStamp};
 use super::mime::{self, MimeFields};
-use super::random::{RandomStream, SeededRng};
+use super::options::SourceOptions;
 use anyhow::{Context, Result, bail};
 use mailrun_journey::RunId;
-use mailrun_journey::record::{CorpusRow, Varied};
+use mailrun_journey::record::{CorpusRow, Varied, Workload};
 use mailrun_net::Outbox;
+use mailrun_party::party_options::value_name;
+use mailrun_workload::distribution::Distribution;
+use mailrun_workload::random::{RandomStream, SeededRng};
 use std::time::Duration;
 
 const DEFAULT_BYTES: u64 = 400;
@@ -222,6 +223,38 @@ fn first_address(pattern: &AddressPattern) -> String {
 
 fn bracketed(address: &str) -> String {
     format!("<{address}>")
+}
+
+impl SourceOptions {
+    /// Describes the load for the record.
+    pub(super) fn workload(&self, about: &MessageSetSummary) -> Workload {
+        Workload {
+            messages: self.messages,
+            duration_limit_s: self.time_limit().map(|limit| limit.as_secs_f64()),
+            recipients: self.recipients.max() as u32,
+            sessions: self.sessions,
+            message_bytes: about.mean_bytes.round() as u64,
+            reuse: self.reuse.as_ref().map(Distribution::max),
+            pipelining: self.pipelining,
+            chunking: self.transport.chunking == mailrun_smtp::client::Chunking::IfOffered,
+            tls: value_name(self.transport.tls),
+            arrival: self.arrival,
+            rate_per_s: self.rate_per_s(),
+            protocol: mailrun_party::outputs::protocol_name(self.transport.protocol).to_owned(),
+            target: self.to.clone(),
+            seed: self.seed,
+            sizes_varied: about.sizes.clone(),
+            recipients_varied: self.recipients.summary(),
+            reuse_varied: self.reuse.as_ref().and_then(Distribution::summary),
+            think_ms: self.think.as_ref().map(|think| think.summary_in(1e6)),
+            from: self.from.expression().to_owned(),
+            rcpt: super::addresses::expressions(&self.recipient_patterns),
+            corpus: about.corpus.clone(),
+            mime_messages: about.mime_messages,
+            stages: self.own_stages(),
+            dsn: self.dsn_parameters.description(),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -5,13 +5,13 @@
 //! evenly spaced in the requested distribution, so that they represent it. An attachment cannot
 //! fill the size to the byte, because Base64 comes in lines. A message therefore has the requested
 //! size or up to 80 bytes less. A message that is shorter than its text has no attachment.
-use super::distribution::Distribution;
-use super::random::{RandomStream, SeededRng};
 use anyhow::{Context, Result, bail};
 use mail_builder::MessageBuilder;
 use mail_builder::headers::content_type::ContentType;
 use mail_builder::headers::raw::Raw;
 use mail_builder::mime::MimePart;
+use mailrun_workload::distribution::Distribution;
+use mailrun_workload::random::{RandomStream, SeededRng};
 use std::fmt::Write;
 
 const MAX_SET_MESSAGES: u64 = 64;

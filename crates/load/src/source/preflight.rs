@@ -6,8 +6,8 @@
 //! greylisting and limits cause such replies.
 use super::envelopes::{EnvelopeBuffer, EnvelopeInput, Envelopes};
 use super::message_set::MessageSet;
+use super::options::SourceOptions;
 use super::transport::Transport;
-use super::{SourceOptions, TlsMode};
 use anyhow::{Result, bail};
 use mailrun_journey::record::ServerRow;
 use mailrun_net::{
@@ -16,6 +16,7 @@ use mailrun_net::{
 };
 use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
 use mailrun_party::reason::reason;
+use mailrun_party::tls_mode::TlsMode;
 use mailrun_smtp::Envelope;
 use mailrun_smtp::client::{Client, Event, GaveUp, Options, PipelineMode, Verb};
 use mailrun_smtp::server::Protocol;

@@ -7,9 +7,9 @@
 //! the address instead. A server that keeps the local part may then rewrite the domain. `to@b`
 //! becomes `to0@b`, `to1@b` and so on. A pattern, or an address that ends in a digit, gets `+0`.
 use super::addresses::{AddressPattern, RecipientTag};
-use super::random::SeededRng;
 use anyhow::{Result, anyhow, bail};
 use mailrun_journey::trace::{MAX_RECIPIENTS, RecipientId, RecipientNumbering};
+use mailrun_workload::random::SeededRng;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Minimum number of bits if there are many addresses. It costs 64 bits of memory per message.
@@ -246,8 +246,8 @@ fn pattern_for(typed: &AddressPattern, limit: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::random::RandomStream;
     use super::*;
+    use mailrun_workload::random::RandomStream;
 
     fn patterns(typed: &[&str]) -> Vec<AddressPattern> {
         typed.iter().map(|typed| AddressPattern::parse(typed).unwrap()).collect()

@@ -1,6 +1,5 @@
 //! The server's replies to the last messages of a worker, in memory of a fixed size. A reply helps
 //! to find a message in the server's log (`250 2.0.0 Ok: queued as 4jZXTq1Xyz`).
-use super::SourceContext;
 use mailrun_journey::reply_text::ReplyText;
 use mailrun_journey::trace::WARM_UP_SEQUENCE;
 use mailrun_party::output_file::OutputFile;
@@ -47,11 +46,11 @@ impl ReplyLog {
 
 /// Writes the replies of all workers, one per line: number, time, recipients, reply. The bench
 /// looks up messages in this file that did not arrive.
-pub(super) fn write(context: &SourceContext, logs: &[ReplyLog], path: &Path) -> io::Result<()> {
+pub(super) fn write(logs: &[ReplyLog], recipients_of: impl Fn(u64) -> Vec<String>, path: &Path) -> io::Result<()> {
     let mut file = BufWriter::new(OutputFile::create(path)?);
     for LoggedReply { sequence, at, text } in logs.iter().flat_map(|log| &log.entries) {
         let number = sequence % WARM_UP_SEQUENCE;
-        let recipients = context.named_recipients(number, context.options.recipients(number));
+        let recipients = recipients_of(number);
         writeln!(file, "{sequence}\t{}\t{}\t{}", at.as_nanos(), recipients.join(" "), text.text())?;
     }
     file.into_inner()?.finish()

@@ -1,17 +1,25 @@
 //! The run record of the source.
-use super::{RESERVED_DESCRIPTORS, SourceContext, SourceOptions};
+use super::context::SourceContext;
+use super::options::SourceOptions;
+use super::shard_start::ShardStart;
 use mailrun_journey::account::{self, AccountInputs, ServerQueue, Topology};
 use mailrun_journey::judge::{VerdictInputs, judge};
 use mailrun_journey::missing::MissingTransaction;
 use mailrun_journey::overdue::complete_stages;
-use mailrun_journey::record::{Ending, MissingMessage, Record, Role, SlowMessage, Surroundings, ThresholdRow, WarmUp};
+use mailrun_journey::record::{
+    Ending, MissingMessage, Record, Role, ShardRow, SlowMessage, Surroundings, ThresholdRow, WarmUp,
+};
 use mailrun_journey::slowest::SlowTransaction;
+use mailrun_journey::threshold::Threshold;
 use mailrun_journey::{RunId, Series, SourceTally, Stage};
 use mailrun_party::host_sampler;
 use mailrun_party::outputs;
 use mailrun_party::usage_sampler::UsageSampler;
 use mailrun_workload::run_events::RunCourse;
 use std::time::Duration;
+
+/// File descriptors for everything except sessions.
+pub(super) const RESERVED_DESCRIPTORS: u64 = 64;
 
 pub(super) struct SourceResults<'a> {
     pub(super) tally: &'a SourceTally,
@@ -87,7 +95,7 @@ pub(super) fn record(
         queue: ServerQueue::Unknown,
     });
     complete_stages(&mut record);
-    record.shard = options.shard_row(context.shard_start, tally.lag.encoded(), &record);
+    record.shard = shard_row(options, context.shard_start, tally.lag.encoded(), &record);
     if record.shard.is_none() {
         record.thresholds = thresholds(&record, options, known.missed_threshold);
     }
@@ -144,4 +152,28 @@ fn open_units(record: &Record, known: &SourceResults<'_>) -> u64 {
     let ended = tally.recipients_accepted + in_vain;
     let has_defects = record.parties.iter().any(|party| party.failed_sessions.is_some_and(|failed| failed > 0));
     if known.is_abandoned || has_defects { tally.recipients_created.saturating_sub(ended) } else { 0 }
+}
+
+/// Describes the part for the record.
+fn shard_row(
+    options: &SourceOptions,
+    start: Option<ShardStart>,
+    lag: Option<String>,
+    record: &Record,
+) -> Option<ShardRow> {
+    let shard = options.shard.as_ref()?;
+    let start = start?;
+    Some(ShardRow {
+        index: shard.part.index(),
+        count: shard.part.count(),
+        plan: shard.plan.to_string(),
+        start_at: shard.start_at.to_string(),
+        began_s: start.began.saturating_sub(Duration::from_nanos(record.origin_ns)).as_secs_f64(),
+        late_s: start.late.as_secs_f64(),
+        first_message: shard.part.numbers(shard.messages).start,
+        messages: options.messages,
+        workload: shard.whole_workload(&record.workload),
+        thresholds: options.thresholds.iter().map(Threshold::expression).map(str::to_owned).collect(),
+        lag_histogram: lag,
+    })
 }

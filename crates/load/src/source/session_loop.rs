@@ -1,5 +1,5 @@
 //! A session: takes up messages, connects for them and sends them until there are no more.
-use super::SourceContext;
+use super::context::SourceContext;
 use super::load_session::LoadSession;
 use super::worker_state::SourceWorkerState;
 use mailrun_journey::record::Resource;

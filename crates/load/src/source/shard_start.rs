@@ -1,9 +1,7 @@
 //! A part of a load: what this source sends of it, and when all parts begin.
-use super::SourceOptions;
 use anyhow::{Result, bail, ensure};
 use jiff::Timestamp;
-use mailrun_journey::record::{OfferedStage, Record, ShardRow, Workload};
-use mailrun_journey::threshold::Threshold;
+use mailrun_journey::record::{OfferedStage, Workload};
 use mailrun_net::clock;
 use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
 use mailrun_workload::shard::{PlanHash, Shard};
@@ -21,9 +19,9 @@ pub struct SourceShard {
     pub start_at: Timestamp,
     pub plan: PlanHash,
     /// Messages of all parts together.
-    messages: Option<u64>,
+    pub(super) messages: Option<u64>,
     /// Sessions of all parts together.
-    sessions: u32,
+    pub(super) sessions: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +67,7 @@ impl SourceShard {
     }
 
     /// Returns the workload of all parts together. `own` is that of this part.
-    fn whole_workload(&self, own: &Workload) -> Workload {
+    pub(super) fn whole_workload(&self, own: &Workload) -> Workload {
         let count = f64::from(self.part.count());
         let whole = |stage: &OfferedStage| OfferedStage {
             from_per_s: stage.from_per_s * count,
@@ -83,56 +81,6 @@ impl SourceShard {
             stages: own.stages.iter().map(whole).collect(),
             ..own.clone()
         }
-    }
-}
-
-impl SourceOptions {
-    pub(super) fn part(&self) -> Shard {
-        self.shard.as_ref().map_or(Shard::WHOLE, |shard| shard.part)
-    }
-
-    /// Returns these options with the part's own number of messages and sessions. There are at most
-    /// as many workers as sessions, because a worker without a session would send nothing of its
-    /// schedule.
-    ///
-    /// # Errors
-    ///
-    /// If one of the parts would have no messages or no sessions.
-    pub(super) fn divided(mut self) -> Result<Self> {
-        if let Some(shard) = &mut self.shard {
-            shard.part.check_totals(self.messages, self.sessions).map_err(anyhow::Error::msg)?;
-            let part = shard.part;
-            shard.messages = self.messages;
-            shard.sessions = self.sessions;
-            self.messages = self.messages.map(|messages| part.share(messages));
-            self.sessions = part.share(u64::from(self.sessions)) as u32;
-        }
-        self.workers = self.workers.min(self.sessions as usize).max(1);
-        Ok(self)
-    }
-
-    /// Describes the part for the record.
-    pub(super) fn shard_row(
-        &self,
-        start: Option<ShardStart>,
-        lag: Option<String>,
-        record: &Record,
-    ) -> Option<ShardRow> {
-        let shard = self.shard.as_ref()?;
-        let start = start?;
-        Some(ShardRow {
-            index: shard.part.index(),
-            count: shard.part.count(),
-            plan: shard.plan.to_string(),
-            start_at: shard.start_at.to_string(),
-            began_s: start.began.saturating_sub(Duration::from_nanos(record.origin_ns)).as_secs_f64(),
-            late_s: start.late.as_secs_f64(),
-            first_message: shard.part.numbers(shard.messages).start,
-            messages: self.messages,
-            workload: shard.whole_workload(&record.workload),
-            thresholds: self.thresholds.iter().map(Threshold::expression).map(str::to_owned).collect(),
-            lag_histogram: lag,
-        })
     }
 }
 

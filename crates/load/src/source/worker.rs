@@ -1,6 +1,6 @@
 //! Worker threads of the source. Each has its share of the sessions, its own schedule and its own
 //! tally.
-use super::SourceContext;
+use super::context::SourceContext;
 use super::session_loop;
 use super::worker_state::{SourceWorkerArgs, SourceWorkerState};
 use anyhow::{Context as _, Result, bail};

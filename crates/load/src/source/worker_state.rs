@@ -1,13 +1,14 @@
 //! State that the sessions of a worker share: the schedule, the sessions that wait for it, and the
 //! tally, which goes to the collector four times per second.
+use super::context::SourceContext;
 use super::control::{NUMBERS_LOG2, UserTarget};
-use super::pacing::ArrivalSchedule;
 use super::reply_log::ReplyLog;
-use super::{OfferedRate, SourceContext};
 use mailrun_journey::reply_text::ReplyText;
 use mailrun_journey::{LatencyKind, SourceTally};
 use mailrun_net::clock;
 use mailrun_smtp::ReceivedReply;
+use mailrun_workload::offered_rate::OfferedRate;
+use mailrun_workload::pacing::ArrivalSchedule;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;

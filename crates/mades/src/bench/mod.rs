@@ -61,16 +61,13 @@ use mailrun_report::{markdown, page};
 use run_payloads::RunPayloads;
 use run_state::MadesRunState;
 use shape_schedule::ShapeSchedule;
-use side::{BrokerSide, OpenLinks};
+use side::{BrokerSide, OpenLinks, RunSides};
 use std::fs;
 use std::path::Path;
 use std::rc::Rc;
-use std::time::Duration;
 use supervisor::RunSupervisor;
 use timer_fd::TimerFd;
-use tokio::task::{JoinSet, LocalSet};
-
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(12);
+use tokio::task::LocalSet;
 
 /// Runs the bench until the run ends, or until SIGINT or SIGTERM arrives. In each case it writes a
 /// record.
@@ -175,29 +172,6 @@ async fn open_queues(
         preflight::check(options, run, interrupt).await?;
     }
     Ok((side::open_all(sides).await?, purged))
-}
-
-struct RunSides(JoinSet<()>);
-
-impl RunSides {
-    fn start(open: Vec<(BrokerSide, OpenLinks)>, run_state: &Rc<MadesRunState>, timer: &Rc<TimerFd>) -> Self {
-        let mut tasks = JoinSet::new();
-        for (side, links) in open {
-            tasks.spawn_local(side::maintain(side, links, Rc::clone(run_state), Rc::clone(timer)));
-        }
-        Self(tasks)
-    }
-
-    /// Ends the run, and tells the broker which messages were accepted. Waits at most
-    /// `CLOSE_TIMEOUT` for a broker that does not answer.
-    async fn stop(mut self, run_state: &MadesRunState, interrupt: &Interrupt) {
-        run_state.end();
-        tokio::select! {
-            () = async { while self.0.join_next().await.is_some() {} } => {}
-            () = tokio::time::sleep(CLOSE_TIMEOUT) => {}
-            () = interrupt.wait_for(StopRequest::StopNow) => {}
-        }
-    }
 }
 
 fn write_files(directory: &Path, record: &Record) -> Result<()> {

@@ -20,6 +20,7 @@ use super::tracker::ReceiveQueue;
 use super::troubles::TroubleKind;
 use crate::{Broker, Connection, Error, ReceiverLink, ReceiverOptions, SenderLink, SenderOptions};
 use mailrun_net::clock;
+use mailrun_party::interrupt::{Interrupt, StopRequest};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -30,6 +31,7 @@ const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(1);
 /// Time in which a queue must be purged. Without a limit, another sender could keep it full
 /// forever. A broker removes some million messages in this time.
 const PURGE_TIMEOUT: Duration = Duration::from_secs(600);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(12);
 
 #[derive(Clone, Debug)]
 pub(super) struct BrokerSide {
@@ -249,4 +251,32 @@ async fn reconnect(side: &BrokerSide, run_state: &MadesRunState, pause: &mut Dur
         }
     }
     None
+}
+
+/// The tasks of all sides of a run.
+pub(super) struct RunSides(JoinSet<()>);
+
+impl RunSides {
+    pub(super) fn start(
+        open: Vec<(BrokerSide, OpenLinks)>,
+        run_state: &Rc<MadesRunState>,
+        timer: &Rc<TimerFd>,
+    ) -> Self {
+        let mut tasks = JoinSet::new();
+        for (side, links) in open {
+            tasks.spawn_local(maintain(side, links, Rc::clone(run_state), Rc::clone(timer)));
+        }
+        Self(tasks)
+    }
+
+    /// Ends the run, and tells the broker which messages were accepted. Waits at most
+    /// `CLOSE_TIMEOUT` for a broker that does not answer.
+    pub(super) async fn stop(mut self, run_state: &MadesRunState, interrupt: &Interrupt) {
+        run_state.end();
+        tokio::select! {
+            () = async { while self.0.join_next().await.is_some() {} } => {}
+            () = tokio::time::sleep(CLOSE_TIMEOUT) => {}
+            () = interrupt.wait_for(StopRequest::StopNow) => {}
+        }
+    }
 }

@@ -1,0 +1,37 @@
+//! What an audit does, and when it is complete.
+use super::fault::AuditFault;
+use crate::recipe::Recipe;
+use mailrun_journey::threshold::Threshold;
+use mailrun_party::live::LiveMode;
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub struct AuditOptions {
+    pub recipe: Recipe,
+    /// Each round runs once for each of these faults, in this order.
+    pub faults: Vec<AuditFault>,
+    pub length: AuditLength,
+    /// Seed of the random moments at which the faults occur.
+    pub seed: u64,
+    /// Messages that the source sends in each round.
+    pub messages: u64,
+    /// If no mail arrives for this long, the round stops waiting for more. This limit matters if
+    /// the server cannot tell whether its queue is empty, or if it does not empty its queue.
+    pub lost_after: Duration,
+    pub thresholds: Vec<Threshold>,
+    /// Directory for all files. `None` creates a new directory under `mailrun-results/`.
+    pub out: Option<PathBuf>,
+    pub live: LiveMode,
+    /// Command line that the user typed, for the record.
+    pub command: Vec<String>,
+}
+
+/// When an audit is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuditLength {
+    /// After so many rounds of each kind of fault.
+    Rounds(u32),
+    /// When a round ends after this time.
+    Time(Duration),
+}

@@ -1,0 +1,56 @@
+//! What a bench of MADES runs and measures.
+use mailrun_journey::record::{Mades, Workload};
+use mailrun_journey::threshold::Threshold;
+use mailrun_party::live::LiveMode;
+use mailrun_party::party_options::PartyOptions;
+use std::path::PathBuf;
+
+#[derive(Clone, Debug)]
+pub struct MadesBenchOptions {
+    /// Name of the run, as the user gave it.
+    pub name: String,
+    /// Run directory. `None` creates a new one under `mailrun-results/`.
+    pub out: Option<PathBuf>,
+    pub target: MadesTarget,
+    /// Plan for the stand-in, in TOML.
+    pub plan: String,
+    /// Faults that the plan injects, as the report describes them.
+    pub faults: Vec<String>,
+    /// More options for the stand-in.
+    pub endpoint_options: PartyOptions,
+    /// Options for `mailrun mades`, except those that say where it sends and where it writes.
+    pub bench_options: PartyOptions,
+    /// The load in the form of a record. It goes into the record if the MADES bench dies without
+    /// leaving one.
+    pub workload: Workload,
+    /// Facts that only records of MADES have, for a record that is made in the same case.
+    pub mades: Mades,
+    pub thresholds: Vec<Threshold>,
+    pub live: LiveMode,
+    /// Name of the run in the progress line, if it is one of several runs.
+    pub title: Option<String>,
+    /// Command line that the user typed, for the record.
+    pub command: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MadesTarget {
+    /// A stand-in that the bench starts.
+    StandIn,
+    /// An endpoint that is already running.
+    Running {
+        /// URL of the endpoint's broker, without a password.
+        url: String,
+        /// Options for `mailrun mades` that name the endpoint's brokers and queues.
+        options: PartyOptions,
+    },
+}
+
+impl std::fmt::Display for MadesTarget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::StandIn => "stand-in",
+            Self::Running { url, .. } => url,
+        })
+    }
+}
