@@ -19,7 +19,7 @@ use mailrun_journey::record::{
     Record, Role, StageRow, Surroundings,
 };
 use mailrun_journey::stage::Stage;
-use mailrun_journey::threshold::Threshold;
+use mailrun_journey::threshold::{Threshold, evaluate_all};
 use mailrun_journey::trace::RunId;
 use mailrun_party::cpus::CpuList;
 use mailrun_party::host;
@@ -402,10 +402,7 @@ fn add_replies(record: &mut Record, known: &HashMap<u64, KnownReply>) {
 fn evaluate(record: &mut Record, thresholds: &[Threshold]) {
     match &mut record.shard {
         Some(shard) => shard.thresholds = thresholds.iter().map(|one| one.expression().to_owned()).collect(),
-        None => {
-            let evaluated: Vec<_> = thresholds.iter().map(|threshold| threshold.evaluate(record)).collect();
-            record.thresholds.extend(evaluated);
-        }
+        None => record.thresholds.extend(evaluate_all(record, thresholds, None)),
     }
 }
 

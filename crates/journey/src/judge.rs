@@ -790,18 +790,23 @@ pub fn lag_reason(record: &Record, behind: Option<String>) -> Option<Reason> {
 }
 
 fn busy_text(party: &Party, duration_s: f64) -> Option<String> {
-    let workers = party.workers.filter(|_| party.role != Role::Relay && duration_s >= MIN_BUSY_S)?;
+    let share = busy_share(party, duration_s).filter(|_| party.role != Role::Relay)?;
+    Some(format!(
+        "The {} used {:.0} % of the time of its {}: it may have been the limit, and not the server. Use more --workers \
+         (mailrun {}), or another host.",
+        party.name,
+        share * 100.0,
+        counted(u64::from(party.workers?), "worker"),
+        if party.role == Role::Sink { "sink" } else { "source" }
+    ))
+}
+
+/// Returns the share of its workers' time that a party was busy, if that is so much that the party
+/// may have been the limit.
+pub fn busy_share(party: &Party, duration_s: f64) -> Option<f64> {
+    let workers = party.workers.filter(|_| duration_s >= MIN_BUSY_S)?;
     let share = party.work_s()? / (duration_s * f64::from(workers));
-    (share >= MAX_BUSY_SHARE).then(|| {
-        format!(
-            "The {} used {:.0} % of the time of its {}: it may have been the limit, and not the server. Use more \
-             --workers (mailrun {}), or another host.",
-            party.name,
-            share * 100.0,
-            counted(u64::from(workers), "worker"),
-            if party.role == Role::Sink { "sink" } else { "source" }
-        )
-    })
+    (share >= MAX_BUSY_SHARE).then_some(share)
 }
 
 /// A requested rate that was not offered.
@@ -941,7 +946,7 @@ fn missed_text(row: &ThresholdRow) -> String {
 }
 
 /// Explains why the run ended early, and how much mail was still in transit.
-fn ending_reasons(record: &Record) -> Vec<Reason> {
+pub fn ending_reasons(record: &Record) -> Vec<Reason> {
     let ledger = &record.ledger;
     let mut reasons = Vec::new();
     match record.ending {

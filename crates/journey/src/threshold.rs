@@ -735,6 +735,17 @@ pub fn is_decided_by_absence(record: &Record, row: &ThresholdRow) -> bool {
     })
 }
 
+/// Evaluates the thresholds of a run that has ended. `missed` is the threshold that ended it, which
+/// keeps its value from that time.
+pub fn evaluate_all<'t>(
+    record: &Record,
+    thresholds: impl IntoIterator<Item = &'t Threshold>,
+    missed: Option<&ThresholdRow>,
+) -> Vec<ThresholdRow> {
+    let rows = thresholds.into_iter().map(|threshold| threshold.evaluate(record));
+    rows.map(|row| missed.filter(|missed| missed.expression == row.expression).cloned().unwrap_or(row)).collect()
+}
+
 /// Explains why a threshold of a record has no value.
 pub fn unseen_reason(record: &Record, row: &ThresholdRow) -> &'static str {
     let threshold = read_again(row);

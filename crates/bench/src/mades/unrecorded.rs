@@ -6,6 +6,7 @@ use mailrun_journey::Stage;
 use mailrun_journey::judge;
 use mailrun_journey::reason::Reason;
 use mailrun_journey::record::{Cause, Death, LedgerRow, Mades, Party, Record, Role, StageRow, Verdict, Workload};
+use mailrun_journey::threshold::evaluate_all;
 use mailrun_party::live::LiveProgress;
 use mailrun_party::outputs;
 use mailrun_text::numbers::count;
@@ -32,7 +33,7 @@ pub(super) fn record(
         died: Some(death.clone()),
         ..gather::party_without_record(Role::Source)
     }];
-    record.thresholds = options.thresholds.iter().map(|threshold| threshold.evaluate(&record)).collect();
+    record.thresholds = evaluate_all(&record, &options.thresholds, None);
     let figures = format!(
         "The bench last reported at {:.1} s: {} created, {} settled, {} delivered.",
         progress.elapsed_s,

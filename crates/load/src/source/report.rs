@@ -10,7 +10,7 @@ use mailrun_journey::record::{
     Ending, MissingMessage, Record, Role, ShardRow, SlowMessage, Surroundings, ThresholdRow, WarmUp,
 };
 use mailrun_journey::slowest::SlowTransaction;
-use mailrun_journey::threshold::Threshold;
+use mailrun_journey::threshold::{Threshold, evaluate_all};
 use mailrun_journey::{RunId, Series, SourceTally, Stage};
 use mailrun_party::host_sampler;
 use mailrun_party::outputs;
@@ -97,7 +97,8 @@ pub(super) fn record(
     complete_stages(&mut record);
     record.shard = shard_row(options, context.shard_start, tally.lag.encoded(), &record);
     if record.shard.is_none() {
-        record.thresholds = thresholds(&record, options, known.missed_threshold);
+        let thresholds = options.thresholds.iter().chain(&options.abort_on);
+        record.thresholds = evaluate_all(&record, thresholds, known.missed_threshold);
     }
     record.verdict = judge(&record, &VerdictInputs { topology: Topology::Server, ordered: None, quiet_timeout: None });
     record
@@ -134,14 +135,6 @@ fn missing(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Ve
         recipient_count: one.recipients,
     };
     tally.missing.iter().map(row).collect()
-}
-
-/// Evaluates the thresholds. The threshold that ended the run keeps its value from that time.
-fn thresholds(record: &Record, options: &SourceOptions, missed: Option<&ThresholdRow>) -> Vec<ThresholdRow> {
-    let evaluated = options.thresholds.iter().chain(&options.abort_on).map(|threshold| threshold.evaluate(record));
-    let at_its_end =
-        |row: ThresholdRow| missed.filter(|missed| missed.expression == row.expression).cloned().unwrap_or(row);
-    evaluated.map(at_its_end).collect()
 }
 
 /// Counts the units that were unfinished when the source stopped. Sessions that ended by themselves

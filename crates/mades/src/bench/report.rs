@@ -12,6 +12,7 @@ use mailrun_journey::record::{
     MadesTrouble, Record, Role, SlowMessage, StallRow, Surroundings, ThresholdRow, Workload,
 };
 use mailrun_journey::slowest::MessagePhases;
+use mailrun_journey::threshold::evaluate_all;
 use mailrun_journey::{Latencies, Phase, Series};
 use mailrun_net::clock;
 use mailrun_party::outputs;
@@ -129,9 +130,7 @@ fn events(
 /// had then.
 fn thresholds(record: &Record, run_state: &MadesRunState, missed_row: Option<&ThresholdRow>) -> Vec<ThresholdRow> {
     let options = &run_state.options;
-    let evaluated = options.thresholds.iter().chain(&options.abort_on).map(|threshold| threshold.evaluate(record));
-    let at_its_end =
-        |row: ThresholdRow| missed_row.filter(|missed| missed.expression == row.expression).cloned().unwrap_or(row);
+    let of_run = evaluate_all(record, options.thresholds.iter().chain(&options.abort_on), missed_row);
     let shapes = options.market.iter().flat_map(|market| &market.shapes);
     let rows = record.mades.iter().filter_map(|mades| mades.market.as_ref()).flat_map(|market| &market.shapes);
     let of_shape = |(shape, row): (&MarketShape, &MadesShape)| {
@@ -140,9 +139,9 @@ fn thresholds(record: &Record, run_state: &MadesRunState, missed_row: Option<&Th
             ..result
         };
         let run = row.as_run(record);
-        shape.thresholds().iter().map(|threshold| of_shape(threshold.evaluate(&run))).collect::<Vec<_>>()
+        evaluate_all(&run, shape.thresholds(), None).into_iter().map(of_shape).collect::<Vec<_>>()
     };
-    evaluated.map(at_its_end).chain(shapes.zip(rows).flat_map(of_shape)).collect()
+    of_run.into_iter().chain(shapes.zip(rows).flat_map(of_shape)).collect()
 }
 
 pub(super) fn workload(run_state: &MadesRunState) -> Workload {

@@ -8,14 +8,25 @@ use mailrun_journey::{Latencies, Stage, StageFigures, Throughput};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Number of messages of a shape that reached a stage, with the latencies of those that were not
-/// late.
+/// Messages that reached a stage, with the latencies of those that were not late.
 #[derive(Clone, Debug, Default)]
-struct Reached {
-    count: u64,
-    late: u64,
-    latency: Latencies,
-    arrivals: Throughput,
+pub(super) struct Reached {
+    pub(super) count: u64,
+    pub(super) late: u64,
+    pub(super) latency: Latencies,
+    pub(super) arrivals: Throughput,
+}
+
+impl Reached {
+    pub(super) fn add(&mut self, reach: Reach) {
+        let Reach { at, due, latency } = reach;
+        self.count += 1;
+        self.late += u64::from(latency.is_none());
+        self.arrivals.record(at, due);
+        if let Some(latency) = latency {
+            self.latency.record(latency);
+        }
+    }
 }
 
 /// Arrival of a message at a stage.
@@ -67,14 +78,8 @@ impl ShapeStats {
     }
 
     pub(super) fn reach(&mut self, path: MessagePath, sequence: u64, stage: MessageStage, reach: Reach) {
-        let Reach { at, due, latency } = reach;
-        let reached = &mut self.shapes[self.schedule.shape(sequence)][stage as usize];
-        reached.count += 1;
-        reached.late += u64::from(latency.is_none());
-        reached.arrivals.record(at, due);
-        if let Some(latency) = latency {
-            reached.latency.record(latency);
-        }
+        self.shapes[self.schedule.shape(sequence)][stage as usize].add(reach);
+        let latency = reach.latency;
         let window = self.window_mut(sequence);
         window.created += u64::from(stage == MessageStage::Created);
         window.arrived += u64::from(stage == path.mode.arrival());

@@ -5,13 +5,12 @@ use super::troubles::TroubleKind;
 use mailrun_journey::Stage;
 use mailrun_journey::account::{fates_sum, unsent};
 use mailrun_journey::judge::{
-    MissedRate, behind_note, decide, has_threshold, lag_reason, missed_rate, pass_text, stall_reasons,
-    threshold_reasons,
+    MissedRate, behind_note, busy_share, decide, ending_reasons, has_threshold, lag_reason, missed_rate, pass_text,
+    stall_reasons, threshold_reasons,
 };
 use mailrun_journey::reason::Reason;
 use mailrun_journey::record::{
-    AcknowledgementSender, Arrival, Cause, Ending, LedgerRow, Mades, MadesOutage, MadesTrouble, Record, StageRow,
-    Verdict,
+    AcknowledgementSender, Arrival, Cause, LedgerRow, Mades, MadesOutage, MadesTrouble, Record, StageRow, Verdict,
 };
 use mailrun_journey::threshold::Fate;
 use mailrun_journey::validity::{limits, warnings};
@@ -20,12 +19,6 @@ use mailrun_text::words::{counted, grouped, listed};
 /// Maximum 99th percentile of the lag in milliseconds in an open loop. The lag counts messages that
 /// had room.
 const LAG_LIMIT_MS: f64 = 10.0;
-/// If the bench's thread is busy for more than this share of the time, the bench itself counts as
-/// the bottleneck.
-const MAX_BUSY_SHARE: f64 = 0.90;
-/// Minimum duration of a run in seconds for a judgement of its CPU time, because the start and the
-/// end of the process dominate shorter runs.
-const MIN_BUSY_S: f64 = 1.0;
 /// If a closed loop uses more than this share of its window, the window determines the latency.
 const FULL_WINDOW_SHARE: f64 = 0.9;
 
@@ -65,17 +58,7 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
     reasons.retain(|reason| matches!(reason.cause, Cause::Rejected | Cause::Failed) || !is_left(reason.cause));
     reasons.extend(threshold_reasons(record));
     reasons.extend(validity(record));
-    if record.ending == Some(Ending::Interrupted) {
-        let text = "The run was interrupted before its end.";
-        reasons.push(Reason::new(Cause::Interrupted, text));
-    }
-    if let Some(open) = record.ledger.in_flight.filter(|open| *open > 0) {
-        let text = format!(
-            "{} still in transit when the run ended.",
-            if open == 1 { "1 message was".to_owned() } else { format!("{} messages were", grouped(open)) }
-        );
-        reasons.push(Reason::new(Cause::Unfinished, text));
-    }
+    reasons.extend(ending_reasons(record));
     reasons.extend(stall_reasons(record));
     reasons.extend(notes(record, mades).into_iter().map(|text| Reason::new(Cause::Remark, text)));
     let mut verdict = decide(reasons, &pass_text(record));
@@ -368,16 +351,13 @@ fn shortfall(record: &Record) -> Option<String> {
 }
 
 fn cpu_validity(record: &Record) -> Option<String> {
-    let party = record.parties.first().filter(|_| record.duration_s >= MIN_BUSY_S)?;
     // The run may have waited for missing messages long after the last arrival.
     let span_s = record.duration_s.max(record.series.len() as f64 - 1.0);
-    let share = (party.user_s? + party.sys_s?) / (span_s * f64::from(party.workers?));
-    (share >= MAX_BUSY_SHARE).then(|| {
-        format!(
-            "The bench used {:.0} % of its thread's time: it may have been the limit, and not the endpoint.",
-            share * 100.0
-        )
-    })
+    let share = busy_share(record.parties.first()?, span_s)?;
+    Some(format!(
+        "The bench used {:.0} % of its thread's time: it may have been the limit, and not the endpoint.",
+        share * 100.0
+    ))
 }
 
 fn notes(record: &Record, mades: &Mades) -> Vec<String> {

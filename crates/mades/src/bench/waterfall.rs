@@ -9,35 +9,23 @@
 //! recorded.
 use super::in_flight::InFlightEntry;
 use super::observer::RunObserver;
-use super::shape_stats::{Reach, ShapeStats};
+use super::shape_stats::{Reach, Reached, ShapeStats};
 use super::stages::{MessagePath, MessageStage};
 use mailrun_journey::record::{MadesHop, StageRow};
 use mailrun_journey::seconds::Seconds;
-use mailrun_journey::{Latencies, Stage, StageFigures, Throughput};
+use mailrun_journey::{Latencies, Stage, StageFigures};
 use std::rc::Rc;
 use std::time::Duration;
 
 #[derive(Clone, Debug, Default)]
 struct StageStats {
-    /// Number of messages that reached the stage, including those that reached it late.
-    count: u64,
+    /// Messages that reached the stage. Those that reached it after their time-out have no latency.
+    reached: Reached,
     repeats: u64,
-    /// Number of messages that reached the stage after their time-out. They have no latency.
-    late: u64,
-    latency: Latencies,
     /// Times from the creation of the messages to the stage, in an open loop.
     service: Latencies,
-    arrivals: Throughput,
     /// Time at which the stage was first reached since the last interval.
     recent_first: Option<Duration>,
-}
-
-impl StageStats {
-    fn count_at(&mut self, now: Duration, due: Duration) {
-        self.count += 1;
-        self.arrivals.record(now, due);
-        self.recent_first.get_or_insert(now);
-    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -89,17 +77,12 @@ impl Waterfall {
     pub(super) fn reach(&mut self, entry: &mut InFlightEntry, stage: MessageStage, now: Duration) {
         entry.reach(stage, now);
         let latency = now.saturating_sub(entry.since);
-        let reached = &mut self.stages[stage as usize];
-        reached.count_at(now, entry.since);
-        reached.latency.record(latency);
+        self.add(entry.sequence, stage, now, Reach { at: now, due: entry.since, latency: Some(latency) });
         if self.is_open_loop {
-            reached.service.record(now.saturating_sub(entry.created));
+            self.stages[stage as usize].service.record(now.saturating_sub(entry.created));
         }
         if let Some(observer) = &self.observer {
             observer.stage_reached(stage, latency, now);
-        }
-        if let Some(shapes) = &mut self.shapes {
-            shapes.reach(self.path, entry.sequence, stage, Reach { at: now, due: entry.since, latency: Some(latency) });
         }
         self.count_second(stage, now);
         let second = self.seconds.at(now, self.zero);
@@ -118,6 +101,16 @@ impl Waterfall {
         self.step(entry, stage);
     }
 
+    /// Counts a message at a stage. `first` is when it may have been the first of its interval.
+    fn add(&mut self, sequence: u64, stage: MessageStage, first: Duration, reach: Reach) {
+        let stats = &mut self.stages[stage as usize];
+        stats.reached.add(reach);
+        stats.recent_first.get_or_insert(first);
+        if let Some(shapes) = &mut self.shapes {
+            shapes.reach(self.path, sequence, stage, reach);
+        }
+    }
+
     fn count_second(&mut self, stage: MessageStage, now: Duration) {
         let arrival = self.path.mode.arrival();
         let second = self.seconds.at(now, self.zero);
@@ -132,28 +125,18 @@ impl Waterfall {
 
     pub(super) fn create(&mut self, entry: &InFlightEntry) {
         self.first_created.get_or_insert(entry.since.min(entry.created));
-        let reached = &mut self.stages[MessageStage::Created as usize];
-        reached.count += 1;
-        reached.latency.record(entry.created.saturating_sub(entry.since));
-        reached.arrivals.record(entry.created, entry.since);
-        reached.recent_first.get_or_insert(entry.since);
         if let Some(shapes) = &mut self.shapes {
             shapes.due(entry.sequence);
-            let waited = entry.created.saturating_sub(entry.since);
-            let reach = Reach { at: entry.created, due: entry.since, latency: Some(waited) };
-            shapes.reach(self.path, entry.sequence, MessageStage::Created, reach);
         }
+        let waited = entry.created.saturating_sub(entry.since);
+        let reach = Reach { at: entry.created, due: entry.since, latency: Some(waited) };
+        self.add(entry.sequence, MessageStage::Created, entry.since, reach);
     }
 
     /// Records that a message reaches a stage for the first time, but after its time-out.
     pub(super) fn late(&mut self, sequence: u64, stage: MessageStage, now: Duration) {
-        if let Some(shapes) = &mut self.shapes {
-            shapes.reach(self.path, sequence, stage, Reach { at: now, due: Duration::ZERO, latency: None });
-        }
-        let reached = &mut self.stages[stage as usize];
         // Nobody remembers when it was due.
-        reached.count_at(now, Duration::ZERO);
-        reached.late += 1;
+        self.add(sequence, stage, now, Reach { at: now, due: Duration::ZERO, latency: None });
         self.count_second(stage, now);
     }
 
@@ -162,7 +145,7 @@ impl Waterfall {
     }
 
     pub(super) fn count(&self, stage: MessageStage) -> u64 {
-        self.stages[stage as usize].count
+        self.stages[stage as usize].reached.count
     }
 
     pub(super) fn duplicates(&self, stage: MessageStage) -> u64 {
@@ -175,21 +158,21 @@ impl Waterfall {
     }
 
     pub(super) fn latency(&self, stage: MessageStage) -> &Latencies {
-        &self.stages[stage as usize].latency
+        &self.stages[stage as usize].reached.latency
     }
 
     pub(super) fn last(&self, stage: MessageStage) -> Option<Duration> {
-        self.stages[stage as usize].arrivals.last()
+        self.stages[stage as usize].reached.arrivals.last()
     }
 
     /// Returns the first and the last time at which the stage was reached since the last call.
     pub(super) fn take_span(&mut self, stage: MessageStage) -> Option<(Duration, Duration)> {
-        let reached = &mut self.stages[stage as usize];
-        reached.recent_first.take().zip(reached.arrivals.last())
+        let stats = &mut self.stages[stage as usize];
+        stats.recent_first.take().zip(stats.reached.arrivals.last())
     }
 
     pub(super) fn last_overall(&self) -> Option<Duration> {
-        self.stages.iter().filter_map(|reached| reached.arrivals.last()).max()
+        self.stages.iter().filter_map(|stats| stats.reached.arrivals.last()).max()
     }
 
     /// Adds the latencies to the last stage since the last call to `to`.
@@ -223,7 +206,7 @@ impl Waterfall {
     ) -> Vec<StageRow> {
         let since = if self.is_open_loop { Stage::Scheduled } else { Stage::Created };
         let row = |stage: MessageStage| {
-            let reached = &self.stages[stage as usize];
+            let StageStats { reached, repeats, service, .. } = &self.stages[stage as usize];
             let no_times = &Latencies::default();
             let is_timed = stage != MessageStage::Created || self.is_open_loop;
             let figures = StageFigures {
@@ -232,11 +215,11 @@ impl Waterfall {
                 bytes: (reached.count as f64 * bytes_each).round() as u64,
                 arrivals: &reached.arrivals,
                 times: if is_timed { &reached.latency } else { no_times },
-                service: &reached.service,
+                service,
             };
             StageRow {
                 missing: missing(stage),
-                duplicates: reached.repeats,
+                duplicates: *repeats,
                 late: reached.late,
                 ..figures.row(stage.stage(), "mades", since, self.first_created, origin)
             }
