@@ -8,6 +8,7 @@
 //! dashboard_display  the dashboard on the terminal of this process
 //! live_display       the line, which the dashboard replaces once the run is long enough
 //! progress_output    live_display, JSON events, and metrics over HTTP: what a party tells while it runs
+//! monitor            ticks: takes the counts of a run, shows them, and ends a load that has to end early
 //! ```
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 
@@ -17,6 +18,7 @@ mod draw;
 mod history;
 pub mod live_display;
 pub mod live_figures;
+pub mod monitor;
 mod palette;
 mod panes;
 #[cfg(test)]

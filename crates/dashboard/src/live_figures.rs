@@ -25,7 +25,7 @@ impl LiveValues<'_> {
             created_units: created,
             ledger: &ledger,
         };
-        thresholds.iter().map(|threshold| threshold_state(threshold, &figures)).collect()
+        threshold_states(thresholds, &figures)
     }
 
     fn stage(&self, of: MetricSource) -> Option<RunningStage> {
@@ -49,15 +49,14 @@ impl LiveValues<'_> {
     }
 }
 
-/// Evaluates a threshold with the figures so far.
-pub fn threshold_state(threshold: &Threshold, figures: &RunningFigures<'_>) -> ThresholdState {
-    let is_decided = !threshold.needs_the_end();
-    let row = threshold.evaluate(figures);
-    ThresholdState {
-        value: format_row(&row),
-        passed: (row.passed || (row.missed && is_decided)).then_some(row.passed),
-        expression: row.expression,
-    }
+/// Evaluates thresholds with the figures so far.
+pub fn threshold_states(thresholds: &[Threshold], figures: &RunningFigures<'_>) -> Vec<ThresholdState> {
+    let state = |threshold: &Threshold| {
+        let row = threshold.evaluate(figures);
+        let is_decided = row.passed || (row.missed && !threshold.needs_the_end());
+        ThresholdState { value: format_row(&row), passed: is_decided.then_some(row.passed), expression: row.expression }
+    };
+    thresholds.iter().map(state).collect()
 }
 
 /// Computes the figures of a load. If there is a sink, its progress gives the deliveries. The

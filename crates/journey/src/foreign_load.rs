@@ -10,8 +10,10 @@ use crate::record::{ForeignLoad, HostProcess, Record, Surroundings, WaitRow};
 const MIN_FOREIGN_SHARE: f64 = 0.10;
 /// Nobody waits long for a processor while more than a tenth of the processor time is idle.
 const MIN_BUSY_SHARE: f64 = 0.90;
-/// How often a message wakes each program on its way: once for each step of an SMTP dialogue
-/// (connection, EHLO, MAIL, RCPT, DATA, message, QUIT), and once to begin.
+/// How often a message wakes each program on its way. This is an assumption that nobody has
+/// measured: once for each step of an SMTP dialogue (connection, EHLO, MAIL, RCPT, DATA, message,
+/// QUIT), and once to begin. A session that is reused, pipelining and MADES need fewer steps, so for
+/// these the assumption excuses more than it should.
 const WAKE_UPS: f64 = 8.0;
 /// A program that used less of a processor is not named.
 const MIN_NAMED_CORES: f64 = 0.05;

@@ -6,8 +6,9 @@ use super::report::{SinkReport, lock};
 use super::status::StatusServer;
 use super::worker_state::{SinkContext, TallyTransfer};
 use anyhow::Result;
+use mailrun_dashboard::monitor::{Monitor, MonitoredRun};
 use mailrun_dashboard::progress_output::ProgressOutput;
-use mailrun_journey::Latencies;
+use mailrun_journey::{Latencies, Series};
 use mailrun_net::{Endpoint, clock};
 use mailrun_party::http_server::HostNames;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
@@ -19,19 +20,19 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval at which the collector checks whether the run should end.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) struct SinkCollector {
-    report: Arc<Mutex<SinkReport>>,
-    interval_recorder: IntervalRecorder,
-    progress_output: ProgressOutput,
-    recent: Latencies,
-    next_tick: Duration,
-    context: Arc<SinkContext>,
+    monitor: Monitor<SinkRun>,
     /// The status is served for as long as this value exists.
     _status: Option<StatusServer>,
+}
+
+/// The sink as its monitor sees it.
+struct SinkRun {
+    report: Arc<Mutex<SinkReport>>,
+    context: Arc<SinkContext>,
 }
 
 impl SinkCollector {
@@ -43,7 +44,7 @@ impl SinkCollector {
         shared: &Arc<SinkContext>,
     ) -> Result<Self> {
         let now = clock::now();
-        let chronicle_log = IntervalRecorder::begin(now, "delivered", options.outputs.hlog.as_deref())?;
+        let recorder = IntervalRecorder::begin(now, "delivered", options.outputs.hlog.as_deref())?;
         let output = ProgressOutput::new(options.outputs.live, NonTerminalOutput::Nothing);
         let typed = options.http.as_deref().and_then(|http| http.rsplit_once(':')).map(|(host, _)| host);
         let names = HostNames::new([options.hello.as_str()].into_iter().chain(typed));
@@ -56,15 +57,8 @@ impl SinkCollector {
             Some(http) => mailrun_party::tell!("mailrun sink: listening on {endpoint}, status on http://{http}/"),
             None => mailrun_party::tell!("mailrun sink: listening on {endpoint}"),
         }
-        Ok(Self {
-            report: view,
-            interval_recorder: chronicle_log,
-            progress_output: output,
-            recent: Latencies::default(),
-            next_tick: now + PROGRESS_INTERVAL,
-            context: Arc::clone(shared),
-            _status: status,
-        })
+        let run = SinkRun { report: view, context: Arc::clone(shared) };
+        Ok(Self { monitor: Monitor::new(run, recorder, output, now), _status: status })
     }
 
     /// Collects until the sink has received enough or is asked to stop.
@@ -81,8 +75,12 @@ impl SinkCollector {
             }
             match tallies.recv_timeout(POLL_INTERVAL) {
                 Ok(transfer) => self.merge(transfer),
-                Err(RecvTimeoutError::Timeout) if clock::now() >= self.next_tick => self.tick(),
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    let now = clock::now();
+                    if now >= self.monitor.next_tick() {
+                        self.monitor.tick(now);
+                    }
+                }
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
@@ -93,61 +91,63 @@ impl SinkCollector {
         while let Ok(transfer) = tallies.try_recv() {
             self.merge(transfer);
         }
-        self.tick();
-        let unlogged = self.interval_recorder.finish(clock::now());
-        let mut view = lock(&self.report);
+        let unlogged = self.monitor.finish(clock::now());
+        let output = self.monitor.output.events();
+        let mut view = lock(&self.monitor.run.report);
         let run = view.chosen_run();
         let record = view.record(run);
         let none = mailrun_journey::Ledger::default();
         let tally = run.and_then(|run| view.total.runs.find(run));
         let units = tally.map_or([&none; 2], |tally| [&tally.units, &tally.bounces.units]);
-        let unwritten = view.options.outputs.write_or_report(&record, &units, self.progress_output.events());
+        let unwritten = view.options.outputs.write_or_report(&record, &units, output);
         drop(view);
-        self.progress_output.events().event(&LiveEvent::Done);
+        output.event(&LiveEvent::Done);
         FinishedRun { record, write_error: unwritten.or(unlogged) }
     }
 
     fn merge(&mut self, (mut tally, back): TallyTransfer) {
         for (_, run) in tally.runs.iter() {
-            self.recent.merge(&run.delivered);
+            self.monitor.recent.merge(&run.delivered);
         }
-        lock(&self.report).merge(&tally);
+        lock(&self.monitor.run.report).merge(&tally);
         tally.clear();
         // Ignore the error: a worker that has ended needs no empty tally.
         let _ = back.try_send(tally);
     }
-
-    fn tick(&mut self) {
-        let now = clock::now();
-        self.next_tick = now + PROGRESS_INTERVAL;
-        let mut view = lock(&self.report);
-        view.tick(now, self.context.first_connection.get().copied());
-        let progress = progress(&view, &self.recent, now);
-        self.progress_output.latest_error(view.total.errors.latest());
-        drop(view);
-        self.interval_recorder.log(now, &self.recent);
-        self.progress_output.progress(&progress, progress.delivered, live_line);
-        self.recent.clear();
-    }
 }
 
-fn progress(view: &SinkReport, recent: &Latencies, now: Duration) -> LiveProgress {
-    let total = &view.total;
-    let run = view.chosen_run().and_then(|run| total.runs.find(run));
-    LiveProgress {
-        elapsed_s: (now - view.began).as_secs_f64(),
-        delivered: total.messages,
-        recipients: total.recipients,
-        bytes: total.bytes,
-        errors: total.errors.total(),
-        now: LiveTimes::of(recent),
-        run: run.map(|run| LiveTimes::of(&run.delivered)).unwrap_or_default(),
-        ..LiveProgress::default()
+impl MonitoredRun for SinkRun {
+    fn collect(&mut self, now: Duration, _series: &mut Series, _recent: &mut Latencies) {
+        lock(&self.report).tick(now, self.context.first_connection.get().copied());
     }
-}
 
-/// Builds the progress line. It shows recipients only if there are more recipients than messages.
-fn live_line(progress: &LiveProgress, rate_per_s: f64) -> LiveLine {
-    let copies = if progress.recipients > progress.delivered { progress.recipients } else { 0 };
-    LiveLine::of(progress, progress.delivered, "received", rate_per_s).with_detail(copies, "recipients")
+    fn progress(&mut self, now: Duration, recent: &Latencies) -> LiveProgress {
+        let view = lock(&self.report);
+        let total = &view.total;
+        let run = view.chosen_run().and_then(|run| total.runs.find(run));
+        LiveProgress {
+            elapsed_s: (now - view.began).as_secs_f64(),
+            delivered: total.messages,
+            recipients: total.recipients,
+            bytes: total.bytes,
+            errors: total.errors.total(),
+            now: LiveTimes::of(recent),
+            run: run.map(|run| LiveTimes::of(&run.delivered)).unwrap_or_default(),
+            ..LiveProgress::default()
+        }
+    }
+
+    fn latest_error(&self) -> Option<String> {
+        lock(&self.report).total.errors.latest()
+    }
+
+    fn done(progress: &LiveProgress) -> u64 {
+        progress.delivered
+    }
+
+    /// Shows recipients only if there are more recipients than messages.
+    fn line(progress: &LiveProgress, rate_per_s: f64) -> LiveLine {
+        let copies = if progress.recipients > progress.delivered { progress.recipients } else { 0 };
+        LiveLine::of(progress, progress.delivered, "received", rate_per_s).with_detail(copies, "recipients")
+    }
 }

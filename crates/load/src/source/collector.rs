@@ -1,22 +1,21 @@
 //! Collects the workers' counts and produces the totals, the figures per second, the live line and,
 //! at the end, the record.
 use super::context::SourceContext;
-use super::live_figures::with_figures;
+use super::live_figures;
 use super::options::SourceOptions;
 use super::report;
 use super::worker::SourceWorkers;
 use super::worker_state::TALLY_INTERVAL;
 use anyhow::{Result, bail};
 use mailrun_dashboard::RunSnapshot;
-use mailrun_dashboard::live_figures::{load_figures, party_load, threshold_state};
+use mailrun_dashboard::live_figures::{load_figures, party_load, threshold_states};
+use mailrun_dashboard::monitor::{LoadHost, Monitor, MonitoredLoad, MonitoredRun};
 use mailrun_dashboard::progress_output::ProgressOutput;
-use mailrun_journey::record::{Ending, ThresholdRow};
+use mailrun_journey::record::{Ending, LedgerRow};
 use mailrun_journey::stalls::{StallDetector, Tick};
-use mailrun_journey::threshold::RunningFigures;
-use mailrun_journey::{Latencies, RunId, SourceTally};
+use mailrun_journey::threshold::{RunningFigures, Threshold};
+use mailrun_journey::{Latencies, RunId, Series, SourceTally};
 use mailrun_net::clock;
-use mailrun_party::host_sampler::HostSampler;
-use mailrun_party::host_watch::{HostWatch, Parties};
 use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::live::{LiveEvent, LiveMode, LiveProgress, LiveTimes};
 use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
@@ -29,52 +28,34 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-/// How long the source waits for replies after the user asked it to stop.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
-
 /// A message that was due this shortly before the end and has not begun does not prove that the
 /// source was late.
 const LAST_MOMENTS: Duration = Duration::from_millis(100);
 
-/// A threshold can end the run only after this time, because a rate takes some time to settle.
-const ABORT_DELAY: Duration = Duration::from_secs(1);
-
 pub(super) struct SourceCollector {
-    context: Arc<SourceContext>,
     run: RunId,
     started_at: jiff::Timestamp,
-    began: Duration,
+    monitor: Monitor<SourceLoad>,
+    /// Set if sessions were abandoned before their end.
+    is_abandoned: bool,
+}
+
+/// The load as its monitor sees it.
+struct SourceLoad {
+    context: Arc<SourceContext>,
     total: SourceTally,
-    interval_recorder: IntervalRecorder,
-    host_sampler: HostSampler,
-    /// `None` if the bench watches the host, or if nothing is required of the run.
-    host_watch: Option<HostWatch>,
     usage_sampler: UsageSampler,
-    progress_output: ProgressOutput,
-    recent: Latencies,
     /// Times at which the first and the last message since the last tick were accepted.
     reply_span: Option<(Duration, Duration)>,
     /// Time at which the first message since the last tick was due.
     first_due: Option<Duration>,
     stalls: StallDetector,
-    next_tick: Duration,
     /// Schedules of all workers and, below, the number of their messages that have become due.
     schedules: Vec<ArrivalSchedule>,
     due_so_far: u64,
-    drain_deadline: Option<Duration>,
-    end: LoadEnd,
-    missed_threshold: Option<ThresholdRow>,
-}
-
-/// How the load has ended, or will end if nothing happens.
-#[derive(Clone, Copy, Debug)]
-struct LoadEnd {
-    ending: Ending,
     /// Time at which the plan stopped giving out messages, if that was before all messages were
     /// offered.
     stopped_at: Option<Duration>,
-    /// Set if sessions were abandoned before their end.
-    is_abandoned: bool,
 }
 
 impl SourceCollector {
@@ -82,40 +63,34 @@ impl SourceCollector {
         setting: &Arc<SourceContext>,
         run: RunId,
         started_at: jiff::Timestamp,
-        now: Duration,
-        host_watch: Option<HostWatch>,
+        host: LoadHost,
     ) -> Result<Self> {
         let outputs = &setting.options.outputs;
-        Ok(Self {
+        let now = setting.began;
+        let recorder = IntervalRecorder::begin(setting.zero, "accepted", outputs.hlog.as_deref())?
+            .excluding_before(setting.warm_up_until);
+        let output = ProgressOutput::new(outputs.live, NonTerminalOutput::Lines).with_metrics(outputs.http)?;
+        let load = SourceLoad {
             context: Arc::clone(setting),
-            run,
-            started_at,
-            began: now,
             total: SourceTally::default(),
-            interval_recorder: IntervalRecorder::begin(setting.zero, "accepted", outputs.hlog.as_deref())?
-                .excluding_before(setting.warm_up_until),
-            host_sampler: HostSampler::start(),
-            host_watch,
             usage_sampler: UsageSampler::of_own_process(now),
-            progress_output: ProgressOutput::new(outputs.live, NonTerminalOutput::Lines).with_metrics(outputs.http)?,
-            recent: Latencies::default(),
             reply_span: None,
             first_due: None,
             stalls: StallDetector::new(mailrun_journey::Stage::Accepted, setting.zero, now),
-            next_tick: now + TALLY_INTERVAL,
-            drain_deadline: None,
-            end: LoadEnd { ending: Ending::Complete, stopped_at: None, is_abandoned: false },
-            missed_threshold: None,
             schedules: setting.options.schedules(now),
             due_so_far: 0,
-        })
+            stopped_at: None,
+        };
+        let mut monitor = Monitor::new(load, recorder, output, now);
+        monitor.host = host;
+        Ok(Self { run, started_at, monitor, is_abandoned: false })
     }
 
     /// Collects until the workers have ended, or until they are abandoned because they do not end
     /// after the load was stopped.
     pub(super) fn collect(&mut self, workers: SourceWorkers, interrupt: &Interrupt) -> Result<()> {
         loop {
-            let wait = self.next_tick.saturating_sub(clock::now());
+            let wait = self.monitor.next_tick().saturating_sub(clock::now());
             match workers.tallies.recv_timeout(wait) {
                 Ok((worker, mut tally)) => {
                     self.merge(&tally);
@@ -123,82 +98,97 @@ impl SourceCollector {
                     // Ignore the error: a worker that has ended needs no empty tally.
                     let _ = workers.empty_tallies[worker].send(tally);
                 }
-                Err(RecvTimeoutError::Timeout) => {
-                    self.tick();
-                    if self.should_abandon(interrupt) {
-                        self.end.is_abandoned = true;
-                        break;
-                    }
+                Err(RecvTimeoutError::Timeout) if self.should_abandon(interrupt) => {
+                    self.is_abandoned = true;
+                    break;
                 }
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     workers.join();
                     break;
                 }
             }
         }
-        match self.context.plan.failure() {
-            Some(reason) => bail!("cannot reach {}: {reason}", self.context.options.to),
+        let context = &self.monitor.run.context;
+        match context.plan.failure() {
+            Some(reason) => bail!("cannot reach {}: {reason}", context.options.to),
             None => Ok(()),
         }
     }
 
-    /// Makes the record, and writes it to files if that was asked for.
-    pub(super) fn finish(mut self) -> FinishedRun {
-        let now = clock::now();
-        self.tick();
-        let unlogged = self.interval_recorder.finish(now);
-        let series = &self.interval_recorder.series;
-        let mut surroundings = self.host_sampler.finish();
-        if let Some(watch) = self.host_watch.take() {
-            watch.finish().fill(&mut surroundings);
-        }
-        let stalls = self.stalls.rows();
-        let known = report::SourceResults {
-            tally: &self.total,
-            series,
-            now,
-            ending: self.end.ending,
-            offered_time: self.offered_time(now),
-            due: self.due(),
-            is_abandoned: self.end.is_abandoned,
-            course: RunCourse {
-                origin: series.zero(),
-                began: self.began,
-                ended: self.total.created_times.last().unwrap_or(now),
-                stalls: &stalls,
-                ending: self.end.ending,
-                stopped_at: self.end.stopped_at,
-                missed_threshold: self.missed_threshold.as_ref(),
-            },
-            usage: &self.usage_sampler,
-            missed_threshold: self.missed_threshold.as_ref(),
-        };
-        let record = report::record(&self.context, self.run, self.started_at, &known, surroundings);
-        let unwritten = self.context.options.outputs.write_or_report(
-            &record,
-            &[&self.total.accepted_units],
-            self.progress_output.events(),
-        );
-        self.progress_output.events().event(&LiveEvent::Done);
-        FinishedRun { record, write_error: unwritten.or(unlogged) }
-    }
-
     fn merge(&mut self, tally: &SourceTally) {
-        if let Some(control) = &self.context.options.control {
+        let Monitor { run: load, recorder, recent, .. } = &mut self.monitor;
+        if let Some(control) = &load.context.options.control {
             control.add(tally);
         }
-        self.recent.merge(&tally.accepted_latency);
+        recent.merge(&tally.accepted_latency);
         if let Some((first, last)) = tally.first_reply.zip(tally.last_reply) {
-            let (known_first, known_last) = self.reply_span.unwrap_or((first, last));
-            self.reply_span = Some((first.min(known_first), last.max(known_last)));
+            let (known_first, known_last) = load.reply_span.unwrap_or((first, last));
+            load.reply_span = Some((first.min(known_first), last.max(known_last)));
         }
-        self.first_due = self.first_due.into_iter().chain(tally.first_due).min();
-        let series = &mut self.interval_recorder.series;
+        load.first_due = load.first_due.into_iter().chain(tally.first_due).min();
+        let series = &mut recorder.series;
         tally.due_seconds.iter().for_each(|(begin, messages)| series.add_created(begin, messages));
         tally.seconds.iter().for_each(|second| series.add(second));
-        self.total.merge(tally);
+        load.total.merge(tally);
     }
 
+    /// True if the workers need not be awaited any longer.
+    fn should_abandon(&mut self, interrupt: &Interrupt) -> bool {
+        let now = clock::now();
+        let control = self.monitor.run.context.options.control.clone();
+        if let Some(limit) = control.as_ref().and_then(|control| control.drain_limit()) {
+            self.monitor.stop(Ending::Complete, now, limit);
+        }
+        self.monitor.poll(
+            now,
+            match interrupt.requested() {
+                // Whoever controls the load decides when it ends.
+                StopRequest::Stop if control.is_some() => StopRequest::Nothing,
+                request => request,
+            },
+        )
+    }
+
+    /// Makes the record, and writes it to files if that was asked for.
+    pub(super) fn finish(self) -> FinishedRun {
+        let Self { run, started_at, mut monitor, is_abandoned } = self;
+        let now = clock::now();
+        let unlogged = monitor.finish(now);
+        let surroundings = monitor.host.finish();
+        let load = &monitor.run;
+        let series = &monitor.recorder.series;
+        let ending = monitor.ending();
+        let stalls = load.stalls.rows();
+        let known = report::SourceResults {
+            tally: &load.total,
+            series,
+            now,
+            ending,
+            offered_time: load.offered_time(now),
+            due: load.due(ending),
+            is_abandoned,
+            course: RunCourse {
+                origin: series.zero(),
+                began: load.context.began,
+                ended: load.total.created_times.last().unwrap_or(now),
+                stalls: &stalls,
+                ending,
+                stopped_at: load.stopped_at,
+                missed_threshold: monitor.missed_threshold(),
+            },
+            usage: &load.usage_sampler,
+            missed_threshold: monitor.missed_threshold(),
+        };
+        let record = report::record(&load.context, run, started_at, &known, surroundings);
+        let outputs = &load.context.options.outputs;
+        let unwritten = outputs.write_or_report(&record, &[&load.total.accepted_units], monitor.output.events());
+        monitor.output.events().event(&LiveEvent::Done);
+        FinishedRun { record, write_error: unwritten.or(unlogged) }
+    }
+}
+
+impl SourceLoad {
     /// Returns how long load was offered. In an open loop, this is the time from when the first
     /// message was due until no more messages were due or the last message was taken up. In a
     /// closed loop, it is the time from the first message to the end of the last attempt.
@@ -208,11 +198,11 @@ impl SourceCollector {
         let first = total.first_created?;
         let end = match &options.offered_rate {
             None => total.last_ended,
-            Some(_) if self.end.stopped_at.is_none() && self.context.plan.is_exhausted() => {
+            Some(_) if self.stopped_at.is_none() && self.context.plan.is_exhausted() => {
                 let due = options.messages.map(|messages| options.due_after(messages));
-                total.created_times.last().max(due.map(|due| self.began + due))
+                total.created_times.last().max(due.map(|due| self.context.began + due))
             }
-            Some(_) => Some(self.context.plan.until().unwrap_or(now).min(self.end.stopped_at.unwrap_or(now))),
+            Some(_) => Some(self.context.plan.until().unwrap_or(now).min(self.stopped_at.unwrap_or(now))),
         };
         end.map(|end| end.saturating_sub(first))
     }
@@ -220,14 +210,14 @@ impl SourceCollector {
     /// Returns the number of messages that were due after the warm-up in an open loop. If the
     /// server went away, this includes the messages that were still to come. Messages of the last
     /// moments do not count as unsent, because the load ended before they could be late.
-    fn due(&self) -> Option<u64> {
+    fn due(&self, ending: Ending) -> Option<u64> {
         let options = &self.context.options;
         let created = self.total.created - self.total.warm_up.created;
-        let end = match self.end.ending {
-            Ending::Interrupted | Ending::Aborted => self.end.stopped_at,
+        let end = match ending {
+            Ending::Interrupted | Ending::Aborted => self.stopped_at,
             _ => self.context.plan.until(),
         };
-        let end = end.map(|end| end.saturating_sub(self.began));
+        let end = end.map(|end| end.saturating_sub(self.context.began));
         let warm_up = options.warm_up.map_or(Some(0), |length| options.due_within(Some(length)))?;
         let until = |end: Option<Duration>| Some(options.due_within(end)?.saturating_sub(warm_up));
         let is_behind = until(end.map(|end| end.saturating_sub(LAST_MOMENTS)))? > created;
@@ -238,7 +228,7 @@ impl SourceCollector {
     /// workers' counts of them have not arrived yet.
     fn count_due(&mut self, now: Duration) {
         let now = now.saturating_sub(2 * TALLY_INTERVAL);
-        let until = self.end.stopped_at.into_iter().chain(self.context.plan.until()).fold(now, Duration::min);
+        let until = self.stopped_at.into_iter().chain(self.context.plan.until()).fold(now, Duration::min);
         let message_limit = self.context.options.messages.unwrap_or(u64::MAX);
         for schedule in &mut self.schedules {
             while schedule.due() < until && self.due_so_far < message_limit {
@@ -247,14 +237,13 @@ impl SourceCollector {
             }
         }
     }
+}
 
-    fn tick(&mut self) {
-        let now = clock::now();
-        self.next_tick = now + TALLY_INTERVAL;
-        let total = &self.total;
-        self.interval_recorder.series.reach(now);
+impl MonitoredRun for SourceLoad {
+    fn collect(&mut self, now: Duration, series: &mut Series, _recent: &mut Latencies) {
+        series.reach(now);
         self.usage_sampler.sample_own(now);
-        self.progress_output.latest_error(total.errors.latest());
+        let total = &self.total;
         let (first, last) = self.reply_span.take().unzip();
         self.stalls.add(Tick {
             now,
@@ -265,115 +254,111 @@ impl SourceCollector {
             rejected: total.rejected,
             failed: total.failed,
         });
-        self.interval_recorder.log(now, &self.recent);
         self.count_due(now);
-        let progress = self.progress(now);
-        let usage = &self.usage_sampler;
-        let context = &self.context;
-        let total = &self.total;
-        let states = |figures: &RunningFigures<'_>| {
-            context.options.thresholds.iter().map(|one| threshold_state(one, figures)).collect()
-        };
-        let name = &self.context.options.name;
-        self.progress_output.figures(|| RunSnapshot {
-            title: if name == "source" { name.clone() } else { format!("source · {name}") },
-            subject: format!("{} · {}", context.options.to, load_in_short(&context.options.workload(&context.summary))),
-            thresholds: with_figures(total, now, states),
-            parties: party_load("source", usage).into_iter().collect(),
-            ..load_figures(&progress, None)
-        });
-        let line = |progress: &LiveProgress, rate| LiveLine::of(progress, progress.accepted, "accepted", rate);
-        self.progress_output.progress(&progress, progress.accepted, line);
-        self.recent.clear();
     }
 
-    fn progress(&self, now: Duration) -> LiveProgress {
+    fn progress(&mut self, now: Duration, recent: &Latencies) -> LiveProgress {
+        let SourceContext { options, began, .. } = &*self.context;
         LiveProgress {
-            elapsed_s: now.saturating_sub(self.began).as_secs_f64(),
+            elapsed_s: now.saturating_sub(*began).as_secs_f64(),
             due: self.due_so_far,
             created: self.total.created,
             sent: self.total.sent,
             accepted: self.total.accepted,
-            delivered: 0,
             recipients: self.total.recipients_accepted,
             bytes: self.total.bytes_accepted,
             errors: self.total.errors.total(),
-            sessions: u64::from(self.context.options.sessions),
+            sessions: u64::from(options.sessions),
             rejected: self.total.rejected,
             failed: self.total.failed,
-            now: LiveTimes::of(&self.recent),
+            now: LiveTimes::of(recent),
             run: LiveTimes::of(&self.total.accepted_latency),
-            goal_messages: self.context.options.messages.unwrap_or_default(),
-            goal_s: self.context.options.time_limit().unwrap_or_default().as_secs_f64(),
+            goal_messages: options.messages.unwrap_or_default(),
+            goal_s: options.time_limit().unwrap_or_default().as_secs_f64(),
             open: self.total.open_messages(),
-            waits_s: self.remaining_wait(now).as_secs_f64(),
+            ..LiveProgress::default()
         }
     }
 
-    /// Returns how long to wait for the next reply after the last message has been given out.
-    fn remaining_wait(&self, now: Duration) -> Duration {
+    fn latest_error(&self) -> Option<String> {
+        self.total.errors.latest()
+    }
+
+    fn done(progress: &LiveProgress) -> u64 {
+        progress.accepted
+    }
+
+    fn line(progress: &LiveProgress, rate_per_s: f64) -> LiveLine {
+        LiveLine::of(progress, progress.accepted, "accepted", rate_per_s)
+    }
+
+    fn show_figures(&self, now: Duration, progress: &LiveProgress, output: &mut ProgressOutput) {
+        let SourceContext { options, summary, .. } = &*self.context;
+        let name = &options.name;
+        output.figures(|| RunSnapshot {
+            title: if name == "source" { name.clone() } else { format!("source · {name}") },
+            subject: format!("{} · {}", options.to, load_in_short(&options.workload(summary))),
+            thresholds: self.with_figures(now, |figures| threshold_states(&options.thresholds, figures)),
+            parties: party_load("source", &self.usage_sampler).into_iter().collect(),
+            ..load_figures(progress, None)
+        });
+    }
+
+    fn waits_until(&mut self, now: Duration) -> Option<Duration> {
         let total = &self.total;
-        if total.open_messages() == 0 || !self.context.plan.is_over(now) {
-            return Duration::ZERO;
+        if total.open_messages() == 0 || !self.is_load_over(now) {
+            return None;
         }
-        let last = total.created_times.last().max(total.last_reply).unwrap_or(self.began);
-        let ends = self.drain_deadline.unwrap_or(last + self.context.options.timeout);
-        ends.saturating_sub(now)
-    }
-
-    /// True if the workers need not be awaited any longer.
-    fn should_abandon(&mut self, interrupt: &Interrupt) -> bool {
-        let now = clock::now();
-        let control = self.context.options.control.clone();
-        if let Some(limit) = control.as_ref().and_then(|control| control.drain_limit()) {
-            self.stop(Ending::Complete, now, limit);
-        }
-        match interrupt.requested() {
-            // Whoever controls the load decides when it ends.
-            StopRequest::Stop if control.is_some() => {}
-            StopRequest::Nothing => self.end_early(now),
-            StopRequest::Stop => self.stop(Ending::Interrupted, now, DRAIN_TIMEOUT),
-            StopRequest::StopNow | StopRequest::Quit => {
-                self.stop(Ending::Interrupted, now, DRAIN_TIMEOUT);
-                return true;
-            }
-        }
-        self.drain_deadline.is_some_and(|ends| now >= ends)
-    }
-
-    /// Ends a run whose server is gone, or that has missed a threshold of `--abort-on`.
-    fn end_early(&mut self, now: Duration) {
-        let options = &self.context.options;
-        let stall = self.stalls.current();
-        let is_gone = stall.failed > 0 && stall.rejected == 0;
-        if is_gone && stall.to_s - stall.from_s >= options.give_up_timeout.as_secs_f64() {
-            return self.stop(Ending::GaveUp, now, DRAIN_TIMEOUT);
-        }
-        let begins = self.began.max(self.context.warm_up_until) + ABORT_DELAY;
-        if self.missed_threshold.is_none() && now >= begins {
-            self.missed_threshold = with_figures(&self.total, now, |figures| {
-                options.abort_on.iter().map(|threshold| threshold.evaluate(figures)).find(|row| row.missed)
-            });
-            if self.missed_threshold.is_some() {
-                self.stop(Ending::Aborted, now, DRAIN_TIMEOUT);
-            }
-        }
-    }
-
-    /// Stops giving out messages. Waits at most `drain` for messages in transit.
-    fn stop(&mut self, ending: Ending, now: Duration, drain: Duration) {
-        if self.end.stopped_at.is_none() {
-            self.end = LoadEnd { ending, stopped_at: Some(now), ..self.end };
-            self.drain_deadline = Some(now + drain);
-        }
-        self.context.plan.stop();
+        let last = total.created_times.last().max(total.last_reply).unwrap_or(self.context.began);
+        Some(last + self.context.options.timeout)
     }
 }
 
-/// Begins to watch the host, if something is required of the run. Below the bench, the bench does
-/// that for all parties.
-pub(super) fn watch_host(options: &SourceOptions) -> Option<HostWatch> {
-    let is_judged = options.offered_rate.is_some() || !options.thresholds.is_empty() || !options.abort_on.is_empty();
+impl MonitoredLoad for SourceLoad {
+    fn stop(&mut self, now: Duration) {
+        self.stopped_at.get_or_insert(now);
+        self.context.plan.stop();
+    }
+
+    fn is_load_over(&self, now: Duration) -> bool {
+        self.context.plan.is_over(now)
+    }
+
+    fn is_server_gone(&self) -> bool {
+        let stall = self.stalls.current();
+        let is_gone = stall.failed > 0 && stall.rejected == 0;
+        is_gone && stall.to_s - stall.from_s >= self.context.options.give_up_timeout.as_secs_f64()
+    }
+
+    fn counts_from(&self) -> Duration {
+        self.context.began.max(self.context.warm_up_until)
+    }
+
+    fn abort_on(&self) -> &[Threshold] {
+        &self.context.options.abort_on
+    }
+
+    fn with_figures<T>(&self, now: Duration, use_figures: impl FnOnce(&RunningFigures<'_>) -> T) -> T {
+        let total = &self.total;
+        let ledger = || LedgerRow {
+            rejected: Some(total.recipients_rejected),
+            failed: Some(total.recipients_failed),
+            in_doubt: Some(total.recipients_in_doubt),
+            ..LedgerRow::default()
+        };
+        use_figures(&RunningFigures {
+            stages: &|of| live_figures::stage(total, now, of),
+            // A message in transit is not late yet.
+            finished: (total.created - total.warm_up.created).saturating_sub(total.open_messages()),
+            created_units: total.recipients_created,
+            ledger: &ledger,
+        })
+    }
+}
+
+/// Begins to observe the host. Below the bench, the bench watches it for all parties.
+pub(super) fn observe_host(options: &SourceOptions) -> LoadHost {
     let is_alone = options.outputs.live != LiveMode::Json && options.control.is_none() && options.shard.is_none();
-    (is_judged && is_alone).then(|| HostWatch::start(Parties::ThisProcess, std::slice::from_ref(&options.to)))
+    let servers = if is_alone { std::slice::from_ref(&options.to) } else { &[] };
+    LoadHost::observe(options.offered_rate.is_some(), &[&options.thresholds, &options.abort_on], servers)
 }

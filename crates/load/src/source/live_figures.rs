@@ -1,31 +1,9 @@
-//! Figures of a run so far, for thresholds that can end the run.
-use mailrun_journey::record::LedgerRow;
-use mailrun_journey::threshold::{MetricSource, RunningFigures, RunningStage};
+//! The stages of a run so far, for thresholds that can end the run.
+use mailrun_journey::threshold::{MetricSource, RunningStage};
 use mailrun_journey::{SourceTally, Stage};
 use std::time::Duration;
 
-/// Calls `use_figures` with the figures of the run so far.
-pub(super) fn with_figures<T>(
-    tally: &SourceTally,
-    now: Duration,
-    use_figures: impl FnOnce(&RunningFigures<'_>) -> T,
-) -> T {
-    let ledger = || LedgerRow {
-        rejected: Some(tally.recipients_rejected),
-        failed: Some(tally.recipients_failed),
-        in_doubt: Some(tally.recipients_in_doubt),
-        ..LedgerRow::default()
-    };
-    use_figures(&RunningFigures {
-        stages: &|of| stage(tally, now, of),
-        // A message in transit is not late yet.
-        finished: (tally.created - tally.warm_up.created).saturating_sub(tally.open_messages()),
-        created_units: tally.recipients_created,
-        ledger: &ledger,
-    })
-}
-
-fn stage(tally: &SourceTally, now: Duration, of: MetricSource) -> Option<RunningStage> {
+pub(super) fn stage(tally: &SourceTally, now: Duration, of: MetricSource) -> Option<RunningStage> {
     let warm_up = &tally.warm_up;
     let (count, times) = match of {
         MetricSource::Stage(Stage::Created) => (tally.created - warm_up.created, &tally.slip),

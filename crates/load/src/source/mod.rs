@@ -115,7 +115,7 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     let PreflightCheck { options, server, transport: approach, messages: mut mail, envelopes } =
         Arc::into_inner(trial).context("the test connection has not ended")?;
     let shard_start = options.shard.as_ref().map(|shard| shard.wait(&interrupt)).transpose()?;
-    let host_watch = collector::watch_host(&options);
+    let host = collector::observe_host(&options);
     let now = shard_start.map_or_else(|| stamp.next_zero(clock::now() + SETUP_TIME), |start| start.began);
     let zero = shard_start.map_or(now, |start| stamp.last_zero(start.planned()));
     mail.set_zero(zero);
@@ -141,7 +141,7 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     if let Some(control) = &setting.options.control {
         control.attach(&setting.plan);
     }
-    let mut collector = SourceCollector::begin(&setting, run, started_at, now, host_watch)?;
+    let mut collector = SourceCollector::begin(&setting, run, started_at, host)?;
     let workers = worker::start(&setting)?;
     collector.collect(workers, &interrupt)?;
     let ledger = setting.options.outputs.ledger.as_deref().filter(|ledger| output_file::is_file(ledger));

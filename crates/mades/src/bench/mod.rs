@@ -6,7 +6,7 @@
 //!                   │                                                                          │
 //!                   └────────→ tracker (in_flight, history), waterfall, troubles ←─────────────┘
 //!                                │ fifty times a second
-//!                              supervisor ─→ time-outs, live line, series, record
+//!                              monitor ─→ time-outs, live line, series, record
 //! ```
 //! Everything runs on one thread. `tracker` and the modules that it uses do no I/O.
 mod acknowledgement;
@@ -14,11 +14,11 @@ mod acknowledgement_document;
 mod acknowledgement_sender;
 mod arrivals;
 mod document_id;
-mod figures;
 mod history;
 mod in_flight;
 mod market;
 mod market_document;
+mod monitored;
 mod observer;
 mod options;
 mod outbox;
@@ -37,7 +37,6 @@ mod side;
 #[cfg(test)]
 mod situations;
 mod stages;
-mod supervisor;
 mod timer_fd;
 mod tracker;
 mod troubles;
@@ -50,14 +49,17 @@ pub use options::{AcknowledgementOptions, Leftovers, MadesOptions, MadesPrefligh
 pub use stages::{AcknowledgementMode, MadesMode, MessagePath, MessageStage};
 
 use anyhow::{Context, Result, bail};
+use mailrun_dashboard::monitor::{LoadHost, Monitor};
+use mailrun_dashboard::progress_output::ProgressOutput;
 use mailrun_journey::record::{Ending, Record};
 use mailrun_net::clock;
-use mailrun_party::host_sampler::HostSampler;
-use mailrun_party::host_watch::{HostWatch, Parties};
 use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
+use mailrun_party::live::LiveEvent;
+use mailrun_party::live_line::NonTerminalOutput;
 use mailrun_party::output_file;
 use mailrun_party::outputs::{FinishedRun, IntervalRecorder, new_run_id, write_record};
 use mailrun_report::{markdown, page};
+use monitored::MadesLoad;
 use run_payloads::RunPayloads;
 use run_state::MadesRunState;
 use shape_schedule::ShapeSchedule;
@@ -65,7 +67,6 @@ use side::{BrokerSide, OpenLinks, RunSides};
 use std::fs;
 use std::path::Path;
 use std::rc::Rc;
-use supervisor::RunSupervisor;
 use timer_fd::TimerFd;
 use tokio::task::LocalSet;
 
@@ -115,45 +116,49 @@ async fn execute(
         () = interrupt.wait_for(StopRequest::Stop) => return Err(Interrupted::BEFORE_LOAD.into()),
     };
     let brokers = [&options.outbox.url, &options.inbox.url].map(|url| url.address());
-    let host_watch = HostWatch::start(Parties::ThisProcess, &brokers);
+    let has_rate = options.offer.is_some() || options.market.is_some();
+    let host = LoadHost::observe(has_rate, &[&options.thresholds, &options.abort_on], &brokers);
     let started_at = jiff::Timestamp::now();
     let now = clock::now();
-    let sampler = HostSampler::start();
     let hlog = options.out.as_ref().map(|directory| directory.join("latency.hlog"));
     let recorder = IntervalRecorder::begin(now, options.path().last().name(), hlog.as_deref())?;
+    let output = ProgressOutput::new(options.live, NonTerminalOutput::Lines);
     let out = options.out.clone();
     let run_state = Rc::new(MadesRunState::new(options, run, payloads, now));
-    let mut collector = RunSupervisor::begin(&run_state, recorder);
+    let mut monitor = Monitor::new(MadesLoad::new(&run_state), recorder, output, now);
+    monitor.host = host;
     let sides = RunSides::start(open, &run_state, &timer);
-    let ending = collector.run(&run_state, interrupt, &host_watch).await;
-    let unlogged = collector.finish(&run_state);
-    let mut surroundings = sampler.finish();
-    host_watch.finish().fill(&mut surroundings);
+    monitored::follow(&mut monitor, interrupt).await;
+    let unlogged = monitor.finish(clock::now());
+    let ending = match monitor.ending() {
+        Ending::Complete if run_state.is_given_up.get() => Ending::GaveUp,
+        ending => ending,
+    };
+    let surroundings = monitor.host.finish();
     sides.stop(&run_state, interrupt).await;
     // The search in the outbox is no part of the run.
     let observed_until = clock::now();
     if ending != Ending::Interrupted {
         outbox::find_waiting(&run_state).await;
     }
-    let series = &collector.interval_recorder.series;
-    let stalls = collector.stalls(&run_state);
-    let missed_threshold = collector.missed_threshold.as_ref();
-    let usage = &collector.usage_sampler;
     let results = report::MadesResults {
         started_at,
-        series,
-        usage,
-        stalls,
-        missed_threshold,
+        series: &monitor.recorder.series,
+        usage: &monitor.run.usage_sampler,
+        stalls: monitor.run.stalls(),
+        missed_threshold: monitor.missed_threshold(),
         surroundings,
         purged,
         ending,
         observed_until,
     };
     let record = report::record(&run_state, results);
-    let unwritten = out.and_then(|directory| write_files(&directory, &record).err()).or(unlogged);
-    collector.publish(&record, unwritten.as_ref());
-    Ok(FinishedRun { record, write_error: unwritten })
+    let unwritten = out.and_then(|directory| write_files(&directory, &record).err());
+    if unwritten.is_some() {
+        monitor.output.events().unwritten(&record);
+    }
+    monitor.output.events().event(&LiveEvent::Done);
+    Ok(FinishedRun { record, write_error: unwritten.or(unlogged) })
 }
 
 /// Purges the queues if the user asks for it, runs the preflight, and attaches to the queues. The

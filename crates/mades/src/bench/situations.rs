@@ -5,7 +5,8 @@ use super::tracker::{EndpointReply, MessageTracker, PayloadIntegrity};
 use super::verdict::conclude;
 use mailrun_journey::overdue::complete_stages;
 use mailrun_journey::record::{
-    Arrival, Mades, MadesNoCredit, MadesOutage, MadesQueue, Outcome, Party, Record, Role, SeriesRow, Workload,
+    Arrival, ForeignLoad, HostProcess, Mades, MadesNoCredit, MadesOutage, MadesQueue, Outcome, Party, Record, Role,
+    SeriesRow, Surroundings, WaitRow, Workload,
 };
 use mailrun_journey::threshold::{RunProtocol, Threshold};
 use mailrun_journey::{Latencies, Stage};
@@ -377,6 +378,127 @@ fn what_held_messages_up_is_told_apart() {
     let expected = "The connections to the outbox and the inbox were lost at 2.5 s of 4.0 s and did not come back";
     if !said.starts_with(expected) || !said.contains("there was no connection for 1.5 s.") || said.contains(RAISE) {
         wrong.push(format!("the broker is gone: {said}"));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A host of which foreign programs used `share` while `used_share` of its processors were busy. In each
+/// tenth quarter of a second, the programs on the way waited `wait_ms` for a processor.
+fn host(share: Option<f64>, used_share: f64, wait_ms: f64) -> Surroundings {
+    let process = HostProcess { name: "sh".to_owned(), processes: 1, processor_s: 6.1, rss_bytes: 1, foreign: true };
+    let wait = |row: u32| if row % 10 == 0 { wait_ms } else { 0.01 };
+    let foreign = ForeignLoad {
+        share,
+        unknown: if share.is_none() { "nothing listens there".to_owned() } else { String::new() },
+        server_elsewhere: false,
+        window_s: 0.25,
+        waits: (0..40).map(|row| WaitRow { waited_ms: wait(row), each_ms: wait(row) }).collect(),
+    };
+    Surroundings {
+        load_processor_s: Some(20.0),
+        used_share: Some(used_share),
+        processes: vec![process],
+        foreign: Some(foreign),
+        ..Surroundings::default()
+    }
+}
+
+#[test]
+fn a_busy_host_excuses_what_it_explains() {
+    use Outcome::{Fail, Invalid, Pass};
+    const OTHERS: &str = "Other programs of this host used";
+    let arrives = |took: f64| Way::Arrives { lag: 0.0, took };
+    let sound = || vec![arrives(0.02); 400];
+    // Each twentieth message takes so long.
+    let slow = |took: f64| each(sound(), 20, arrives(took));
+    let busy = |wait_ms: f64| host(Some(0.5), 0.99, wait_ms);
+    let p99 = &["inbox.p99 < 100ms"][..];
+    let mut wrong = Vec::new();
+    for (situation, ways, around, thresholds, outcome, why, says_others) in [
+        ("foreign programs explain a latency", slow(0.15), busy(200.0), p99, Invalid, "(it was 150", true),
+        ("the waits are too short for it", slow(0.15), busy(1.0), p99, Fail, "it was 150", false),
+        ("the latency is too long for the waits", slow(0.9), busy(200.0), p99, Fail, "it was 90", false),
+        ("nobody knows the endpoint's processes", slow(0.15), host(None, 0.99, 200.0), p99, Fail, "it was 150", false),
+        (
+            "a ninth of the processors was idle",
+            slow(0.15),
+            host(Some(0.5), 0.89, 200.0),
+            p99,
+            Fail,
+            "it was 150",
+            false,
+        ),
+        ("the host was idle", slow(0.15), host(Some(0.01), 0.2, 0.0), p99, Fail, "it was 150", false),
+        ("nobody watched the host", slow(0.15), Surroundings::default(), p99, Fail, "it was 150", false),
+        (
+            "a message was lost beside a latency that is explained",
+            each(slow(0.15), 200, Way::Lost { lag: 0.0 }),
+            busy(200.0),
+            p99,
+            Fail,
+            "Lost: 2 of 400 messages",
+            true,
+        ),
+        (
+            "messages that never came missed the limit",
+            each(sound(), 20, Way::Lost { lag: 0.0 }),
+            busy(200.0),
+            &["lost <= 10%", "inbox.within(60s) >= 99%"],
+            Fail,
+            "it was 95 %",
+            false,
+        ),
+        (
+            "foreign programs halved a rate",
+            carried(400, 100.0, 60.0),
+            busy(0.0),
+            &["inbox.rate > 90/s"],
+            Invalid,
+            "60",
+            true,
+        ),
+        (
+            "a rate was missed by more",
+            carried(400, 100.0, 30.0),
+            busy(0.0),
+            &["inbox.rate > 90/s"],
+            Fail,
+            "it was 30",
+            false,
+        ),
+        ("the limit held on a busy host", slow(0.15), busy(200.0), &["inbox.p99 < 1s"], Pass, "400 delivered", false),
+        (
+            "the limit held on an idle host",
+            slow(0.15),
+            host(Some(0.0), 0.1, 0.0),
+            &["inbox.p99 < 1s"],
+            Pass,
+            "400",
+            false,
+        ),
+        ("nothing was asked of a busy host", slow(0.15), busy(200.0), &[], Pass, "400 delivered", false),
+    ] {
+        let mut record = run(&ways, 100.0, 60.0, 100_000, thresholds);
+        record.surroundings = Some(around);
+        let mades = record.mades.clone().unwrap();
+        let verdict = conclude(&record, &mades);
+        let is_said = verdict.reasons.iter().any(|reason| reason.contains(OTHERS));
+        if verdict.outcome != Some(outcome) || !verdict.why.contains(why) || is_said != says_others {
+            wrong.push(format!("{situation}: expected {outcome:?} {why:?}\n  found {verdict:?}"));
+        }
+    }
+    // The bench offered 63/s of 100/s, and half of the processors were not its own.
+    for (around, outcome, why) in [
+        (busy(0.0), Invalid, "The bench offered 63/s of the 100/s asked for, and these programs explain that."),
+        (host(Some(0.01), 0.99, 0.0), Fail, "The bench offered 63/s of the 100/s asked for"),
+    ] {
+        let mut record = run(&sound()[..250], 100.0, 60.0, 100_000, &[]);
+        (record.offered_s, record.due, record.surroundings) = (Some(4.0), Some(400), Some(around));
+        let mades = record.mades.clone().unwrap();
+        let verdict = conclude(&record, &mades);
+        if verdict.outcome != Some(outcome) || !verdict.why.contains(why) {
+            wrong.push(format!("the rate that was asked for: expected {outcome:?} {why:?}\n  found {verdict:?}"));
+        }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

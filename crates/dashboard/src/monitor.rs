@@ -1,0 +1,383 @@
+//! The monitor of a run. Four times per second it takes what the run has counted and reports the
+//! progress, and it ends a load that the user has stopped, that has missed a threshold or whose
+//! server is gone.
+//!
+//! It neither waits nor reads a clock: the caller does both, so threads and tasks can use it.
+use crate::progress_output::ProgressOutput;
+use mailrun_journey::record::{Ending, Surroundings, ThresholdRow};
+use mailrun_journey::threshold::{RunningFigures, Threshold};
+use mailrun_journey::{Latencies, Series};
+use mailrun_party::host_sampler::HostSampler;
+use mailrun_party::host_watch::{HostWatch, Parties};
+use mailrun_party::interrupt::StopRequest;
+use mailrun_party::live::LiveProgress;
+use mailrun_party::live_line::LiveLine;
+use mailrun_party::outputs::IntervalRecorder;
+use std::time::Duration;
+
+/// Time between two ticks.
+pub const TICK: Duration = Duration::from_millis(250);
+/// Time for which a stopped load waits for messages in transit.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
+/// A threshold can end the run only after this time, because a rate takes some time to settle.
+const ABORT_DELAY: Duration = Duration::from_secs(1);
+
+/// A run that counts messages.
+pub trait MonitoredRun {
+    /// Adds to `series` and to `recent` what the run has counted since the last tick, unless it
+    /// already has.
+    fn collect(&mut self, now: Duration, series: &mut Series, recent: &mut Latencies);
+
+    /// Returns the figures of the run so far, except `waits_s`.
+    fn progress(&mut self, now: Duration, recent: &Latencies) -> LiveProgress;
+
+    fn latest_error(&self) -> Option<String>;
+
+    /// Returns the count from which the rate of the progress line is computed.
+    fn done(progress: &LiveProgress) -> u64;
+
+    fn line(progress: &LiveProgress, rate_per_s: f64) -> LiveLine;
+
+    /// Passes the figures to the dashboard, if the run has one.
+    fn show_figures(&self, _now: Duration, _progress: &LiveProgress, _output: &mut ProgressOutput) {}
+
+    /// Returns when the run stops waiting for messages in transit. `None` while it creates messages,
+    /// or if it waits for none.
+    fn waits_until(&mut self, _now: Duration) -> Option<Duration> {
+        None
+    }
+}
+
+/// A run that offers load.
+pub trait MonitoredLoad: MonitoredRun {
+    /// Creates no more messages. It may be called several times.
+    fn stop(&mut self, now: Duration);
+
+    /// Returns true if no more messages will be created.
+    fn is_load_over(&self, now: Duration) -> bool;
+
+    /// Returns true if the run needs to wait for nothing more.
+    fn is_done(&self, _now: Duration) -> bool {
+        false
+    }
+
+    /// Returns true if the server has been gone for too long.
+    fn is_server_gone(&self) -> bool {
+        false
+    }
+
+    /// Returns when the messages that count began.
+    fn counts_from(&self) -> Duration;
+
+    /// Returns the thresholds that end the run.
+    fn abort_on(&self) -> &[Threshold];
+
+    /// Calls `use_figures` with the figures of the run so far.
+    fn with_figures<T>(&self, now: Duration, use_figures: impl FnOnce(&RunningFigures<'_>) -> T) -> T;
+}
+
+/// The host while a load is offered.
+#[derive(Debug, Default)]
+pub struct LoadHost {
+    sampler: HostSampler,
+    watch: Option<HostWatch>,
+}
+
+impl LoadHost {
+    /// Begins to observe the host. Only the verdict on a rate or a threshold needs to know who else
+    /// was busy, so the processes are watched only for these. `servers` are the addresses on the way
+    /// of the mail. There are none if another process watches the host.
+    pub fn observe(has_rate: bool, thresholds: &[&[Threshold]], servers: &[String]) -> Self {
+        let is_judged = has_rate || thresholds.iter().any(|list| !list.is_empty());
+        let is_watched = is_judged && !servers.is_empty();
+        // The watch takes some milliseconds to start, which belong to nobody's load.
+        let watch = is_watched.then(|| HostWatch::start(Parties::ThisProcess, servers));
+        Self { sampler: HostSampler::start(), watch }
+    }
+
+    pub fn finish(&mut self) -> Surroundings {
+        let mut surroundings = self.sampler.finish();
+        if let Some(watch) = self.watch.take() {
+            watch.finish().fill(&mut surroundings);
+        }
+        surroundings
+    }
+}
+
+/// The end of a load that was stopped before it was done.
+#[derive(Clone, Copy, Debug)]
+struct LoadStop {
+    ending: Ending,
+    drain_deadline: Duration,
+}
+
+pub struct Monitor<R> {
+    pub run: R,
+    pub recorder: IntervalRecorder,
+    pub output: ProgressOutput,
+    pub host: LoadHost,
+    /// Latencies since the last tick.
+    pub recent: Latencies,
+    next_tick: Duration,
+    stop: Option<LoadStop>,
+    missed_threshold: Option<ThresholdRow>,
+}
+
+impl<R: MonitoredRun> Monitor<R> {
+    pub fn new(run: R, recorder: IntervalRecorder, output: ProgressOutput, now: Duration) -> Self {
+        Self {
+            run,
+            recorder,
+            output,
+            host: LoadHost::default(),
+            recent: Latencies::default(),
+            next_tick: now + TICK,
+            stop: None,
+            missed_threshold: None,
+        }
+    }
+
+    pub fn next_tick(&self) -> Duration {
+        self.next_tick
+    }
+
+    /// Takes what the run has counted since the last tick, and reports the progress.
+    pub fn tick(&mut self, now: Duration) {
+        self.next_tick = now + TICK;
+        self.run.collect(now, &mut self.recorder.series, &mut self.recent);
+        self.recorder.log(now, &self.recent);
+        let waits_until = self.run.waits_until(now).map(|usual| self.stop.map_or(usual, |stop| stop.drain_deadline));
+        let waits_s = waits_until.map_or(0.0, |until| until.saturating_sub(now).as_secs_f64());
+        let progress = LiveProgress { waits_s, ..self.run.progress(now, &self.recent) };
+        self.output.latest_error(self.run.latest_error());
+        self.run.show_figures(now, &progress, &mut self.output);
+        self.output.progress(&progress, R::done(&progress), R::line);
+        self.recent.clear();
+    }
+
+    /// Ticks for the last time, and finishes the interval log. Returns the first error that occurred
+    /// while the log was written.
+    pub fn finish(&mut self, now: Duration) -> Option<anyhow::Error> {
+        self.tick(now);
+        self.recorder.finish(now)
+    }
+}
+
+impl<R: MonitoredLoad> Monitor<R> {
+    /// Ticks if it is time, and stops the load if there is a reason. Returns true if the run must
+    /// end now.
+    pub fn poll(&mut self, now: Duration, request: StopRequest) -> bool {
+        let is_tick = now >= self.next_tick;
+        if is_tick {
+            self.tick(now);
+        }
+        if let Some(watch) = self.host.watch.as_ref().filter(|_| self.run.is_load_over(now)) {
+            watch.load_ended();
+        }
+        if request != StopRequest::Nothing {
+            self.stop(Ending::Interrupted, now, DRAIN_TIMEOUT);
+        } else if is_tick {
+            self.stop_early(now);
+        }
+        let is_drained = self.stop.is_some_and(|stop| now >= stop.drain_deadline);
+        request >= StopRequest::StopNow || is_drained || self.run.is_done(now)
+    }
+
+    /// Stops the load, and waits at most `drain` for messages in transit. The first reason to stop
+    /// counts.
+    pub fn stop(&mut self, ending: Ending, now: Duration, drain: Duration) {
+        self.stop.get_or_insert(LoadStop { ending, drain_deadline: now + drain });
+        self.run.stop(now);
+    }
+
+    /// Stops a load whose server is gone, or that has missed a threshold.
+    fn stop_early(&mut self, now: Duration) {
+        if self.run.is_server_gone() {
+            return self.stop(Ending::GaveUp, now, DRAIN_TIMEOUT);
+        }
+        if self.missed_threshold.is_none() && now >= self.run.counts_from() + ABORT_DELAY {
+            self.missed_threshold = self.run.with_figures(now, |figures| {
+                self.run.abort_on().iter().map(|threshold| threshold.evaluate(figures)).find(|row| row.missed)
+            });
+            if self.missed_threshold.is_some() {
+                self.stop(Ending::Aborted, now, DRAIN_TIMEOUT);
+            }
+        }
+    }
+
+    /// Returns how the load has ended. A load that nobody stopped is complete.
+    pub fn ending(&self) -> Ending {
+        self.stop.map_or(Ending::Complete, |stop| stop.ending)
+    }
+
+    /// Returns the threshold that ended the run, with its value at that time.
+    pub fn missed_threshold(&self) -> Option<&ThresholdRow> {
+        self.missed_threshold.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mailrun_journey::record::LedgerRow;
+    use mailrun_journey::threshold::RunProtocol;
+    use mailrun_party::live::LiveMode;
+    use mailrun_party::live_line::NonTerminalOutput;
+
+    /// A load that began at 0 s, and rejects messages from `rejects_from` on.
+    #[derive(Default)]
+    struct Load {
+        abort_on: Vec<Threshold>,
+        counts_from: Duration,
+        rejects_from: Option<Duration>,
+        gone_from: Option<Duration>,
+        done_at: Option<Duration>,
+        now: Duration,
+        stopped_at: Option<Duration>,
+        ticks: u32,
+    }
+
+    impl Load {
+        fn is_past(&self, from: Option<Duration>) -> bool {
+            from.is_some_and(|from| self.now >= from)
+        }
+    }
+
+    impl MonitoredRun for Load {
+        fn collect(&mut self, now: Duration, _series: &mut Series, recent: &mut Latencies) {
+            assert_eq!(recent.count(), 0, "the latencies of the last tick are gone");
+            recent.record(ms(7));
+            (self.now, self.ticks) = (now, self.ticks + 1);
+        }
+
+        fn progress(&mut self, _now: Duration, recent: &Latencies) -> LiveProgress {
+            assert_eq!(recent.count(), 1);
+            LiveProgress::default()
+        }
+
+        fn latest_error(&self) -> Option<String> {
+            None
+        }
+
+        fn done(progress: &LiveProgress) -> u64 {
+            progress.accepted
+        }
+
+        fn line(progress: &LiveProgress, rate_per_s: f64) -> LiveLine {
+            LiveLine::of(progress, progress.accepted, "accepted", rate_per_s)
+        }
+    }
+
+    impl MonitoredLoad for Load {
+        fn stop(&mut self, now: Duration) {
+            self.stopped_at.get_or_insert(now);
+        }
+
+        fn is_load_over(&self, _now: Duration) -> bool {
+            self.stopped_at.is_some()
+        }
+
+        fn is_done(&self, now: Duration) -> bool {
+            self.done_at.is_some_and(|at| now >= at)
+        }
+
+        fn is_server_gone(&self) -> bool {
+            self.is_past(self.gone_from)
+        }
+
+        fn counts_from(&self) -> Duration {
+            self.counts_from
+        }
+
+        fn abort_on(&self) -> &[Threshold] {
+            &self.abort_on
+        }
+
+        fn with_figures<T>(&self, _now: Duration, use_figures: impl FnOnce(&RunningFigures<'_>) -> T) -> T {
+            let rejected = u64::from(self.is_past(self.rejects_from));
+            let ledger = || LedgerRow { rejected: Some(rejected), ..LedgerRow::default() };
+            use_figures(&RunningFigures { stages: &|_| None, finished: 1, created_units: 1, ledger: &ledger })
+        }
+    }
+
+    fn ms(number: u64) -> Duration {
+        Duration::from_millis(number)
+    }
+
+    #[test]
+    fn each_load_ends_when_it_must() {
+        use StopRequest::{Nothing, Quit, Stop, StopNow};
+        let limits = || vec![Threshold::parse("rejected <= 0", RunProtocol::Smtp).unwrap()];
+        let plain = Load::default;
+        let rejecting = |from| Load { abort_on: limits(), rejects_from: Some(ms(from)), ..Load::default() };
+        // Signals with their times, then the ending, when the load stopped and when the run ended.
+        for (situation, load, signals, ending, stopped_ms, ended_ms) in [
+            ("nobody stops it", plain(), vec![], Ending::Complete, None, None),
+            ("it is done", Load { done_at: Some(ms(700)), ..plain() }, vec![], Ending::Complete, None, Some(700)),
+            ("a signal", plain(), vec![(1_020, Stop)], Ending::Interrupted, Some(1_020), Some(4_020)),
+            (
+                "a signal, and the last reply",
+                Load { done_at: Some(ms(1_500)), ..plain() },
+                vec![(1_020, Stop)],
+                Ending::Interrupted,
+                Some(1_020),
+                Some(1_500),
+            ),
+            (
+                "a second signal",
+                plain(),
+                vec![(1_020, Stop), (2_000, StopNow)],
+                Ending::Interrupted,
+                Some(1_020),
+                Some(2_000),
+            ),
+            ("a third signal", plain(), vec![(40, Quit)], Ending::Interrupted, Some(40), Some(40)),
+            ("a missed threshold", rejecting(3_600), vec![], Ending::Aborted, Some(3_750), Some(6_750)),
+            ("no threshold ends the first second", rejecting(0), vec![], Ending::Aborted, Some(1_000), Some(4_000)),
+            (
+                "nor the warm-up",
+                Load { counts_from: ms(2_000), ..rejecting(0) },
+                vec![],
+                Ending::Aborted,
+                Some(3_000),
+                Some(6_000),
+            ),
+            (
+                "the server is gone",
+                Load { gone_from: Some(ms(400)), ..plain() },
+                vec![],
+                Ending::GaveUp,
+                Some(500),
+                Some(3_500),
+            ),
+            ("the first reason counts", rejecting(0), vec![(1_500, Stop)], Ending::Aborted, Some(1_000), Some(4_000)),
+        ] {
+            let recorder = IntervalRecorder::begin(Duration::ZERO, "accepted", None).unwrap();
+            let output = ProgressOutput::new(LiveMode::Off, NonTerminalOutput::Nothing);
+            let mut monitor = Monitor::new(load, recorder, output, Duration::ZERO);
+            let request = |now: Duration| {
+                signals.iter().filter(|(at, _)| now >= ms(*at)).map(|(_, request)| *request).max().unwrap_or(Nothing)
+            };
+            let ended = (1..1_000).map(|poll| ms(10 * poll)).find(|now| monitor.poll(*now, request(*now)));
+            let found = (monitor.ending(), monitor.run.stopped_at, ended);
+            assert_eq!(found, (ending, stopped_ms.map(ms), ended_ms.map(ms)), "{situation}");
+            assert_eq!(monitor.missed_threshold().is_some(), ending == Ending::Aborted, "{situation}");
+        }
+    }
+
+    #[test]
+    fn the_host_is_watched_only_for_a_verdict() {
+        let limits = [Threshold::parse("rejected <= 0", RunProtocol::Smtp).unwrap()];
+        let servers = ["127.0.0.1:1".to_owned()];
+        for (has_rate, thresholds, servers, is_watched) in [
+            (false, &limits[..0], &servers[..], false),
+            (true, &limits[..0], &servers[..], true),
+            (false, &limits[..], &servers[..], true),
+            // Another process watches the host.
+            (true, &limits[..], &servers[..0], false),
+        ] {
+            let surroundings = LoadHost::observe(has_rate, &[&[], thresholds], servers).finish();
+            assert_eq!(surroundings.foreign.is_some(), is_watched, "{has_rate} {} {servers:?}", thresholds.len());
+        }
+    }
+}

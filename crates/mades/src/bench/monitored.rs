@@ -1,0 +1,231 @@
+//! A run as its monitor sees it: its progress, its figures, and when it is over.
+use super::observer::RunView;
+use super::pacer::PacerAction;
+use super::report::workload;
+use super::run_state::MadesRunState;
+use super::stages::{MadesFate, MessageStage};
+use super::tracker::MessageTracker;
+use mailrun_dashboard::RunSnapshot;
+use mailrun_dashboard::live_figures::{mades_figures, party_load, threshold_states};
+use mailrun_dashboard::monitor::{Monitor, MonitoredLoad, MonitoredRun, TICK};
+use mailrun_dashboard::progress_output::ProgressOutput;
+use mailrun_journey::record::StallRow;
+use mailrun_journey::stalls::{StallDetector, Tick};
+use mailrun_journey::threshold::{MetricSource, RunningFigures, RunningStage, Threshold};
+use mailrun_journey::{Latencies, Series, Stage};
+use mailrun_net::clock;
+use mailrun_party::interrupt::{Interrupt, StopRequest};
+use mailrun_party::live::{LiveProgress, LiveTimes};
+use mailrun_party::live_line::LiveLine;
+use mailrun_party::usage_sampler::UsageSampler;
+use mailrun_report::load_in_short;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Interval at which the bench looks for overdue messages.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Shortest time in seconds without deliveries that counts as a stall.
+const MIN_STALL_S: f64 = 1.0;
+/// A gap must last this many mean intervals between deliveries to count as a stall. Shorter gaps are usual, because
+/// deliveries come at irregular intervals.
+const MAX_USUAL_GAPS: f64 = 10.0;
+
+pub(super) struct MadesLoad {
+    state: Rc<MadesRunState>,
+    pub(super) usage_sampler: UsageSampler,
+    accepting: StallDetector,
+    delivering: StallDetector,
+    /// Time at which the bench noticed that creation has ended.
+    all_created_at: Option<Duration>,
+}
+
+/// Gives up overdue messages until the run is over.
+pub(super) async fn follow(monitor: &mut Monitor<MadesLoad>, interrupt: &Interrupt) {
+    let state = Rc::clone(&monitor.run.state);
+    loop {
+        tokio::time::sleep(POLL_INTERVAL).await;
+        let now = clock::now();
+        state.tracker.borrow_mut().expire(now);
+        state.give_up_if_silent(now);
+        // There may be room for another message now, or creation may be over.
+        state.room_notify.notify_one();
+        if monitor.poll(now, requested_stop(&state, interrupt.requested(), now)) {
+            return;
+        }
+    }
+}
+
+impl MadesLoad {
+    pub(super) fn new(state: &Rc<MadesRunState>) -> Self {
+        let began = state.began;
+        Self {
+            state: Rc::clone(state),
+            usage_sampler: UsageSampler::of_own_process(began),
+            accepting: StallDetector::new(Stage::Accepted, began, began),
+            delivering: StallDetector::new(Stage::Delivered, began, began),
+            all_created_at: None,
+        }
+    }
+
+    /// Returns the stalls: periods in which messages waited while the broker accepted none or the
+    /// endpoint delivered none.
+    pub(super) fn stalls(&self) -> Vec<StallRow> {
+        let tracker = self.state.tracker.borrow();
+        let arrived = tracker.waterfall.count(tracker.mode().arrival());
+        let offered_s = self.state.offered().unwrap_or_default().as_secs_f64();
+        let usual_s = MAX_USUAL_GAPS * offered_s / arrived.max(1) as f64;
+        // The time until the first delivery is the length of the route, and no stall.
+        let is_stall = |row: &StallRow| row.from_s > 0.0 && row.to_s - row.from_s >= usual_s.max(MIN_STALL_S);
+        // After the end of the load, waiting for a lost message is no stall.
+        let within_offer = |row: StallRow| match row.to_the_end {
+            true => StallRow { to_s: row.to_s.min(offered_s), ..row },
+            false => row,
+        };
+        let mut rows = self.accepting.rows();
+        rows.extend(self.delivering.rows().into_iter().map(within_offer).filter(is_stall));
+        rows
+    }
+
+    fn record_stalls(&mut self, now: Duration) {
+        let mut tracker = self.state.tracker.borrow_mut();
+        // A message that is due and has room but is not created waits for a connection or for
+        // credit.
+        let is_held_up = tracker.has_room() && matches!(self.state.pacer.borrow().next(now), PacerAction::Create(_));
+        let first_open = tracker.waterfall.take_span(MessageStage::Created).map(|(first, _)| first);
+        let (first, last) = tracker.waterfall.take_span(MessageStage::Settled).unzip();
+        let open = tracker.unsettled() as u64 + u64::from(is_held_up);
+        let failed = tracker.unanswered();
+        self.accepting.add(Tick { now, first, last, first_open, open, rejected: 0, failed });
+        let arrival = tracker.mode().arrival();
+        let (first, last) = tracker.waterfall.take_span(arrival).unzip();
+        let open = u64::from(tracker.awaits_arrival());
+        self.delivering.add(Tick { now, first, last, first_open, open, rejected: 0, failed: 0 });
+    }
+}
+
+impl MonitoredRun for MadesLoad {
+    fn collect(&mut self, now: Duration, series: &mut Series, recent: &mut Latencies) {
+        self.record_stalls(now);
+        self.usage_sampler.sample_own(now);
+        series.reach(now);
+        let mut tracker = self.state.tracker.borrow_mut();
+        let waterfall = &mut tracker.waterfall;
+        waterfall.take_recent(recent);
+        waterfall.seconds.iter().for_each(|second| series.add(second));
+        waterfall.seconds.clear();
+        self.state.due_seconds.borrow_mut().drain().for_each(|(begin, messages)| series.add_created(begin, messages));
+    }
+
+    fn progress(&mut self, now: Duration, recent: &Latencies) -> LiveProgress {
+        let state = &self.state;
+        let tracker = state.tracker.borrow();
+        let reached = |stage| tracker.waterfall.count(stage);
+        let arrived = reached(tracker.mode().arrival());
+        LiveProgress {
+            elapsed_s: now.saturating_sub(state.began).as_secs_f64(),
+            due: state.pacer.borrow_mut().due(now.saturating_sub(TICK)),
+            created: tracker.created(),
+            sent: reached(MessageStage::Sent),
+            accepted: reached(MessageStage::Settled),
+            delivered: arrived,
+            recipients: arrived,
+            bytes: (arrived as f64 * state.payloads.mean_size()) as u64,
+            errors: tracker.troubles.total(),
+            sessions: tracker.in_transit() as u64,
+            goal_messages: state.options.messages.unwrap_or_default(),
+            goal_s: state.options.limit().unwrap_or_default().as_secs_f64(),
+            open: tracker.in_transit() as u64,
+            waits_s: 0.0,
+            rejected: tracker.ended(MadesFate::Rejected),
+            failed: tracker.ended_without_delivery() - tracker.ended(MadesFate::Rejected),
+            now: LiveTimes::of(recent),
+            run: LiveTimes::of(tracker.waterfall.latency(tracker.mode().arrival())),
+        }
+    }
+
+    fn latest_error(&self) -> Option<String> {
+        self.state.tracker.borrow().troubles.latest()
+    }
+
+    fn done(progress: &LiveProgress) -> u64 {
+        progress.delivered
+    }
+
+    fn line(progress: &LiveProgress, rate_per_s: f64) -> LiveLine {
+        LiveLine::of_mades(progress, rate_per_s)
+    }
+
+    fn show_figures(&self, now: Duration, progress: &LiveProgress, output: &mut ProgressOutput) {
+        let options = &self.state.options;
+        output.figures(|| RunSnapshot {
+            title: "mades".to_owned(),
+            subject: format!("{} · {}", options.outbox.url, load_in_short(&workload(&self.state))),
+            thresholds: self.with_figures(now, |figures| threshold_states(&options.thresholds, figures)),
+            parties: party_load("mades", &self.usage_sampler).into_iter().collect(),
+            ..mades_figures(progress)
+        });
+    }
+
+    fn waits_until(&mut self, now: Duration) -> Option<Duration> {
+        if !self.is_load_over(now) {
+            return None;
+        }
+        let all_created_at = *self.all_created_at.get_or_insert(now);
+        let options = &self.state.options;
+        Some(match self.state.tracker.borrow().in_transit() {
+            0 => self.state.last_arrival() + options.linger,
+            _ => all_created_at + options.timeout,
+        })
+    }
+}
+
+impl MonitoredLoad for MadesLoad {
+    fn stop(&mut self, now: Duration) {
+        self.state.pacer.borrow_mut().stop(now);
+    }
+
+    fn is_load_over(&self, now: Duration) -> bool {
+        self.state.pacer.borrow().is_over(now)
+    }
+
+    fn is_done(&self, now: Duration) -> bool {
+        let has_all = self.is_load_over(now) && self.state.tracker.borrow().in_transit() == 0;
+        has_all && now.saturating_sub(self.state.last_arrival()) >= self.state.options.linger
+    }
+
+    fn counts_from(&self) -> Duration {
+        self.state.began
+    }
+
+    fn abort_on(&self) -> &[Threshold] {
+        &self.state.options.abort_on
+    }
+
+    fn with_figures<T>(&self, now: Duration, use_figures: impl FnOnce(&RunningFigures<'_>) -> T) -> T {
+        let tracker = self.state.tracker.borrow();
+        use_figures(&RunningFigures {
+            stages: &|of| stage(&tracker, now, of),
+            // Messages in flight do not count as late yet.
+            finished: tracker.created().saturating_sub(tracker.in_transit() as u64),
+            created_units: tracker.created(),
+            ledger: &|| tracker.final_ledger().ledger,
+        })
+    }
+}
+
+fn stage(tracker: &MessageTracker, now: Duration, of: MetricSource) -> Option<RunningStage> {
+    let MetricSource::Stage(of) = of else { return None };
+    let stage = tracker.path().find(of)?;
+    let waterfall = &tracker.waterfall;
+    let count = waterfall.count(stage);
+    let elapsed_s = now.saturating_sub(waterfall.began().unwrap_or(now)).as_secs_f64();
+    let rate_per_s = (elapsed_s > 0.0).then(|| count as f64 / elapsed_s);
+    Some(RunningStage { count, rate_per_s, times: Some(waterfall.latency(stage).clone()), summary: None })
+}
+
+/// Returns the user's or the observer's request to end the run, whichever is more urgent.
+fn requested_stop(run_state: &MadesRunState, by_user: StopRequest, now: Duration) -> StopRequest {
+    let Some(observer) = &run_state.options.observer else { return by_user };
+    let view = RunView { now, began: run_state.began, last_arrival: run_state.last_arrival(), asked: by_user };
+    by_user.max(observer.poll(&view))
+}
