@@ -199,8 +199,9 @@ impl PartyObservation {
 /// Process that the bench has started and must stop.
 #[derive(Debug)]
 pub(super) struct PartyProcess {
-    role: Role,
-    name: &'static str,
+    pub(super) role: Role,
+    /// Name of the party in messages.
+    pub(super) name: &'static str,
     command: Vec<String>,
     child: Child,
     stdout_reader: Option<JoinHandle<()>>,

@@ -2,11 +2,11 @@
 //! deliveries. The figures come from reports of the source and the sink.
 use super::plan::{BenchOptions, BenchTarget};
 use mailrun_dashboard::live_display::LiveDisplay;
-use mailrun_dashboard::live_figures::{LiveValues, load_figures};
+use mailrun_dashboard::live_figures::{LiveValues, load_figures, mades_figures};
 use mailrun_dashboard::{PartyLoad, RunSnapshot};
 use mailrun_journey::record::Workload;
-use mailrun_journey::threshold::Threshold;
-use mailrun_party::live::{LiveMode, LiveProgress};
+use mailrun_journey::threshold::{RunProtocol, Threshold};
+use mailrun_party::live::{LiveMode, LiveProgress, LiveTimes};
 use mailrun_party::live_line::{LiveLine, NonTerminalOutput, RateWindow, waiting_text};
 use mailrun_report::load_in_short;
 use mailrun_text::numbers::count;
@@ -18,6 +18,7 @@ const MAX_REPORT_INTERVAL_S: f64 = 0.6;
 
 #[derive(Clone, Debug)]
 pub(super) struct LatestProgress {
+    protocol: RunProtocol,
     source: LiveProgress,
     sink: Option<LiveProgress>,
     source_reported_at: Option<Instant>,
@@ -42,22 +43,31 @@ impl LatestProgress {
             BenchTarget::Relay(relay) => relay.to_string(),
             BenchTarget::Server { address, .. } => address.clone(),
         };
+        Self { source, ..Self::of(RunProtocol::Smtp, &server, &workload, &options.thresholds) }
+    }
+
+    /// Creates the progress of a run that has not begun. In a run over MADES, the source is the sink
+    /// as well.
+    pub(super) fn of(protocol: RunProtocol, server: &str, workload: &Workload, thresholds: &[Threshold]) -> Self {
         Self {
-            source,
+            protocol,
+            source: LiveProgress::default(),
             sink: None,
             source_reported_at: None,
             last_error: String::new(),
             rate: RateWindow::default(),
-            subject: format!("{server} · {}", load_in_short(&workload)),
-            thresholds: options.thresholds.clone(),
+            subject: format!("{server} · {}", load_in_short(workload)),
+            thresholds: thresholds.to_vec(),
         }
     }
 
     pub(super) fn update_source(&mut self, progress: LiveProgress) {
         self.source = progress;
         self.source_reported_at = Some(Instant::now());
-        if self.sink.is_none() {
-            self.rate.add(progress.elapsed_s, progress.accepted);
+        match self.protocol {
+            RunProtocol::Mades => self.rate.add(progress.elapsed_s, progress.delivered),
+            RunProtocol::Smtp if self.sink.is_none() => self.rate.add(progress.elapsed_s, progress.accepted),
+            RunProtocol::Smtp => {}
         }
     }
 
@@ -79,11 +89,19 @@ impl LatestProgress {
         let silence_s = self.source_reported_at.map_or(0.0, |at| at.elapsed().as_secs_f64());
         // A source that has ended stops reporting, so its time since then must be added.
         let beyond_s = if silence_s > MAX_REPORT_INTERVAL_S { silence_s } else { 0.0 };
-        let figures = load_figures(&self.source, self.sink.as_ref());
-        let elapsed_s = figures.elapsed_s + beyond_s;
-        let values = LiveValues { source: &self.source, sink: self.sink.as_ref() };
+        // The times in the progress of a MADES bench are those of arrivals.
+        let untimed = LiveProgress { run: LiveTimes::default(), ..self.source };
+        let (figures, values) = match self.protocol {
+            RunProtocol::Smtp => {
+                let sink = self.sink.as_ref();
+                (load_figures(&self.source, sink), LiveValues { source: &self.source, sink })
+            }
+            RunProtocol::Mades => {
+                (mades_figures(&self.source), LiveValues { source: &untimed, sink: Some(&self.source) })
+            }
+        };
         RunSnapshot {
-            elapsed_s,
+            elapsed_s: figures.elapsed_s + beyond_s,
             parties,
             last_error: self.last_error.clone(),
             subject: self.subject.clone(),
@@ -105,6 +123,9 @@ impl LatestProgress {
     /// them, otherwise accepted messages.
     pub(super) fn line(&self) -> LiveLine {
         let rate_per_s = self.rate.per_s();
+        if self.protocol == RunProtocol::Mades {
+            return LiveLine::of_mades(&self.source, rate_per_s);
+        }
         let Some(sink) = self.sink else {
             return LiveLine::of(&self.source, self.source.accepted, "accepted", rate_per_s);
         };
@@ -169,8 +190,6 @@ impl ProgressDisplay {
 mod tests {
     use super::*;
     use crate::tests;
-    use mailrun_journey::threshold::RunProtocol;
-    use mailrun_party::live::LiveTimes;
 
     fn progress(elapsed_s: f64, messages: u64) -> LiveProgress {
         LiveProgress {

@@ -1,5 +1,6 @@
-//! Supervises a run. Starts the sink, the relay and the source, waits until the last messages have
-//! arrived, and stops the relay and the sink.
+//! Supervises the processes of a run. Starts the sink, the relay and the source, waits until the last
+//! messages have arrived, and stops the relay and the sink. For MADES, the source is the bench and
+//! the relay is the endpoint, and there is no sink.
 //!
 //! ```text
 //! start_sink ─ listening ─→ follow_source ─ exited ─→ await_arrivals ─ all there, or quiet ─→ stop_sink ─→ finish
@@ -83,16 +84,15 @@ pub(super) struct Supervisor {
     progress: LatestProgress,
     display: ProgressDisplay,
     listening: Vec<ListenAddresses>,
+    /// The processes, in the order in which the mail passes them.
+    parties: Vec<PartyProcess>,
     /// Set if there is a relay between the source and the sink. The relay may be the bench's own or
     /// one that was already running.
     has_relay: bool,
     /// Pause in arrivals after which no more messages are expected.
     quiet_timeout: Duration,
-    source: Option<PartyProcess>,
-    relay: Option<PartyProcess>,
     /// Observations of the relay's earlier processes, if the relay was restarted during the run.
     previous_relay: Option<PartyObservation>,
-    sink: Option<PartyProcess>,
     load_started_at: Option<LoadStart>,
     /// Parties that ended without having been asked to.
     deaths: Vec<(Role, Death)>,
@@ -122,15 +122,18 @@ struct Stopping {
 #[derive(Debug)]
 struct ListenAddresses {
     role: Role,
-    smtp: Vec<String>,
+    addresses: Vec<String>,
     http: Option<String>,
 }
 
 impl Supervisor {
     /// Creates a supervisor for a run. No party is started yet.
     pub(super) fn new(options: &BenchOptions) -> Result<Self> {
-        let (events_tx, events) = channel();
-        Self::with_events(options, events, events_tx)
+        let display = ProgressDisplay::new(options.live, options.title.clone(), &options.name);
+        let has_relay = options.relay().is_some();
+        let usual_quiet = if has_relay { RELAY_QUIET_TIMEOUT } else { QUIET_TIMEOUT };
+        let quiet_timeout = options.lost_after.unwrap_or(usual_quiet);
+        Ok(Self { has_relay, quiet_timeout, ..Self::showing(LatestProgress::new(options), display)? })
     }
 
     /// Creates a supervisor for a run with a relay that is already running from an earlier run.
@@ -139,29 +142,23 @@ impl Supervisor {
         // Discard reports that parties of the previous run have left in the channel.
         while events.try_recv().is_ok() {}
         process.begin_run();
-        Ok(Self { relay: Some(process), ..Self::with_events(options, events, events_tx)? })
+        Ok(Self { parties: vec![process], events, events_tx, ..Self::new(options)? })
     }
 
-    fn with_events(
-        options: &BenchOptions,
-        events: Receiver<(Role, LiveEvent)>,
-        events_tx: Sender<(Role, LiveEvent)>,
-    ) -> Result<Self> {
-        let has_relay = options.relay().is_some();
-        let usual_quiet = if has_relay { RELAY_QUIET_TIMEOUT } else { QUIET_TIMEOUT };
+    /// Creates a supervisor that shows this progress, for a run without a sink.
+    pub(super) fn showing(progress: LatestProgress, display: ProgressDisplay) -> Result<Self> {
+        let (events_tx, events) = channel();
         Ok(Self {
             events,
             events_tx,
             interrupt: Interrupt::watch()?,
-            progress: LatestProgress::new(options),
-            display: ProgressDisplay::new(options.live, options.title.clone(), &options.name),
+            progress,
+            display,
             listening: Vec::new(),
-            has_relay,
-            quiet_timeout: options.lost_after.unwrap_or(usual_quiet),
-            source: None,
-            relay: None,
+            parties: Vec::new(),
+            has_relay: false,
+            quiet_timeout: QUIET_TIMEOUT,
             previous_relay: None,
-            sink: None,
             load_started_at: None,
             deaths: Vec::new(),
             unwritten: Vec::new(),
@@ -181,7 +178,7 @@ impl Supervisor {
 
     /// Starts the sink and waits until it listens. Returns its address.
     pub(super) fn start_sink(&mut self, command: PartyCommand) -> Result<String> {
-        self.sink = Some(PartyProcess::start(command, self.events_tx.clone(), &self.interrupt)?);
+        self.start(command)?;
         self.await_listening(Role::Sink, &ReadySignal::Reported, LISTEN_TIMEOUT)
     }
 
@@ -195,10 +192,16 @@ impl Supervisor {
     /// Starts the relay without waiting until it listens.
     pub(super) fn spawn_relay(&mut self, command: PartyCommand) -> Result<()> {
         self.listening.retain(|listening| listening.role != Role::Relay);
-        if let Some(former) = self.relay.take().map(|relay| relay.observation()) {
-            self.previous_relay = Some(former.merge_previous(self.previous_relay.take()));
+        if let Some(former) = self.observations().into_iter().find(|party| party.role == Role::Relay) {
+            self.parties.retain(|party| party.role != Role::Relay);
+            self.previous_relay = Some(former);
         }
-        self.relay = Some(PartyProcess::start(command, self.events_tx.clone(), &self.interrupt)?);
+        self.start(command)
+    }
+
+    fn start(&mut self, command: PartyCommand) -> Result<()> {
+        self.parties.push(PartyProcess::start(command, self.events_tx.clone(), &self.interrupt)?);
+        self.parties.sort_by_key(|party| party.role as u8);
         Ok(())
     }
 
@@ -260,14 +263,15 @@ impl Supervisor {
 
     fn await_listening(&mut self, role: Role, ready: &ReadySignal, timeout: Duration) -> Result<String> {
         let limit = Instant::now() + timeout;
+        let name = self.party(role).name;
         loop {
             let ended = self.party(role).poll()?;
             // Read the reports after the poll: if the party has ended, its last reports have then
             // arrived.
             self.process_events();
             if let Some(listening) = self.listening.iter().find(|listening| listening.role == role) {
-                let first = listening.smtp.first().cloned();
-                return first.with_context(|| format!("the {} did not report its address", role.name()));
+                let first = listening.addresses.first().cloned();
+                return first.with_context(|| format!("the {name} did not report its address"));
             }
             if let Some(status) = ended {
                 let interrupt = self.interrupt.clone();
@@ -278,22 +282,18 @@ impl Supervisor {
             }
             if Instant::now() > limit {
                 let output = self.party(role).last_stderr_line("no output");
-                bail!("the {} did not listen within {} s; its last output: {output}", role.name(), timeout.as_secs());
+                bail!("the {name} did not listen within {} s; its last output: {output}", timeout.as_secs());
             }
             ensure!(self.interrupt.requested() == StopRequest::Nothing, Interrupted::BEFORE_LOAD);
         }
     }
 
     fn party(&mut self, role: Role) -> &mut PartyProcess {
-        self.slot(role).as_mut().expect("it was started before it is asked for")
+        self.find(role).expect("it was started before it is asked for")
     }
 
-    fn slot(&mut self, role: Role) -> &mut Option<PartyProcess> {
-        match role {
-            Role::Source => &mut self.source,
-            Role::Relay => &mut self.relay,
-            Role::Sink => &mut self.sink,
-        }
+    fn find(&mut self, role: Role) -> Option<&mut PartyProcess> {
+        self.parties.iter_mut().find(|party| party.role == role)
     }
 
     /// Starts the source and waits until it ends. Returns the source's complaint if the source
@@ -310,15 +310,14 @@ impl Supervisor {
         mut disturb: impl FnMut(&mut Self, Duration) -> Result<()>,
     ) -> Result<Option<anyhow::Error>> {
         let began = Instant::now();
-        self.source = Some(PartyProcess::start(command, self.events_tx.clone(), &self.interrupt)?);
+        self.start(command)?;
         self.load_started_at = Some(LoadStart { instant: Instant::now(), at: outputs::record_time() });
         let mut stopping = Stopping::default();
         loop {
             self.process_events();
             let view = &self.progress;
             self.display.show(|| view.line());
-            self.check_party(Role::Relay)?;
-            self.check_party(Role::Sink)?;
+            self.check_servers()?;
             disturb(self, began.elapsed())?;
             if let Some(status) = self.party(Role::Source).poll()? {
                 return Ok(self.exit_error(Role::Source, status));
@@ -348,8 +347,7 @@ impl Supervisor {
         {
             self.process_events();
             self.show_wait(arrived, accepted, quiet.saturating_sub(quiet_since.elapsed()));
-            self.check_party(Role::Relay)?;
-            self.check_party(Role::Sink)?;
+            self.check_servers()?;
             if self.progress.delivered() != arrived {
                 arrived = self.progress.delivered();
                 quiet_since = Instant::now();
@@ -366,7 +364,7 @@ impl Supervisor {
     /// Waits until the relay has finished the work that follows the last delivery. Then ends the
     /// sampling of the relay, so that the CPU time of its shutdown is not counted.
     pub(super) fn await_relay_idle(&mut self) -> Result<()> {
-        if self.relay.is_none() {
+        if self.find(Role::Relay).is_none() {
             return Ok(());
         }
         let limit = Instant::now() + IDLE_TIMEOUT;
@@ -392,6 +390,15 @@ impl Supervisor {
         Ok(())
     }
 
+    /// Ends the sampling of the relay, if there is one. The caller does this when the measured work
+    /// is done.
+    pub(super) fn stop_sampling_relay(&mut self) {
+        if let Some(relay) = self.find(Role::Relay) {
+            relay.sample();
+            relay.stop_sampling();
+        }
+    }
+
     /// Stops the relay. `stop` sends the signal. A failing exit status is recorded as the relay's
     /// death, unless the relay only failed to write its record. In that case the complaint is
     /// returned.
@@ -406,7 +413,7 @@ impl Supervisor {
 
     fn stop_party(&mut self, role: Role, stop: &dyn Fn(&PartyProcess)) -> Result<Option<anyhow::Error>> {
         let mut stopping = Stopping::default();
-        while let Some(party) = self.slot(role) {
+        while let Some(party) = self.find(role) {
             if let Some(status) = party.poll()? {
                 let left_behind = party.left_behind();
                 let has_stopped = parties::has_stopped(status) && role == Role::Relay;
@@ -448,7 +455,7 @@ impl Supervisor {
             self.record_death(role, Death { at_s: self.load_s(), how, said, out_of_memory: false });
         }
         if role != Role::Source {
-            let line = format!("stopping the {}, at most {} s more", role.name(), left.as_secs());
+            let line = format!("stopping the {}, at most {} s more", self.party(role).name, left.as_secs());
             self.display.show(|| LiveLine::sentence(None, line));
         }
         Ok(())
@@ -461,10 +468,8 @@ impl Supervisor {
             self.handle_event(event);
             next_event = self.events.try_recv().ok();
         }
-        let parties = [&self.source, &self.relay, &self.sink];
-        let progress = &self.progress;
-        self.display
-            .update(|| progress.figures(parties.into_iter().flatten().filter_map(PartyProcess::load).collect()));
+        let Self { progress, parties, .. } = self;
+        self.display.update(|| progress.figures(parties.iter().filter_map(PartyProcess::load).collect()));
     }
 
     fn handle_event(&mut self, (role, event): (Role, LiveEvent)) {
@@ -472,7 +477,12 @@ impl Supervisor {
             (Role::Source, LiveEvent::Progress(progress)) => self.progress.update_source(progress),
             (Role::Sink, LiveEvent::Progress(progress)) => self.progress.update_sink(progress),
             (_, LiveEvent::Error { text }) => self.progress.update_error(text),
-            (role, LiveEvent::Listening { smtp, http }) => self.listening.push(ListenAddresses { role, smtp, http }),
+            (role, LiveEvent::Listening { smtp: addresses, http }) => {
+                self.listening.push(ListenAddresses { role, addresses, http });
+            }
+            (role, LiveEvent::Ready { amqp: addresses }) => {
+                self.listening.push(ListenAddresses { role, addresses, http: None });
+            }
             (role, LiveEvent::Unwritten { record }) => {
                 self.unwritten.extend(Record::from_json(record.as_bytes()).map(|record| (role, record)));
             }
@@ -534,21 +544,28 @@ impl Supervisor {
     pub(super) fn finish_run(mut self) -> (Vec<PartyObservation>, Option<StandingRelay>) {
         self.display.clear();
         let observations = self.observations();
-        let running = self.relay.take().filter(PartyProcess::is_running);
+        let running = self.parties.into_iter().find(|party| party.role == Role::Relay && party.is_running());
         let relay = running.map(|process| StandingRelay { process, events: self.events, events_tx: self.events_tx });
         (observations, relay)
     }
 
     fn observations(&self) -> Vec<PartyObservation> {
-        let watched = |party: &Option<PartyProcess>| party.as_ref().map(PartyProcess::observation);
-        let relay = watched(&self.relay).map(|relay| relay.merge_previous(self.previous_relay.clone()));
-        [watched(&self.source), relay, watched(&self.sink)].into_iter().flatten().collect()
+        let observation = |party: &PartyProcess| match party.role {
+            Role::Relay => party.observation().merge_previous(self.previous_relay.clone()),
+            Role::Source | Role::Sink => party.observation(),
+        };
+        self.parties.iter().map(observation).collect()
+    }
+
+    fn check_servers(&mut self) -> Result<()> {
+        self.check_party(Role::Relay)?;
+        self.check_party(Role::Sink)
     }
 
     /// Records the death of a party if the party has ended by itself.
     fn check_party(&mut self, role: Role) -> Result<()> {
         let at_s = self.load_s();
-        let Some(party) = self.slot(role) else { return Ok(()) };
+        let Some(party) = self.find(role) else { return Ok(()) };
         if let Some(status) = party.poll()? {
             let death = party.death(status, at_s);
             self.record_death(role, death);
