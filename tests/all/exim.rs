@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use tempfile::TempDir;
 
-/// Accepts all mail and passes it on to a port of this host.
+/// Accepts all mail and passes it on to a port of this host. Some local parts have other recipients.
 const CONFIGURATION: &str = "
 primary_hostname = exim.test
 daemon_smtp_ports = LISTEN
@@ -22,15 +22,29 @@ rfc1413_query_timeout = 0s
 smtp_accept_max = 100
 acl_smtp_rcpt = take
 acl_smtp_data = take
+dsn_advertise_hosts = *
 begin acl
 take:
   accept
 begin routers
+copies:
+  driver = redirect
+  local_parts = bcc
+  data = audit@other.example
+  unseen
+  redirect_router = onward
+rewritten:
+  driver = redirect
+  local_parts = one : gone
+  data = ${if eq{$local_part}{gone}{nobody@other.example}{other@other.example}}
+  redirect_router = onward
 onward:
   driver = manualroute
   transport = onward
   route_list = * 127.0.0.1
   self = send
+begin rewrite
+rule@bench.example other@other.example T
 begin transports
 onward:
   driver = smtp
@@ -184,8 +198,8 @@ fn mail_that_a_killed_exim_had_accepted_is_never_called_lost() {
     assert!(lost.is_none() && missing > 0 && failed > Some(0), "{:?}", record.ledger);
     assert_eq!(delivered.unwrap() + missing, accepted.unwrap());
     let verdict = &record.verdict;
-    assert!(verdict.why.starts_with("The server stopped answering at "), "{}", verdict.why);
-    assert!(verdict.reasons.iter().any(|reason| reason.contains("still in the server's queue")), "{verdict:?}");
+    assert!(verdict.why.starts_with("Exim stopped answering at "), "{}", verdict.why);
+    assert!(verdict.reasons.iter().any(|reason| reason.contains("still in Exim's queue")), "{verdict:?}");
     let ids = undelivered(&record);
     assert_eq!(ids.len() as u64, missing, "{:?}", record.missing);
     let queue = exim.command("-bp");
@@ -193,4 +207,59 @@ fn mail_that_a_killed_exim_had_accepted_is_never_called_lost() {
     exim.start_daemon();
     exim.deliver_all();
     assert!(ids.iter().all(|id| exim.has_logged(id, "=>")));
+}
+
+#[test]
+#[ignore = "slow: make test-slow PART=exim"]
+fn recipients_that_exim_rewrites_adds_or_gives_up_on_are_accounted_for() {
+    let sink = Sink::start(&["--fault", "rcpt to nobody@: hard reject \"550 5.1.1 No such user\""]);
+    let Some(exim) = Exim::start(sink.smtp.port()) else { return };
+    let base = [&exim.address(), "--sink", sink.url(), "--sessions", "5", "--messages", "20", "--lost-after", "20s"];
+    let [mut logged_deliveries, mut logged_failures] = [0; 2];
+    for (words, [delivered, bounced, rewritten, copied], said) in [
+        (&["--to", "plain@bench.example"][..], [20, 0, 0, 0], ""),
+        // Exim passes on only an ORCPT that it gets, and none if a router redirects the recipient.
+        (&["--to", "rule@bench.example"], [20, 0, 20, 0], "It may do so if the source sends ORCPT"),
+        (
+            &["--to", "rule@bench.example", "--", "--dsn-orcpt"],
+            [20, 0, 20, 0],
+            "20 recipients were rewritten: rule@bench.example → other@other.example.",
+        ),
+        (&["--to", "one@bench.example"], [20, 0, 20, 0], "20 recipients were rewritten. Exim does not tell to what."),
+        (
+            &["--to", "one@bench.example", "--", "--dsn-orcpt"],
+            [20, 0, 20, 0],
+            "20 recipients were rewritten. Exim does not tell to what.",
+        ),
+        (&["--to", "bcc@bench.example"], [20, 0, 0, 20], "20 copies arrived for addresses that were no recipients"),
+        (
+            &["--to", "bcc@bench.example", "--", "--dsn-orcpt"],
+            [20, 0, 0, 20],
+            "20 copies arrived for addresses that were no recipients",
+        ),
+        (&["--to", "nobody@bench.example"], [0, 20, 0, 0], "Bounced: 20 of 20 messages were given up"),
+        (&["--to", "gone@bench.example"], [0, 20, 0, 0], "550 5.1.1 No such user"),
+        (&["--to", "gone@bench.example", "--", "--dsn-orcpt"], [0, 20, 0, 0], "550 5.1.1 No such user"),
+    ] {
+        let record = bench_as_typed(&[&base, words].concat()).record_of(i32::from(bounced > 0));
+        let ledger = &record.ledger;
+        let found = [ledger.delivered, ledger.bounced, ledger.rewritten, ledger.copied];
+        assert_eq!(
+            found,
+            [delivered, bounced, rewritten, copied].map(Some),
+            "{words:?}: {ledger:?} {:?}",
+            record.verdict
+        );
+        let others = [ledger.duplicates, ledger.foreign, ledger.not_delivered, ledger.failed, ledger.in_flight];
+        assert_eq!(others, [Some(0); 5], "{words:?}: {ledger:?}");
+        assert_eq!(delivered + bounced, ledger.created.unwrap(), "{words:?}");
+        assert!(record.verdict.reasons.concat().contains(said), "{words:?}: {:?}", record.verdict);
+        // Exim's own log knows as many: deliveries (of notifications, too), and recipients that failed.
+        let log = exim.log();
+        let [deliveries, failures] = [" => ", " ** "].map(|sign| log.matches(sign).count() as u64);
+        let copies = log.matches(" -> ").count() as u64;
+        assert_eq!(deliveries + copies - logged_deliveries, delivered + copied + bounced, "{words:?}: {log}");
+        assert_eq!(failures - logged_failures, bounced, "{words:?}: {log}");
+        [logged_deliveries, logged_failures] = [deliveries + copies, failures];
+    }
 }

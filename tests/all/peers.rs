@@ -214,6 +214,57 @@ fn mail_that_postfix_puts_off_is_not_delivered_and_its_queue_ids_are_named() {
 }
 
 #[test]
+fn recipients_that_postfix_rewrites_or_adds_are_named_and_no_duplicates() {
+    let sink = Sink::start(&[]);
+    let Some(postfix) = Postfix::start(Deliver::Rewritten(sink.smtp.port()), &[Vec::new()]) else { return };
+    let base = [&postfix.address(), "--sink", sink.url(), "--sessions", "5", "--messages", "20", "--lost-after", "20s"];
+    let mut sent_before = 0;
+    for (words, copies, [rewritten, copied], said) in [
+        (&["--to", "plain@bench.example"][..], 20, [0, 0], ""),
+        (
+            &["--to", "one@bench.example"],
+            20,
+            [20, 0],
+            "20 recipients were rewritten: one@bench.example → other@x.example.",
+        ),
+        (&["--to", "two@bench.example"], 20, [20, 20], "20 recipients were rewritten: two@bench.example → "),
+        (
+            &["--to", "too@bench.example"],
+            20,
+            [0, 20],
+            "20 copies arrived for addresses that were no recipients: too@bench.example → b@x.example.",
+        ),
+        (&["--to", "u{0..9}@bench.example", "--recipients", "3"], 60, [60, 0], "60 recipients were rewritten: u"),
+        (
+            &["--to", "bcc@bench.example"],
+            20,
+            [0, 20],
+            "20 copies arrived for addresses that were no recipients: audit@x.example.",
+        ),
+        (&["--to", "bcc{0..9}@bench.example"], 20, [0, 20], "recipients: audit@x.example."),
+        // The mark of Postfix's copies is that of all mail here, but their address is no recipient's.
+        (&["--to", "bcc@bench.example", "--", "--dsn-notify", "never"], 20, [0, 20], "20 copies arrived for"),
+        (&["--to", "one@bench.example", "--", "--dsn-notify", "never"], 20, [20, 0], "20 recipients were rewritten: "),
+    ] {
+        let record = bench(&[&base, words].concat()).record_of(0);
+        let ledger = &record.ledger;
+        let fates = [ledger.created, ledger.accepted, ledger.delivered];
+        assert_eq!(fates, [Some(copies); 3], "{words:?}: {ledger:?}");
+        let beside = [ledger.rewritten, ledger.copied, ledger.duplicates, ledger.foreign];
+        assert_eq!(beside, [rewritten, copied, 0, 0].map(Some), "{words:?}: {ledger:?}");
+        // Postfix's own log knows of as many deliveries.
+        let sent = postfix.sent();
+        assert_eq!(sent - sent_before, copies + copied, "{words:?}");
+        sent_before = sent;
+        assert!(record.verdict.reasons.concat().contains(said), "{words:?}: {:?}", record.verdict);
+        assert_eq!(record.rewrites.is_empty(), said.is_empty() || words.contains(&"never") && copied > 0, "{words:?}");
+    }
+    let words = ["--to", "one@bench.example", "--threshold", "rewritten <= 0"];
+    let record = bench(&[&base[..], &words].concat()).record_of(1);
+    assert_eq!(record.verdict.causes[0], mailrun_journey::record::Cause::Rewritten, "{:?}", record.verdict);
+}
+
+#[test]
 fn mail_that_postfix_gives_up_on_is_bounced_and_the_next_hop_is_quoted() {
     let sink = Sink::start(&["--fault", "rcpt: hard reject \"550 5.1.1 No such user\" 20%"]);
     let Some(postfix) = Postfix::start(Deliver::To(sink.smtp.port()), &[Vec::new()]) else { return };

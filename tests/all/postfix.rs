@@ -16,7 +16,19 @@ pub(crate) enum Deliver {
     To(u16),
     /// As `To`, without the header lines whose names begin with `X-`.
     Stripped(u16),
+    /// As `To`, with other recipients for some local parts of bench.example (`REWRITES`).
+    Rewritten(u16),
 }
+
+/// Names and texts of tables, for the parameters that `Deliver::Rewritten` sets.
+const REWRITES: [(&str, &str); 3] = [
+    (
+        "virtual_alias_maps",
+        "/^one@/ other@x.example\n/^two@/ a@x.example, b@x.example\n/^too@/ too@bench.example, b@x.example\n",
+    ),
+    ("recipient_canonical_maps", "/^(u[0-9]+)@bench\\.example$/ $1@y.example\n"),
+    ("recipient_bcc_maps", "/^bcc/ audit@x.example\n"),
+];
 
 /// A running Postfix. It is stopped when dropped.
 pub(crate) struct Postfix {
@@ -89,6 +101,14 @@ impl Postfix {
                 fs::write(conf.join("headers"), "/^X-/ IGNORE\n").unwrap();
                 let headers = conf.join("headers");
                 format!("relayhost = [127.0.0.1]:{port}\nheader_checks = regexp:{}\n", headers.display())
+            }
+            Deliver::Rewritten(port) => {
+                let mut text = format!("relayhost = [127.0.0.1]:{port}\n");
+                for (name, table) in REWRITES {
+                    fs::write(conf.join(name), table).unwrap();
+                    text += &format!("{name} = regexp:{}\n", conf.join(name).display());
+                }
+                text
             }
         };
         let directory = self.place.path().to_str().unwrap();

@@ -8,7 +8,7 @@ use super::supervisor::Completeness;
 use super::usage::DiskUsage;
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
-use mailrun_journey::account::{self, AccountInputs, Arrivals, RelayInputs, ServerQueue, Topology};
+use mailrun_journey::account::{self, AccountInputs, Arrivals, Matched, RelayInputs, ServerQueue, Topology};
 use mailrun_journey::judge::{self, VerdictInputs, judge};
 use mailrun_journey::ledger::Ledger;
 use mailrun_journey::merge::{join_events, merge_records};
@@ -171,7 +171,7 @@ pub(super) fn read_party(directory: &RunDirectory, role: Role) -> Result<PartyRe
     let open = |path: &std::path::Path| File::open(path).map(BufReader::new).with_context(|| unreadable(path));
     let json = fs::read(&files.record).with_context(|| unreadable(&files.record))?;
     let record = Record::from_json(&json).with_context(|| unreadable(&files.record))?;
-    let (units, bounced) = Ledger::read_arrivals(open(&files.ledger)?).with_context(|| unreadable(&files.ledger))?;
+    let [units, bounced, _] = Ledger::read_arrivals(open(&files.ledger)?).with_context(|| unreadable(&files.ledger))?;
     Ok(PartyResults { record, units: Some(units), bounced })
 }
 
@@ -379,7 +379,9 @@ pub(super) fn not_seen(
 ) -> Vec<MissingMessage> {
     let (Some(accepted), Some(arrived)) = (&source.units, sink.and_then(arrivals)) else { return Vec::new() };
     let origin = Duration::from_nanos(source.record.origin_ns);
-    missing::not_seen(accepted, arrived.units, arrived.bounced, origin, |sequence| known.remove(&sequence))
+    let nothing = Ledger::default();
+    let arrived = Matched::new(accepted, arrived.units, arrived.bounced, &nothing);
+    missing::not_seen(accepted, &arrived.arrived, &arrived.bounced, origin, |sequence| known.remove(&sequence))
 }
 
 /// Adds the server's replies to messages that were slow to arrive and not slow to be accepted. The
@@ -468,6 +470,8 @@ fn arrivals(sink: &SinkResults) -> Option<Arrivals<'_>> {
         bounced: &sink.bounced,
         delay_notices: ledger.delay_notices.unwrap_or_default(),
         repeated_notices: ledger.repeated_notices.unwrap_or_default(),
+        rewritten: ledger.rewritten.unwrap_or_default(),
+        copied: ledger.copied.unwrap_or_default(),
         duplicates: ledger.duplicates.unwrap_or_default(),
         corrupt: ledger.corrupt.unwrap_or_default(),
         converted: ledger.converted.unwrap_or_default(),

@@ -67,6 +67,7 @@ use remote_sink::RemoteSink;
 pub use shards::{MergeOptions, merge};
 use sink_clocks::SinkClocks;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 use supervisor::{Completeness, Supervisor};
 pub use toml_file::is_toml_file;
 use usage::{DiskCounter, DiskUsage, MemoryCurve};
@@ -121,17 +122,21 @@ fn run_in_series(program: &Path, options: &BenchOptions, keeper: &mut RelayKeepe
     let started_at = jiff::Timestamp::now();
     let remote_sink = options.target.remote_sink().map(RemoteSink::connect).transpose()?;
     let bounces_sink = options.bounces_to.as_deref().map(RemoteSink::connect).transpose()?;
-    let remote_sink = remote_sink.map(|sink| sink.lost_after(options.lost_after).with_bounces_at(bounces_sink));
-    let clocks = SinkClocks::measure(options, remote_sink.as_ref())?;
+    let far_end = FarEnd {
+        bounces: bounces_sink.clone().filter(|_| remote_sink.is_none()),
+        sink: remote_sink.map(|sink| sink.lost_after(options.lost_after).with_bounces_at(bounces_sink)),
+    };
+    let remote_sink = far_end.sink.as_ref();
+    let clocks = SinkClocks::measure(options, remote_sink)?;
     let mut directory = RunDirectory::create(options.out.as_deref(), &options.name, started_at)?;
-    let outcome = run_parties(program, options, remote_sink.as_ref(), &directory, started_at, keeper);
+    let outcome = run_parties(program, options, &far_end, &directory, started_at, keeper);
     let (results, complaint) = outcome.inspect_err(|_| directory.discard())?;
     let disk_bytes = results.disk_bytes;
     let disk_usage = results.disk_usage;
     let relay = results.observations.iter().find(|party| party.role == Role::Relay);
     let relay_memory = relay.map(|party| party.memory.clone()).unwrap_or_default();
     let mut record = gather::record(options, directory.path(), started_at, results);
-    clocks.finish(&mut record, remote_sink.as_ref());
+    clocks.finish(&mut record, remote_sink);
     let unwritten = directory.save(&record).and_then(|()| keeper.settle(&record)).err().or(complaint);
     let directory = directory.path().to_owned();
     Ok(BenchOutcome { record, directory, disk_bytes, relay_memory, disk_usage, unwritten })
@@ -142,11 +147,12 @@ fn run_in_series(program: &Path, options: &BenchOptions, keeper: &mut RelayKeepe
 fn run_parties(
     program: &Path,
     options: &BenchOptions,
-    remote_sink: Option<&RemoteSink>,
+    far_end: &FarEnd,
     directory: &RunDirectory,
     started_at: jiff::Timestamp,
     keeper: &mut RelayKeeper,
 ) -> Result<(gather::RunResults, Option<anyhow::Error>)> {
+    let remote_sink = far_end.sink.as_ref();
     let run = options.run.map_or_else(outputs::new_run_id, Ok)?;
     let mut sampler = HostSampler::start();
     let disk = options.relay().and_then(|_| DiskCounter::under(directory.path()));
@@ -161,15 +167,13 @@ fn run_parties(
     let on_the_way: Vec<String> =
         std::iter::once(target.clone()).chain(remote_sink.map(|sink| sink.authority().to_owned())).collect();
     let host_watch = HostWatch::start(Parties::Children, &on_the_way);
-    let watch = remote_sink.map(|sink| {
-        sink.announce(run);
-        sink.watch(run, supervisor.events())
-    });
+    far_end.bounces.iter().chain(remote_sink).for_each(|sink| sink.announce(run));
+    let watch = remote_sink.map(|sink| sink.watch(run, supervisor.events()));
     let complaint = supervisor.follow_source(PartyCommand::source(program, options, run, directory, &target))?;
     drop(watch);
     let host_load = host_watch.finish();
     let (source, complaint) = source_results(options, run, directory, started_at, &mut supervisor, complaint)?;
-    let far_end = collect_deliveries(options, run, directory, remote_sink, &source, keeper, &mut supervisor)?;
+    let far_end = collect_deliveries(options, run, directory, far_end, &source, keeper, &mut supervisor)?;
     let complaint = complaint.or(far_end.exit_error);
     let deaths = supervisor.deaths().to_vec();
     let is_dead = |role: Role| deaths.iter().any(|(whose, _)| *whose == role);
@@ -255,6 +259,33 @@ fn source_results(
     }
 }
 
+/// Sinks that the bench did not start.
+struct FarEnd {
+    sink: Option<RemoteSink>,
+    /// The sink of `--bounces-to`, if the bench's own sink gets the mail.
+    bounces: Option<RemoteSink>,
+}
+
+/// Number of units whose notifications went to another sink, which is asked now and then.
+struct BouncedElsewhere<'a> {
+    sink: Option<(&'a RemoteSink, RunId)>,
+    count: u64,
+    asked_at: Option<Instant>,
+}
+
+impl BouncedElsewhere<'_> {
+    fn count(&mut self) -> u64 {
+        if let Some((sink, run)) = self.sink
+            && self.asked_at.is_none_or(|at| at.elapsed() >= remote_sink::POLL_INTERVAL)
+        {
+            self.asked_at = Some(Instant::now());
+            // A sink that does not answer now is reported when its results are fetched.
+            self.count = sink.run_status(run).map_or(self.count, |status| status.settled());
+        }
+        self.count
+    }
+}
+
 /// Results from the end of the chain, where the mail finally arrives.
 struct RemoteEnd {
     /// `None` if nobody observed deliveries, or if the observer is gone.
@@ -271,15 +302,16 @@ fn collect_deliveries(
     options: &BenchOptions,
     run: RunId,
     directory: &RunDirectory,
-    remote_sink: Option<&RemoteSink>,
+    far_end: &FarEnd,
     source: &PartyResults,
     keeper: &RelayKeeper,
     supervisor: &mut Supervisor,
 ) -> Result<RemoteEnd> {
     let empty_end = RemoteEnd { results: None, completeness: Completeness::All, ending: None, exit_error: None };
-    match (&options.target, remote_sink) {
+    match (&options.target, &far_end.sink) {
         (BenchTarget::OwnSink | BenchTarget::Relay(_), _) => {
-            let (arrived, complaint) = drain(supervisor, options, gather::accepted_messages(&source.record), keeper)?;
+            let bounces = far_end.bounces.as_ref().map(|sink| (sink, run));
+            let (arrived, complaint) = drain(supervisor, options, source, bounces, keeper)?;
             let record = supervisor.take_unwritten(Role::Sink);
             let results = match (record, gather::read_party(directory, Role::Sink)) {
                 (Some(record), _) => Some(SinkResults { record: Some(record), ..SinkResults::default() }),
@@ -288,6 +320,10 @@ fn collect_deliveries(
                 (None, Err(error)) => return Err(complaint.unwrap_or(error)),
             };
             let results = if options.has_trace() { results } else { results.map(SinkResults::without_deliveries) };
+            let results = match (results, &far_end.bounces) {
+                (Some(results), Some(second)) => Some(second.add_bounces(run, results)?),
+                (results, _) => results,
+            };
             Ok(RemoteEnd { results, completeness: arrived, exit_error: complaint, ..empty_end })
         }
         (BenchTarget::Server { .. }, Some(sink)) => {
@@ -311,10 +347,17 @@ fn collect_deliveries(
 fn drain(
     supervisor: &mut Supervisor,
     options: &BenchOptions,
-    accepted: u64,
+    source: &PartyResults,
+    bounces: Option<(&RemoteSink, RunId)>,
     keeper: &RelayKeeper,
 ) -> Result<(Completeness, Option<anyhow::Error>)> {
-    let arrived = supervisor.await_arrivals(accepted)?;
+    let mut bounced = BouncedElsewhere { sink: bounces, count: 0, asked_at: None };
+    let arrived = match &source.units {
+        Some(units) if options.has_trace() => {
+            supervisor.await_count(units.count(), |progress| progress.settled().saturating_add(bounced.count()))?
+        }
+        _ => supervisor.await_arrivals(gather::accepted_messages(&source.record))?,
+    };
     supervisor.await_relay_idle()?;
     let of_relay = match &options.syscall_counting {
         _ if keeper.keeps(options, arrived, supervisor) => None,

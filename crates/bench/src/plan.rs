@@ -62,7 +62,7 @@ pub struct BenchOptions {
     /// seconds.
     pub lost_after: Option<Duration>,
     /// Status address of a second sink, which gets the notifications of mail that could not be
-    /// delivered. It needs a sink at the end of the chain that is already running.
+    /// delivered.
     pub bounces_to: Option<String>,
     pub live: LiveMode,
     /// Name of the run in the progress line, if it is one of several runs.

@@ -119,6 +119,11 @@ impl LatestProgress {
         self.sink.map_or(0, |sink| sink.delivered)
     }
 
+    /// Returns the number of units of the run whose fate the sink knows.
+    pub(super) fn settled(&self) -> u64 {
+        self.sink.map_or(0, |sink| sink.settled)
+    }
+
     /// Builds the progress line. It shows delivered messages and their latencies if a sink reports
     /// them, otherwise accepted messages.
     pub(super) fn line(&self) -> LiveLine {

@@ -7,6 +7,7 @@
 use super::gather::SinkResults;
 use super::supervisor::Supervisor;
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use mailrun_journey::account;
 use mailrun_journey::bounces;
 use mailrun_journey::ledger::Ledger;
 use mailrun_journey::record::{Record, Role};
@@ -100,6 +101,7 @@ impl RemoteSink {
     pub(super) fn announce(&self, run: RunId) {
         // Ignore errors: the request for the results reports a sink that is gone.
         let _ = self.client.put(&format!("/ledger/{run}"));
+        self.bounces.iter().for_each(|second| second.announce(run));
     }
 
     /// Returns the pause in arrivals after which the bench stops waiting.
@@ -154,7 +156,7 @@ impl RemoteSink {
                 quiet_since = Instant::now();
                 // The counts alone are not enough: the sink may also have messages whose 250 never
                 // reached the source, while accepted messages are still missing.
-                if arrived >= accepted.count() && accepted.count_without(&self.settled(run)?) == 0 {
+                if arrived >= accepted.count() && account::unsettled(accepted, &self.units(run)?) == 0 {
                     break;
                 }
             }
@@ -165,7 +167,7 @@ impl RemoteSink {
             self.pause(supervisor, arrived, accepted.count(), self.quiet_timeout.saturating_sub(quiet_since.elapsed()));
         }
         let record = self.record(run)?;
-        let (units, bounced) = self.units(run)?;
+        let [units, bounced, _] = self.units(run)?;
         Ok(SinkResults { record, units: Some(units), bounced })
     }
 
@@ -196,20 +198,15 @@ impl RemoteSink {
         Ok(status)
     }
 
-    /// Returns the units that have arrived, and those that bounced.
-    pub(super) fn units(&self, run: RunId) -> Result<(Ledger, Ledger)> {
+    /// Returns the units that have arrived, those that bounced, and those of the first that arrived
+    /// only under other addresses.
+    pub(super) fn units(&self, run: RunId) -> Result<[Ledger; 3]> {
         let read = |body: &[u8]| Ledger::read_arrivals(body).context("its ledger cannot be read");
-        let (units, mut bounced) = self.get(&format!("/ledger/{run}/units"), read)?.unwrap_or_default();
+        let mut ledgers = self.get(&format!("/ledger/{run}/units"), read)?.unwrap_or_default();
         if let Some(second) = &self.bounces {
-            bounced.merge(&second.units(run)?.1);
+            ledgers[1].merge(&second.units(run)?[1]);
         }
-        Ok((units, bounced))
-    }
-
-    fn settled(&self, run: RunId) -> Result<Ledger> {
-        let (mut units, bounced) = self.units(run)?;
-        units.merge(&bounced);
-        Ok(units)
+        Ok(ledgers)
     }
 
     pub(super) fn record(&self, run: RunId) -> Result<Option<Record>> {
@@ -224,6 +221,15 @@ impl RemoteSink {
             }
             (record, second) => record.or(second),
         })
+    }
+
+    /// Adds the notifications that this sink has seen to the results of the sink that gets the mail.
+    pub(super) fn add_bounces(&self, run: RunId, mut results: SinkResults) -> Result<SinkResults> {
+        results.bounced.merge(&self.units(run)?[1]);
+        if let (Some(record), Some(second)) = (&mut results.record, self.record(run)?) {
+            bounces::add(record, second);
+        }
+        Ok(results)
     }
 
     /// Sends a GET request and reads the answer. Returns `None` if the sink answers 404.
@@ -288,28 +294,40 @@ mod tests {
         })
     }
 
+    /// A sink that has seen notifications about 100 units, two of which have not arrived elsewhere.
+    fn sink_with_bounces() -> SocketAddr {
+        serve(|path| match path {
+            "/status" => (200, b"{}".to_vec()),
+            path if path.ends_with("/units") => {
+                let (arrived, bounced) = (tests::ledger(0), tests::ledger(100));
+                let mut bytes = Vec::new();
+                Ledger::write_arrivals([&arrived, &bounced, &arrived], &mut bytes).expect("a Vec takes everything");
+                (200, bytes)
+            }
+            path if path.starts_with("/ledger/") => (200, b"{\"delivered\":0,\"bounced\":2}".to_vec()),
+            path if path.starts_with("/record/") => {
+                let mut record = Record::empty();
+                record.bounces = vec![mailrun_journey::record::BounceRow { count: 2, ..Default::default() }];
+                (200, record.to_json().expect("a record is always JSON").into_bytes())
+            }
+            _ => (404, Vec::new()),
+        })
+    }
+
+    #[test]
+    fn notifications_at_a_second_sink_belong_to_the_results_of_the_benchs_own() {
+        let second = RemoteSink::connect(&sink_with_bounces().to_string()).expect("it is there");
+        let own =
+            SinkResults { record: Some(Record::empty()), units: Some(tests::ledger(98)), bounced: tests::ledger(3) };
+        let results = second.add_bounces(RunId([7; 16]), own).expect("asked");
+        assert_eq!((results.units.expect("kept").count(), results.bounced.count()), (98, 100));
+        assert_eq!(results.record.expect("kept").bounces[0].count, 2);
+    }
+
     #[test]
     fn notifications_at_a_second_sink_settle_what_does_not_arrive() {
         let run = RunId([7; 16]);
-        let bounced = |counts: &'static str| {
-            serve(move |path| match path {
-                "/status" => (200, b"{}".to_vec()),
-                path if path.ends_with("/units") => {
-                    let (arrived, bounced) = (tests::ledger(0), tests::ledger(100));
-                    let mut bytes = Vec::new();
-                    Ledger::write_arrivals(&arrived, &bounced, &mut bytes).expect("a Vec takes everything");
-                    (200, bytes)
-                }
-                path if path.starts_with("/ledger/") => (200, counts.as_bytes().to_vec()),
-                path if path.starts_with("/record/") => {
-                    let mut record = Record::empty();
-                    record.bounces = vec![mailrun_journey::record::BounceRow { count: 2, ..Default::default() }];
-                    (200, record.to_json().expect("a record is always JSON").into_bytes())
-                }
-                _ => (404, Vec::new()),
-            })
-        };
-        let second = RemoteSink::connect(&bounced("{\"delivered\":0,\"bounced\":2}").to_string()).expect("it is there");
+        let second = RemoteSink::connect(&sink_with_bounces().to_string()).expect("it is there");
         let sink = RemoteSink::connect(&sink_with(98).to_string()).expect("it is there").with_bounces_at(Some(second));
         let mut supervisor = Supervisor::new(&tests::options()).expect("a supervisor");
         let began = Instant::now();

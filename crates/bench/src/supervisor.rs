@@ -333,12 +333,21 @@ impl Supervisor {
     /// A relay gets this time even if the user has asked to stop: the run is shorter then, but all
     /// of its messages may still be accounted for. A second request ends the wait.
     pub(super) fn await_arrivals(&mut self, accepted: u64) -> Result<Completeness> {
+        self.await_count(accepted, LatestProgress::delivered)
+    }
+
+    /// Waits like [`Self::await_arrivals`] until `count` has reached `accepted`.
+    pub(super) fn await_count(
+        &mut self,
+        accepted: u64,
+        mut count: impl FnMut(&LatestProgress) -> u64,
+    ) -> Result<Completeness> {
         let quiet = self.quiet_timeout;
         let last_request = match self.has_relay {
             true => self.asked().min(StopRequest::Stop),
             false => StopRequest::Nothing,
         };
-        let mut arrived = self.progress.delivered();
+        let mut arrived = count(&self.progress);
         let mut quiet_since = Instant::now();
         while self.asked() <= last_request
             && self.may_still_arrive()
@@ -348,8 +357,9 @@ impl Supervisor {
             self.process_events();
             self.show_wait(arrived, accepted, quiet.saturating_sub(quiet_since.elapsed()));
             self.check_servers()?;
-            if self.progress.delivered() != arrived {
-                arrived = self.progress.delivered();
+            let now = count(&self.progress);
+            if now != arrived {
+                arrived = now;
                 quiet_since = Instant::now();
             }
         }

@@ -64,7 +64,7 @@ pub(super) struct BenchArgs {
     sink: Vec<String>,
     /// HTTP address of a second mailrun sink, to which SERVER delivers the notifications to --from (bounces). Without it,
     /// they count if they reach the same sink as the mail: SERVER must deliver the domain of --from to it.
-    #[arg(long, value_name = "http://HOST:PORT", requires = "sink", hide_short_help = true)]
+    #[arg(long, value_name = "http://HOST:PORT", requires = "server", hide_short_help = true)]
     bounces_to: Option<String>,
     /// Pause in arrivals after which the bench stops waiting for mail that was accepted. Longer than the first retry of
     /// SERVER, for mail that SERVER defers [default: 10s, 2s without a relay].
@@ -302,6 +302,9 @@ impl BenchArgs {
         // Report a mistake in these options now, and not after the source has been started.
         approach.options()?;
         let target = self.target(&approach)?;
+        if self.bounces_to.is_some() && self.sink.is_empty() && !self.relay.has_own_sink() {
+            bail!("--bounces-to names a second sink: name that of the mail with --sink or --sink-listen");
+        }
         if let Some(server) = &self.server {
             self.load.warn_of_bounces(server.address());
         }

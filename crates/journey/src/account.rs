@@ -6,6 +6,7 @@
 use crate::ledger::Ledger;
 use crate::record::{Arrival, LedgerRow, Record};
 use crate::stage::Stage;
+use std::borrow::Cow;
 
 /// The counts of source, server and sink that the ledger row is computed from.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +48,10 @@ pub struct Arrivals<'a> {
     pub delay_notices: u64,
     /// Number of bounced units that a further notification named again.
     pub repeated_notices: u64,
+    /// Number of these units that arrived under other addresses only, as ORCPT told the sink.
+    pub rewritten: u64,
+    /// Number of arrivals at addresses that were no recipients, as ORCPT and NOTIFY told the sink.
+    pub copied: u64,
     /// Number of arrivals of units that had arrived before.
     pub duplicates: u64,
     pub corrupt: u64,
@@ -86,13 +91,16 @@ pub enum Topology {
 /// rejected, failed, in doubt, in flight: as the source counted them
 /// ```
 ///
+/// Before that, units of accepted messages whose recipients the source did not name are matched with
+/// those that are missing ([`Matched`]).
+///
 /// If the queue cannot be read, the units in A \ D \ B count as not delivered instead of lost.
 ///
 /// Some units arrive, bounce or are queued although the source received no 250. Such a unit was in
 /// doubt, in flight or failed, and its reply got lost. If it was neither, the server has kept a unit that it
 /// rejected. Every number is counted independently, so the fates sum to the created units unless
 /// the inputs contradict each other. A notification is no contradiction if it names a recipient that
-/// the source did not: the server rewrote the address before it gave up, and the unit stays missing.
+/// the source did not, for example that of a copy.
 pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let Some(arrivals) = state.arrivals else { return source_only_row(&state) };
     let nothing = Ledger::default();
@@ -100,6 +108,9 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
         ServerQueue::Known(relay) => relay,
         ServerQueue::Absent | ServerQueue::Unknown => RelayInputs { queued: &nothing, given_up: 0 },
     };
+    let matched = Matched::new(state.accepted, arrivals.units, arrivals.bounced, relay.queued);
+    let arrivals = Arrivals { units: &matched.arrived, bounced: &matched.bounced, ..arrivals };
+    let relay = RelayInputs { queued: &matched.queued, ..relay };
     let delivered = arrivals.units.count();
     let reported = arrivals.bounced.count_without(arrivals.units);
     let mut known_units = arrivals.units.clone();
@@ -131,6 +142,8 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
         not_delivered: Some(not_delivered),
         in_flight: Some(state.open - unheard.open),
         duplicates: Some(arrivals.duplicates),
+        rewritten: Some(arrivals.rewritten.saturating_add(matched.rewritten)),
+        copied: Some(arrivals.copied.saturating_add(matched.copied)),
         corrupt: Some(arrivals.corrupt),
         converted: Some(arrivals.converted),
         foreign: Some(arrivals.foreign),
@@ -141,6 +154,91 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
         // A sink on another host may report any numbers, so the sums must not overflow.
         overflow: Some(state.overflow.saturating_add(arrivals.overflow).saturating_add(no_room)),
     }
+}
+
+/// Units of accepted messages, under the recipients that the source named.
+///
+/// A server that passes on no ORCPT may rewrite recipients, too. Then a unit arrives that the source
+/// did not name, while a unit of the same message is missing: the two are one. If none is missing, the
+/// server has made a copy. The same goes for notifications and for a queue. Messages that the source
+/// got no 250 for are left alone, because nobody knows which of their units may arrive.
+#[derive(Debug)]
+pub struct Matched<'a> {
+    pub arrived: Cow<'a, Ledger>,
+    pub bounced: Cow<'a, Ledger>,
+    pub queued: Cow<'a, Ledger>,
+    rewritten: u64,
+    copied: u64,
+}
+
+impl<'a> Matched<'a> {
+    pub fn new(accepted: &Ledger, arrived: &'a Ledger, bounced: &'a Ledger, queued: &'a Ledger) -> Self {
+        let [mut known_arrivals, mut known_bounces, mut known_queue] = [arrived, bounced, queued].map(Cow::Borrowed);
+        let is_settled = |arrived: &Ledger, bounced: &Ledger, sequence, recipient| {
+            [arrived, bounced, queued].iter().any(|units| units.contains(sequence, recipient))
+        };
+        let strangers =
+            strange_units(accepted, arrived, |sequence, recipient| is_settled(arrived, bounced, sequence, recipient));
+        let (rewritten, copied) = replace(&mut known_arrivals, &strangers);
+        let strangers = strange_units(accepted, bounced, |sequence, recipient| {
+            is_settled(&known_arrivals, bounced, sequence, recipient)
+        });
+        replace(&mut known_bounces, &strangers);
+        let strangers = strange_units(accepted, queued, |sequence, recipient| {
+            is_settled(&known_arrivals, &known_bounces, sequence, recipient)
+        });
+        replace(&mut known_queue, &strangers);
+        Self { arrived: known_arrivals, bounced: known_bounces, queued: known_queue, rewritten, copied }
+    }
+}
+
+/// Returns the number of accepted units that have neither arrived nor bounced. The ledgers are those
+/// of [`Ledger::read_arrivals`].
+pub fn unsettled(accepted: &Ledger, [arrived, bounced, _]: &[Ledger; 3]) -> u64 {
+    let nothing = Ledger::default();
+    let matched = Matched::new(accepted, arrived, bounced, &nothing);
+    let mut settled = matched.arrived.into_owned();
+    settled.merge(&matched.bounced);
+    accepted.count_without(&settled)
+}
+
+/// A unit of an accepted message that the source did not name, and the missing recipient that it
+/// stands for, if one is missing.
+struct StrangeUnit {
+    sequence: u64,
+    recipient: u32,
+    meant: Option<u32>,
+}
+
+fn strange_units(accepted: &Ledger, units: &Ledger, is_settled: impl Fn(u64, u32) -> bool) -> Vec<StrangeUnit> {
+    let mut found = Vec::new();
+    units.for_each_stranger(accepted, |sequence, strangers, named| {
+        let mut missing = named.iter().copied().filter(|recipient| !is_settled(sequence, *recipient));
+        found.extend(strangers.iter().map(|recipient| StrangeUnit {
+            sequence,
+            recipient: *recipient,
+            meant: missing.next(),
+        }));
+    });
+    found
+}
+
+/// Puts the named units in the place of the strange ones. Returns how many stand for a named one, and
+/// how many for none.
+fn replace(units: &mut Cow<'_, Ledger>, strangers: &[StrangeUnit]) -> (u64, u64) {
+    let [mut matched, mut others] = [0, 0];
+    for StrangeUnit { sequence, recipient, meant } in strangers {
+        let units = units.to_mut();
+        units.unmark(*sequence, *recipient);
+        match meant {
+            Some(meant) => {
+                units.mark(*sequence, *meant);
+                matched += 1;
+            }
+            None => others += 1,
+        }
+    }
+    (matched, others)
 }
 
 /// Returns the number of bounced units whose recipients the source never named. A unit that bounced

@@ -14,6 +14,7 @@ pub struct DomainFates {
     pub accepted: u64,
     pub rejected: u64,
     pub failed: u64,
+    pub in_doubt: u64,
 }
 
 /// Counts of a source by domain number. Empty if there is only one domain.
@@ -36,6 +37,7 @@ impl DomainTally {
             ours.accepted += theirs.accepted;
             ours.rejected += theirs.rejected;
             ours.failed += theirs.failed;
+            ours.in_doubt += theirs.in_doubt;
         }
     }
 
@@ -52,6 +54,7 @@ impl DomainTally {
             accepted: fates.accepted,
             rejected: fates.rejected,
             failed: fates.failed,
+            in_doubt: fates.in_doubt,
             ..DomainRow::default()
         };
         let mut rows: Vec<DomainRow> = self.0.iter().enumerate().map(row).collect();
@@ -137,6 +140,7 @@ fn add(row: &mut DomainRow, more: &DomainRow) {
     row.accepted = row.accepted.saturating_add(more.accepted);
     row.rejected = row.rejected.saturating_add(more.rejected);
     row.failed = row.failed.saturating_add(more.failed);
+    row.in_doubt = row.in_doubt.saturating_add(more.in_doubt);
     row.delivered = Some(sum(row.delivered, more.delivered));
     row.duplicates = Some(sum(row.duplicates, more.duplicates));
 }

@@ -14,7 +14,7 @@ use crate::foreign_load::BusyHost;
 use crate::reason::Reason;
 use crate::record::{
     Arrival, BounceRow, Cause, Death, EndedRow, Ending, ErrorRow, LedgerRow, Ordered, Outcome, Party, Reception,
-    Record, Role, RuleRow, SeriesRow, ShardRow, StageRow, StallRow, ThresholdRow, Verdict,
+    Record, RewriteRow, Role, RuleRow, SeriesRow, ShardRow, StageRow, StallRow, ThresholdRow, Verdict,
 };
 use crate::stage::{Phase, Stage};
 use crate::threshold::{self, Fate};
@@ -63,6 +63,8 @@ impl Cause {
             | Self::InDoubt
             | Self::Rejected
             | Self::Bounced
+            | Self::Rewritten
+            | Self::Copied
             | Self::Expired
             | Self::NothingAccepted
             | Self::RateMissed
@@ -223,7 +225,12 @@ pub fn pass_text(record: &Record) -> String {
         some.map(|(count, word)| format!(", {} {word}", grouped(count))).collect()
     };
     let amiss = list(&amiss);
-    let flawed = list(&[(ledger.duplicates, "duplicate"), (ledger.corrupt, "corrupt")]);
+    let flawed = list(&[
+        (ledger.duplicates, "duplicate"),
+        (ledger.corrupt, "corrupt"),
+        (ledger.rewritten, "rewritten"),
+        (ledger.copied, "copied"),
+    ]);
     match ledger.delivered {
         Some(delivered) if amiss.is_empty() => {
             format!("{}{} delivered, none lost{flawed}", grouped(delivered), of(delivered))
@@ -243,12 +250,7 @@ fn account_reasons(record: &Record) -> Vec<Reason> {
     let noun = unit_noun(record);
     let mut reasons = Vec::new();
     if ledger.created.is_some() && ledger.overflow.unwrap_or_default() == 0 && !fates_sum(ledger) {
-        // Recipients of a message are told apart by their addresses, unless they are numbered.
-        let hint = if record.workload.recipients > 1 {
-            " If the server rewrites recipients, add --tag-recipients, which tells them apart by a number."
-        } else {
-            ""
-        };
+        let hint = if record.workload.recipients > 1 { TAG_RECIPIENTS } else { "" };
         let text = format!(
             "The fates sum to {} and not to the {} {noun} created: source and sink contradict each other.{hint}",
             grouped(sum_of_fates(ledger)),
@@ -333,6 +335,7 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
             // The threshold decides. If it is missed, it has its own reason.
             () if has_threshold(record, fate) => None,
             () if count == 0 && bounds.min(fate) == 0 => None,
+            () if !fate.is_fault() => None,
             () if bounds.contain(fate, count) => {
                 Some(Reason::new(Cause::Ordered, format!("As ordered, {}: {}.", fate.name(), grouped(count))))
             }
@@ -423,7 +426,7 @@ impl OrderedBounds {
             Fate::Corrupt => ordered.corrupt,
             // A refusal may concern a command that belongs to no message, or a message that is
             // tried again.
-            Fate::Rejected | Fate::Failed | Fate::InDoubt | Fate::Bounced => 0,
+            Fate::Rejected | Fate::Failed | Fate::InDoubt | Fate::Bounced | Fate::Rewritten | Fate::Copied => 0,
         }
     }
 
@@ -442,6 +445,7 @@ impl OrderedBounds {
             // Without a server, nobody sends notifications.
             Fate::Bounced if self.topology == Topology::Direct => 0,
             Fate::Bounced => ordered.replies.saturating_add(ordered.cuts).saturating_mul(self.each),
+            Fate::Rewritten | Fate::Copied => 0,
         }
     }
 
@@ -450,8 +454,15 @@ impl OrderedBounds {
     }
 }
 
-/// If no client has connected to the sink, this asks the user about the most likely cause.
-const NOTHING_CAME: &str = " The sink has seen nothing of this run: does the server relay to it?";
+/// If no client has connected to the sink, this asks the user about the most likely causes.
+const NOTHING_CAME: &str =
+    " The sink has seen nothing of this run: does the server relay to it, or does it hold or discard this mail?";
+/// The remedy if recipients of a message that a server rewrites cannot be told apart. The ledger knows
+/// them by their addresses, unless they are numbered.
+const TAG_RECIPIENTS: &str =
+    " If the server rewrites recipients, add --tag-recipients, which tells them apart by a number.";
+/// Number of pairs of addresses that a sentence names.
+const MAX_NAMED_PAIRS: usize = 3;
 /// Number of a sink's rules that a sentence names.
 const MAX_NAMED_RULES: usize = 4;
 
@@ -464,7 +475,14 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
     let text = match fate {
         Fate::Lost => format!("Lost: {amount}{of_created} {noun} {were} accepted and never arrived{faults}."),
         Fate::NotDelivered => not_delivered_text(record, count, bounds.quiet_timeout, &faults),
-        Fate::Duplicates => format!("Duplicates: {amount}{of_created} {noun} arrived more than once{faults}."),
+        Fate::Duplicates => {
+            // Without ORCPT, a rewritten recipient may have the number of another one.
+            let is_doubtful = record.workload.recipients > 1
+                && record.ledger.rewritten.is_some_and(|count| count > 0)
+                && record.rewrites.is_empty();
+            let hint = if is_doubtful { TAG_RECIPIENTS } else { "" };
+            format!("Duplicates: {amount}{of_created} {noun} arrived more than once{faults}.{hint}")
+        }
         Fate::Corrupt => format!("Corrupt: {} arrived with a changed body{faults}.", counted(count, "message")),
         Fate::Rejected => {
             let error = first_said(record, |row| row.code > 0);
@@ -487,6 +505,8 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
                 "Bounced: {amount}{of_created} {noun} {were} given up by the server, which notified the sender{reason}{faults}."
             )
         }
+        Fate::Rewritten => rewritten_text(record, count),
+        Fate::Copied => copied_text(record, count),
     };
     let min = bounds.min(fate);
     let max = bounds.max(fate);
@@ -495,6 +515,59 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
         _ if count > max => format!("{text} At most {} of them were asked for.", grouped(max)),
         _ => format!("{text} At least {} were asked for.", grouped(min)),
     }
+}
+
+/// Says which recipients a server rewrote, for example `100 recipients were rewritten: to@a.example →
+/// other@b.example.`
+fn rewritten_text(record: &Record, count: u64) -> String {
+    let pairs = pairs_text(record.rewrites.iter().filter(|row| row.original.is_some()), count);
+    let is_asked = record.workload.dsn.as_ref().is_some_and(|parameters| parameters.contains("ORCPT"));
+    let remedy = if is_asked { "" } else { ". It may do so if the source sends ORCPT (mailrun source --dsn-orcpt)" };
+    let untold = || format!(". {} does not tell to what{remedy}", server_name(record));
+    let pairs = pairs.map_or_else(untold, |pairs| format!(": {pairs}"));
+    let were = if count == 1 { "was" } else { "were" };
+    format!("{} {were} rewritten{pairs}.", counted(count, "recipient"))
+}
+
+/// Says who got copies beside the recipients, for example `100 copies arrived for addresses that were
+/// no recipients: audit@b.example.`
+fn copied_text(record: &Record, count: u64) -> String {
+    let added: u64 = record.rewrites.iter().filter(|row| row.original.is_none()).map(|row| row.count).sum();
+    // The others are further addresses of rewritten recipients.
+    let pairs = record.rewrites.iter().filter(|row| row.original.is_none() || added < count);
+    let pairs = pairs_text(pairs, count).map_or_else(String::new, |pairs| format!(": {pairs}"));
+    match count {
+        1 => format!("1 copy arrived for an address that was no recipient{pairs}."),
+        _ => format!("{} copies arrived for addresses that were no recipients{pairs}.", grouped(count)),
+    }
+}
+
+/// Lists the most frequent pairs of addresses. A pair that alone stands for `count` arrivals needs no
+/// number. Returns `None` without pairs.
+fn pairs_text<'r>(rows: impl Iterator<Item = &'r RewriteRow>, count: u64) -> Option<String> {
+    let rows: Vec<&RewriteRow> = rows.filter(|row| !row.address.is_empty()).collect();
+    let text = |row: &&RewriteRow| {
+        let number = if row.count == count { String::new() } else { format!(" ({})", grouped(row.count)) };
+        match &row.original {
+            Some(original) => format!("{original} → {}{number}", row.address),
+            None => format!("{}{number}", row.address),
+        }
+    };
+    let mut pairs: Vec<String> = rows.iter().take(MAX_NAMED_PAIRS).map(text).collect();
+    let more = rows.len().saturating_sub(MAX_NAMED_PAIRS);
+    if more > 0 {
+        pairs.push(counted(more as u64, "other pair"));
+    }
+    (!pairs.is_empty()).then(|| pairs.join(", "))
+}
+
+/// Reports what a server did to recipients that is no fault by itself, unless a threshold judges it.
+fn rewrite_notes(record: &Record) -> impl Iterator<Item = String> {
+    let fates = [(Fate::Rewritten, rewritten_text as fn(&Record, u64) -> String), (Fate::Copied, copied_text)];
+    fates.into_iter().filter_map(|(fate, text)| {
+        let count = fate.count(&record.ledger).filter(|count| *count > 0)?;
+        Some(text(record, count))
+    })
 }
 
 /// Names the faults of a sink if some of them led to this fate, for example ` (the sink was told
@@ -507,6 +580,7 @@ fn faults_behind(record: &Record, fate: Fate) -> String {
         Fate::Rejected => done.replies,
         Fate::Failed | Fate::InDoubt => done.cuts,
         Fate::Bounced => done.replies.saturating_add(done.cuts),
+        Fate::Rewritten | Fate::Copied => 0,
     };
     let sinks = record.parties.iter().filter(|party| party.role == Role::Sink);
     let at_work = sinks.filter(|party| party.ordered.as_ref().is_some_and(|done| number(done) > 0));
@@ -548,7 +622,7 @@ fn missing_explanation(record: &Record, count: u64) -> String {
     if let Some(untraced) = untraced_text(record, count) {
         return format!(" {untraced}");
     }
-    let has_seen = record.ledger.bounced.is_some_and(|count| count > 0);
+    let has_seen = [record.ledger.bounced, record.ledger.copied].iter().flatten().any(|count| *count > 0);
     if record.ledger.delivered != Some(0) || has_seen {
         return String::new();
     }
@@ -1000,6 +1074,7 @@ fn notes(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
         ));
     }
     notes.extend(behind_note(record));
+    notes.extend(rewrite_notes(record));
     notes.extend(notice_notes(record));
     notes.extend(unheard_note(record));
     notes.extend(warnings(record));

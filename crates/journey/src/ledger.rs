@@ -90,6 +90,32 @@ impl Ledger {
         MarkResult::First
     }
 
+    /// Removes a unit. Returns whether it was there.
+    pub fn unmark(&mut self, sequence: u64, recipient: u32) -> bool {
+        let (word, bit) = bit_position(sequence);
+        let key = PageKey { recipient, number: sequence >> PAGE_BITS_LOG2 };
+        let Some(page) = self.index.get(&key) else { return false };
+        let word = &mut self.pages[*page][word];
+        let was_there = *word & bit != 0;
+        *word &= !bit;
+        self.count -= u64::from(was_there);
+        was_there
+    }
+
+    /// Removes the units that are in `other`. Returns their number.
+    pub fn remove(&mut self, other: &Self) -> u64 {
+        let mut removed = 0;
+        for (key, page) in &self.index {
+            let Some(theirs) = other.page(*key) else { continue };
+            for (ours, theirs) in self.pages[*page].iter_mut().zip(theirs.iter()) {
+                removed += u64::from((*ours & theirs).count_ones());
+                *ours &= !theirs;
+            }
+        }
+        self.count -= removed;
+        removed
+    }
+
     pub fn contains(&self, sequence: u64, recipient: u32) -> bool {
         let (word, bit) = bit_position(sequence);
         let key = PageKey { recipient, number: sequence >> PAGE_BITS_LOG2 };
@@ -154,6 +180,42 @@ impl Ledger {
         messages
     }
 
+    /// Calls `found` with each message that has units in `self` which are not in `other`, although
+    /// others of its units are. The lists are the recipients of the message that are only in `self`,
+    /// and all of its recipients in `other`.
+    pub fn for_each_stranger(&self, other: &Self, mut found: impl FnMut(u64, &[u32], &[u32])) {
+        let mut ours: BTreeMap<u64, Vec<PageKey>> = BTreeMap::new();
+        for (&key, &page) in &self.index {
+            if count_ones_without(&self.pages[page], other.page(key)) > 0 {
+                ours.entry(key.number).or_default().push(key);
+            }
+        }
+        let mut theirs: HashMap<u64, Vec<PageKey>> = HashMap::new();
+        for key in other.index.keys().filter(|key| ours.contains_key(&key.number)) {
+            theirs.entry(key.number).or_default().push(*key);
+        }
+        for (number, mut keys) in ours {
+            let Some(others) = theirs.get_mut(&number) else { continue };
+            keys.sort_unstable();
+            others.sort_unstable();
+            for word in 0..PAGE_WORDS {
+                let bits = |ledger: &Self, key: &PageKey| ledger.page(*key).map_or(0, |page| page[word]);
+                let strangers = |key: &PageKey| bits(self, key) & !bits(other, key);
+                let known = others.iter().fold(0, |sum, key| sum | bits(other, key));
+                let mut messages = keys.iter().fold(0, |sum, key| sum | strangers(key)) & known;
+                while messages != 0 {
+                    let bit = messages & messages.wrapping_neg();
+                    messages ^= bit;
+                    let with = |keys: &[PageKey], bits: &dyn Fn(&PageKey) -> u64| -> Vec<u32> {
+                        keys.iter().filter(|key| bits(key) & bit != 0).map(|key| key.recipient).collect()
+                    };
+                    let sequence = number << PAGE_BITS_LOG2 | (word as u64) << 6 | u64::from(bit.trailing_zeros());
+                    found(sequence, &with(&keys, &strangers), &with(others, &|key| bits(other, key)));
+                }
+            }
+        }
+    }
+
     /// Returns the units whose messages have these numbers, whether they belong to the warm-up or
     /// not.
     pub fn within(&self, numbers: &[Range<u64>]) -> Self {
@@ -211,31 +273,34 @@ impl Ledger {
     /// [`Self::LIMIT_BYTES`] of pages. Memory grows only with what is actually read.
     pub fn read_from(from: impl Read) -> io::Result<Self> {
         match Self::read_arrivals(from)? {
-            (ledger, bounced) if bounced.index.is_empty() => Ok(ledger),
+            [ledger, bounced, rewritten] if bounced.index.is_empty() && rewritten.index.is_empty() => Ok(ledger),
             _ => Err(malformed("it is longer than announced")),
         }
     }
 
-    /// Writes what a sink knows: the units that arrived and, if there are any, the units that
-    /// notifications reported as undeliverable. The second ledger follows the first.
-    pub fn write_arrivals(arrived: &Self, bounced: &Self, mut to: impl Write) -> io::Result<()> {
-        arrived.write_to(&mut to)?;
-        if bounced.count() > 0 { bounced.write_to(to) } else { Ok(()) }
+    /// Writes what a sink knows: the units that arrived, the units that notifications reported as
+    /// undeliverable, and those of the first that arrived only under other addresses. Each ledger
+    /// follows the one before. Empty ledgers at the end are left out.
+    pub fn write_arrivals(ledgers: [&Self; 3], mut to: impl Write) -> io::Result<()> {
+        let last = ledgers.iter().rposition(|ledger| ledger.count() > 0).unwrap_or_default();
+        ledgers[..=last].iter().try_for_each(|ledger| ledger.write_to(&mut to))
     }
 
     /// Reads the output of [`Self::write_arrivals`], as [`Self::read_from`] does.
-    pub fn read_arrivals(mut from: impl Read) -> io::Result<(Self, Self)> {
-        let mut ledgers = [Self::default(), Self::default()];
+    pub fn read_arrivals(mut from: impl Read) -> io::Result<[Self; 3]> {
+        let mut ledgers = [Self::default(), Self::default(), Self::default()];
         ledgers[0].read_pages(&mut from)?;
         let mut first = [0];
-        if from.read(&mut first)? == 1 {
-            ledgers[1].read_pages(&mut first.as_slice().chain(&mut from))?;
-            if ledgers[1].index.is_empty() || from.read(&mut first)? == 1 {
-                return Err(malformed("it is longer than announced"));
-            }
+        let mut last = 0;
+        while from.read(&mut first)? == 1 {
+            last += 1;
+            let next = ledgers.get_mut(last).ok_or_else(|| malformed("it is longer than announced"))?;
+            next.read_pages(&mut first.as_slice().chain(&mut from))?;
         }
-        let [arrived, bounced] = ledgers;
-        Ok((arrived, bounced))
+        if last > 0 && ledgers[last].index.is_empty() {
+            return Err(malformed("it is longer than announced"));
+        }
+        Ok(ledgers)
     }
 
     fn read_pages(&mut self, from: &mut impl Read) -> io::Result<()> {
@@ -391,6 +456,34 @@ mod tests {
     }
 
     #[test]
+    fn units_are_removed_one_by_one_and_together() {
+        let mut ledger = Ledger::default();
+        let mut others = Ledger::default();
+        (0..10).for_each(|sequence| _ = ledger.mark(sequence, 3));
+        (8..12).for_each(|sequence| _ = others.mark(sequence, 3));
+        (0..10).for_each(|sequence| _ = others.mark(sequence, 4));
+        assert_eq!([ledger.unmark(5, 3), ledger.unmark(5, 3), ledger.unmark(5, 4)], [true, false, false]);
+        assert_eq!((ledger.remove(&others), ledger.count()), (2, 7));
+        assert_eq!((ledger.remove(&others), ledger.contains(8, 3)), (0, false));
+    }
+
+    #[test]
+    fn strangers_are_found_among_the_units_of_known_messages() {
+        let [mut known, mut arrived] = [Ledger::default(), Ledger::default()];
+        for sequence in [1, 40_000] {
+            [7, 9].into_iter().for_each(|recipient| _ = known.mark(sequence, recipient));
+        }
+        for (sequence, recipient) in [(1, 9), (1, 2), (1, 800), (2, 800), (40_000, 7), (40_000, 9), (90_000, 1)] {
+            arrived.mark(sequence, recipient);
+        }
+        let mut found = Vec::new();
+        arrived.for_each_stranger(&known, |sequence, strangers, known| {
+            found.push((sequence, strangers.to_vec(), known.to_vec()));
+        });
+        assert_eq!(found, [(1, vec![2, 800], vec![7, 9])], "message 2 is unknown, and 40,000 has no stranger");
+    }
+
+    #[test]
     fn the_units_of_some_messages_are_found_in_the_warm_up_too() {
         let mut ledger = Ledger::default();
         for sequence in (0..100_000).step_by(3) {
@@ -451,17 +544,18 @@ mod tests {
         let arrived = Ledger::read_from(written().as_slice()).unwrap();
         let mut bounced = Ledger::default();
         bounced.mark(7, 1);
-        for bounced in [Ledger::default(), bounced] {
+        let none = Ledger::default();
+        for [bounced, rewritten] in [[&none, &none], [&bounced, &none], [&none, &arrived], [&bounced, &arrived]] {
             let mut bytes = Vec::new();
-            Ledger::write_arrivals(&arrived, &bounced, &mut bytes).unwrap();
-            let (first, second) = Ledger::read_arrivals(bytes.as_slice()).unwrap();
+            Ledger::write_arrivals([&arrived, bounced, rewritten], &mut bytes).unwrap();
+            let [first, second, third] = Ledger::read_arrivals(bytes.as_slice()).unwrap();
             assert_eq!(
-                (first.count(), second.count(), second.contains(7, 1)),
-                (2, bounced.count(), bounced.count() > 0)
+                (first.count(), second.count(), second.contains(7, 1), third.count()),
+                (2, bounced.count(), bounced.count() > 0, rewritten.count())
             );
             assert_eq!(
                 Ledger::read_from(bytes.as_slice()).is_ok(),
-                bounced.count() == 0,
+                bounced.count() + rewritten.count() == 0,
                 "nobody takes one for the other"
             );
             assert!(Ledger::read_arrivals([&bytes[..], b"M"].concat().as_slice()).is_err());

@@ -89,6 +89,7 @@ pub mod overdue;
 pub mod reason;
 pub mod record;
 pub mod reply_text;
+pub mod rewrites;
 mod rows;
 pub mod seconds;
 pub mod seeded;

@@ -5,6 +5,7 @@ use crate::overdue::complete_stages;
 use crate::record::{
     ErrorRow, EventRow, LedgerRow, PartyUsage, Record, SeriesRow, SlowMessage, StageRow, UsageRow, Verdict,
 };
+use crate::rewrites;
 use crate::series;
 use crate::slowest::MAX_SLOWEST;
 use crate::stage::Stage;
@@ -36,6 +37,7 @@ pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) ->
         run.stages.extend(sink.stages.into_iter().map(seen));
         run.errors = join_errors(run.errors, clock.errors(sink.errors));
         run.bounces = bounces::join(run.bounces, sink.bounces);
+        run.rewrites = rewrites::join(run.rewrites, sink.rewrites);
         run.parties.extend(sink.parties);
         run.tls.extend(sink.tls);
         run.exhausted.extend(sink.exhausted);

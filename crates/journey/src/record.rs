@@ -132,6 +132,10 @@ pub struct Record {
     /// Reasons of bounced units by status code, the most frequent first; empty if nothing bounced, and in older records.
     #[serde(default)]
     pub bounces: Vec<BounceRow>,
+    /// Addresses under which mail arrived that the source had not named, the most frequent first, at most 1001; empty if
+    /// servers told of none, and in older records.
+    #[serde(default)]
+    pub rewrites: Vec<RewriteRow>,
     /// Replies of 4xx and 5xx, cut connections, time-outs.
     pub errors: Vec<ErrorRow>,
     /// Goals, and whether they were reached.
@@ -1219,6 +1223,10 @@ pub struct DomainRow {
     pub rejected: u64,
     /// Units whose connection was refused, cut or timed out.
     pub failed: u64,
+    /// Units whose connection broke after the last byte of the message was sent and before the reply came, whether they
+    /// arrived or not; 0 in older records, in which they are among `failed`.
+    #[serde(default)]
+    pub in_doubt: u64,
     /// Distinct units that reached the sink.
     pub delivered: Option<u64>,
     /// Arrivals of a unit after its first.
@@ -1263,6 +1271,13 @@ pub struct LedgerRow {
     pub in_flight: Option<u64>,
     /// Arrivals of a unit after its first.
     pub duplicates: Option<u64>,
+    /// Delivered units that arrived under other addresses only; `null` in older records.
+    #[serde(default)]
+    pub rewritten: Option<u64>,
+    /// Arrivals under an address that was no recipient, beside that of the recipient or of the copy that counts for it;
+    /// `null` in older records, in which they are among `duplicates`.
+    #[serde(default)]
+    pub copied: Option<u64>,
     /// Arrivals whose checksum was wrong.
     pub corrupt: Option<u64>,
     /// Arrivals that a relay converted to 7-bit for a server without 8BITMIME, and whose checksum matches the original.
@@ -1303,6 +1318,8 @@ impl LedgerRow {
             not_delivered: zero,
             in_flight: zero,
             duplicates: zero,
+            rewritten: zero,
+            copied: zero,
             corrupt: zero,
             converted: zero,
             foreign: zero,
@@ -1327,6 +1344,19 @@ pub struct BounceRow {
     pub count: u64,
     /// Recipient of the first.
     pub sample: String,
+}
+
+/// An address under which mail arrived that the source had not named.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct RewriteRow {
+    /// Recipient that the source had named, as the server gives it in ORCPT; `null` if the server added the recipient, as
+    /// Postfix's `always_bcc` does.
+    pub original: Option<String>,
+    /// The address; empty in the last row, which is that of all further pairs.
+    pub address: String,
+    /// Number of arrivals.
+    pub count: u64,
 }
 
 /// A kind of error, and its number.
@@ -1482,6 +1512,10 @@ pub enum Cause {
     Rejected,
     /// A server gave up on mail and reported it in notifications that reached the sink.
     Bounced,
+    /// Mail arrived under other addresses than its recipients', more than a threshold allows.
+    Rewritten,
+    /// Mail arrived at addresses that were no recipients, more than a threshold allows.
+    Copied,
     /// A relay gave up on mail and reported it.
     Expired,
     /// Not one message was accepted, or over MADES delivered.

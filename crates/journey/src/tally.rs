@@ -13,6 +13,7 @@ use crate::latencies::Latencies;
 use crate::ledger::{Ledger, MarkResult};
 use crate::missing::MissingTransactions;
 use crate::record::{ExhaustedRow, Ordered, Resource};
+use crate::rewrites::{Rewrite, RewriteResult, Rewrites, RewrittenUnit};
 use crate::seconds::{DueSeconds, EventTimes, Seconds};
 use crate::slowest::{SlowDelivery, SlowTransaction, Slowest};
 use crate::stage::Phase;
@@ -386,6 +387,9 @@ pub struct SinkTally {
     /// Names of the domains that the worker has seen, in the order of their numbers. Empty in
     /// merged tallies.
     pub domain_names: Vec<Arc<str>>,
+    /// Pairs of addresses that the worker has seen, in the order of their numbers. Empty in merged
+    /// tallies.
+    pub rewrites: Vec<Arc<Rewrite>>,
     pub errors: Errors,
     pub error_times: EventTimes,
     /// Messages without a trace since the last tick, by the second of their arrival. As for runs,
@@ -427,7 +431,7 @@ impl SinkTally {
     }
 
     pub fn merge(&mut self, other: &Self) {
-        self.runs.merge(&other.runs, &other.domain_names, self.messages);
+        self.runs.merge(other, self.messages);
         for (_, run) in &mut self.runs.rows {
             run.handshakes.merge(&other.handshakes);
             run.errors.merge(&other.errors);
@@ -511,9 +515,11 @@ impl RunTallies {
         self.rows.iter().map(|(run, tally)| (*run, tally))
     }
 
-    /// Adds the counts of another worker. `domains` are the names of that worker's domains, and
-    /// `messages_before` is the number of messages of all kinds that were merged so far.
-    fn merge(&mut self, other: &Self, domains: &[Arc<str>], messages_before: u64) {
+    /// Adds the counts of another worker. `messages_before` is the number of messages of all kinds
+    /// that were merged so far.
+    fn merge(&mut self, other: &SinkTally, messages_before: u64) {
+        let worker = WorkerNames { domains: &other.domain_names, rewrites: &other.rewrites };
+        let other = &other.runs;
         self.evicted += other.evicted;
         self.evicted_messages += other.evicted_messages;
         for (run, tally) in other.iter().filter(|(_, tally)| tally.is_active()) {
@@ -522,7 +528,7 @@ impl RunTallies {
             if is_new {
                 known.messages_before = messages_before + tally.messages_before;
             }
-            known.merge(tally, domains);
+            known.merge(tally, worker);
         }
     }
 
@@ -548,6 +554,13 @@ impl RunTallies {
             self.evicted_messages += self.rows.remove(row).1.messages;
         }
     }
+}
+
+/// What a worker's numbers of domains and of pairs of addresses stand for.
+#[derive(Clone, Copy, Default)]
+struct WorkerNames<'a> {
+    domains: &'a [Arc<str>],
+    rewrites: &'a [Arc<Rewrite>],
 }
 
 #[derive(Clone, Debug, Default)]
@@ -590,6 +603,11 @@ pub struct RunTally {
     pub domain_units: Vec<DomainUnit>,
     /// Arrivals by domain. Set only in merged tallies.
     pub domains: DomainArrivals,
+    /// Arrivals since the last tick under other addresses than those that the source named. They are
+    /// not part of any other count of units yet.
+    pub rewritten_units: Vec<RewrittenUnit>,
+    /// Arrivals under other addresses. Set only in merged tallies.
+    pub rewrites: Rewrites,
     /// Durations of the messages, from the 354 to their end.
     pub bodies: DelayedAcks,
     /// When the earliest message was created, on the sink's clock. `None` until a message has a
@@ -613,17 +631,22 @@ impl RunTally {
     }
 
     /// Adds the counts of another worker, or of this worker since its last tick. A unit that both
-    /// saw is a duplicate. `domains` are the names of the other worker's domains, and its ledger
-    /// contains the units of the first domain.
-    fn merge(&mut self, other: &Self, domains: &[Arc<str>]) {
+    /// saw is a duplicate. The other worker's ledger contains the units of its first domain.
+    fn merge(&mut self, other: &Self, names: WorkerNames<'_>) {
+        // A unit that first arrived under another address and now under its own is no duplicate.
+        let copied = self.rewrites.units.remove(&other.units);
         let merged = self.units.merge(&other.units);
-        if let Some(first) = domains.first() {
+        let again = merged.again - copied;
+        if let Some(first) = names.domains.first() {
             let arrived = self.domains.open(first);
             arrived.delivered += other.units.count() - merged.again - merged.full;
-            arrived.duplicates += other.duplicates + merged.again;
+            arrived.duplicates += other.duplicates + again;
         }
         for unit in &other.domain_units {
-            self.merge_domain_unit(*unit, domains);
+            self.merge_domain_unit(*unit, names.domains);
+        }
+        for unit in &other.rewritten_units {
+            self.merge_rewritten_unit(unit, names);
         }
         self.bounces.merge(&other.bounces);
         self.slowest.merge(&other.slowest);
@@ -632,7 +655,7 @@ impl RunTally {
         self.bytes += other.bytes;
         self.warm_up_messages += other.warm_up_messages;
         self.warm_up_bytes += other.warm_up_bytes;
-        self.duplicates += other.duplicates + merged.again;
+        self.duplicates += other.duplicates + again;
         self.corrupt += other.corrupt;
         self.converted += other.converted;
         self.untimed += other.untimed;
@@ -651,11 +674,28 @@ impl RunTally {
         let name = domains.get(usize::from(unit.domain)).unwrap_or(&nameless);
         match self.units.mark(unit.sequence, unit.recipient) {
             MarkResult::First => self.domains.open(name).delivered += 1,
+            MarkResult::Again if self.rewrites.units.unmark(unit.sequence, unit.recipient) => {}
             MarkResult::Again => {
                 self.domains.open(name).duplicates += 1;
                 self.duplicates += 1;
             }
             MarkResult::Full => self.overflow += 1,
+        }
+    }
+
+    fn merge_rewritten_unit(&mut self, unit: &RewrittenUnit, names: WorkerNames<'_>) {
+        let nameless = Arc::default();
+        let domain = names.domains.get(usize::from(unit.domain)).unwrap_or(&nameless);
+        let unnamed = Arc::default();
+        let pair = names.rewrites.get(usize::from(unit.pair)).unwrap_or(&unnamed);
+        match self.rewrites.add(unit, pair, &mut self.units) {
+            RewriteResult::Rewritten => self.domains.open(domain).delivered += 1,
+            RewriteResult::Copied => {}
+            RewriteResult::Duplicate => {
+                self.domains.open(domain).duplicates += 1;
+                self.duplicates += 1;
+            }
+            RewriteResult::Full => self.overflow += 1,
         }
     }
 
@@ -666,9 +706,11 @@ impl RunTally {
         kept.delivered_times.clear();
         kept.slowest.clear();
         kept.domain_units.clear();
+        kept.rewritten_units.clear();
         kept.seconds.clear();
         self.seconds = kept.seconds;
         self.units = kept.units;
+        self.rewritten_units = kept.rewritten_units;
         self.delivered = kept.delivered;
         self.delivered_times = kept.delivered_times;
         self.slowest = kept.slowest;
@@ -716,6 +758,84 @@ mod tests {
     }
 
     #[test]
+    fn arrivals_under_other_addresses_are_rewritten_copied_or_duplicates() {
+        #[derive(Clone, Copy)]
+        enum At {
+            /// Under its own address: the recipient's number, and the number of its domain.
+            Own(u32, u16),
+            /// Under another address, which has this hash: the recipient that ORCPT names.
+            Other(u32, u32),
+            /// For a recipient that the server added.
+            Added(u32),
+        }
+        use At::{Added, Other, Own};
+        let run = RunId([1; 16]);
+        let pair =
+            |original: Option<&str>| Rewrite { original: original.map(str::to_owned), address: "x@y".to_owned() };
+        // Each list is what a worker saw in a tick.
+        for (what, ticks, [delivered, rewritten, copied, duplicates]) in [
+            ("as named", &[&[Own(1, 0), Own(2, 1)][..]][..], [2, 0, 0, 0]),
+            ("rewritten", &[&[Other(1, 50)], &[Other(2, 60)]], [2, 2, 0, 0]),
+            ("two to the same address", &[&[Other(1, 50), Other(2, 50)]], [2, 2, 0, 0]),
+            ("one alias of two", &[&[Other(1, 50), Other(1, 60)]], [1, 1, 1, 0]),
+            ("two in several ticks", &[&[Other(1, 50)], &[Other(1, 60)], &[Other(1, 70)]], [1, 1, 2, 0]),
+            ("itself and another", &[&[Own(1, 0), Other(1, 50)]], [1, 0, 1, 0]),
+            ("another and then itself", &[&[Other(1, 50)], &[Own(1, 0)]], [1, 0, 1, 0]),
+            ("the same in a domain of its own", &[&[Other(1, 50)], &[Own(1, 1)]], [1, 0, 1, 0]),
+            ("itself twice", &[&[Other(1, 50)], &[Own(1, 1)], &[Own(1, 1)], &[Own(1, 0)]], [1, 0, 1, 2]),
+            ("retried after a rewrite", &[&[Other(1, 50), Other(1, 50)], &[Other(1, 50)]], [1, 1, 0, 2]),
+            ("always_bcc", &[&[Own(1, 0), Added(50)]], [1, 0, 1, 0]),
+            ("always_bcc, retried", &[&[Added(50)], &[Own(1, 0), Added(50)]], [1, 0, 1, 1]),
+            ("a copy without the message", &[&[Added(50)]], [0, 0, 1, 0]),
+        ] {
+            let mut all = SinkTally::default();
+            for arrivals in ticks {
+                let mut worker = SinkTally {
+                    domain_names: ["a", "b"].map(Arc::from).to_vec(),
+                    rewrites: [pair(Some("to@a")), pair(None)].map(Arc::new).to_vec(),
+                    ..SinkTally::default()
+                };
+                worker.count_message(Some(run));
+                let tally = worker.runs.open(run);
+                let other =
+                    RewrittenUnit { sequence: 7, recipient: 0, domain: 0, pair: 0, address: 0, is_added: false };
+                for arrival in *arrivals {
+                    match *arrival {
+                        Own(recipient, 0) => {
+                            tally.duplicates += u64::from(tally.units.mark(7, recipient) == MarkResult::Again);
+                        }
+                        Own(recipient, domain) => {
+                            tally.domain_units.push(DomainUnit { sequence: 7, recipient, domain })
+                        }
+                        Other(recipient, address) => {
+                            tally.rewritten_units.push(RewrittenUnit { recipient, address, ..other });
+                        }
+                        Added(address) => tally.rewritten_units.push(RewrittenUnit {
+                            recipient: address,
+                            address,
+                            pair: 1,
+                            is_added: true,
+                            ..other
+                        }),
+                    }
+                }
+                all.merge(&worker);
+                worker.clear();
+                assert!(worker.runs.find(run).is_some_and(|tally| tally.rewritten_units.is_empty()));
+            }
+            let tally = all.runs.find(run).unwrap();
+            let found = [tally.units.count(), tally.rewrites.units.count(), tally.rewrites.copied(), tally.duplicates];
+            assert_eq!(found, [delivered, rewritten, copied, duplicates], "{what}");
+            let rows = tally.domains.rows();
+            let by_domain: u64 = rows.iter().filter_map(|row| row.delivered).sum();
+            let twice: u64 = rows.iter().filter_map(|row| row.duplicates).sum();
+            assert_eq!([by_domain, twice], [delivered, duplicates], "{what}: the domains have all of them");
+            let listed: u64 = tally.rewrites.rows().iter().map(|row| row.count).sum();
+            assert_eq!(listed, rewritten + copied, "{what}: each pair is listed");
+        }
+    }
+
+    #[test]
     fn an_announced_run_is_known_before_its_mail_and_outlives_older_runs() {
         let run = |number| RunId([number; 16]);
         let mut sink = SinkTally::default();
@@ -745,7 +865,7 @@ mod tests {
             ..RunTally::default()
         };
         let mut sum = worker(2);
-        sum.merge(&worker(5), &[]);
+        sum.merge(&worker(5), WorkerNames::default());
         assert_eq!(
             [sum.messages, sum.recipients, sum.bytes, sum.warm_up_messages, sum.warm_up_bytes],
             [7, 14, 21, 28, 35]

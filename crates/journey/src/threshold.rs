@@ -7,7 +7,8 @@
 //! accepted.count >= 10k           STAGE or PHASE . count
 //! delivered.within(60s) >= 95%    STAGE or PHASE . within(TIME)     of all that were due; what is lost is late
 //! fresh(30s) per 15min >= 98%     share of time in which the newest arrived message is younger, in the worst window
-//! rejected <= 0.1%                rejected, failed, in_doubt, bounced, lost, not_delivered, duplicates, corrupt: of created recipients, or a number
+//! rejected <= 0.1%                rejected, failed, in_doubt, bounced, lost, not_delivered, duplicates, corrupt,
+//!                                 rewritten, copied: of created recipients, or a number
 //! ```
 //! A message that never reached the stage is late for ever, also in percentiles and in the maximum
 //! ([`crate::overdue`]).
@@ -72,11 +73,15 @@ pub enum Fate {
     InDoubt,
     /// A notification reported that the server gave up.
     Bounced,
+    /// Delivered under another address.
+    Rewritten,
+    /// Arrived at an address that was no recipient.
+    Copied,
 }
 
 impl Fate {
     /// All fates, with the most serious one first.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Lost,
         Self::NotDelivered,
         Self::Duplicates,
@@ -85,6 +90,8 @@ impl Fate {
         Self::Failed,
         Self::InDoubt,
         Self::Bounced,
+        Self::Rewritten,
+        Self::Copied,
     ];
 
     pub fn name(self) -> &'static str {
@@ -97,6 +104,8 @@ impl Fate {
             Self::Failed => "failed",
             Self::InDoubt => "in_doubt",
             Self::Bounced => "bounced",
+            Self::Rewritten => "rewritten",
+            Self::Copied => "copied",
         }
     }
 
@@ -110,6 +119,8 @@ impl Fate {
             Self::Failed => Cause::Failed,
             Self::InDoubt => Cause::InDoubt,
             Self::Bounced => Cause::Bounced,
+            Self::Rewritten => Cause::Rewritten,
+            Self::Copied => Cause::Copied,
         }
     }
 
@@ -124,7 +135,15 @@ impl Fate {
             Self::Failed => ledger.failed,
             Self::InDoubt => ledger.in_doubt,
             Self::Bounced => ledger.bounced,
+            Self::Rewritten => ledger.rewritten,
+            Self::Copied => ledger.copied,
         }
+    }
+
+    /// True if this must not occur unless a threshold allows it. A server may be meant to rewrite
+    /// recipients and to make copies.
+    pub fn is_fault(self) -> bool {
+        !matches!(self, Self::Rewritten | Self::Copied)
     }
 }
 

@@ -578,6 +578,11 @@ impl RecipientId {
         // CRC is linear, so similar addresses would share bits. The multiplication mixes the bits.
         Self { tag: tag(address) as u16, hash: checksum(lower).wrapping_mul(0x9e37_79b9) }
     }
+
+    /// Returns the hash of the whole address.
+    pub fn hash(self) -> u32 {
+        self.hash
+    }
 }
 
 /// The rule by which recipients are numbered. The order of the envelope cannot be used, because a
@@ -588,6 +593,9 @@ impl RecipientId {
 /// - 1 + n: the upper n bits of the CRC-32C of the address in lower case, times 0x9e3779b9 (mod
 ///   2^32). The source chooses n so that the recipients of a message have different numbers. A
 ///   message with one recipient needs no bit.
+///
+/// The highest bit says that the source asks for NOTIFY=NEVER (RFC 3461 §4.1). Without it, a server
+/// that delivers with NOTIFY=NEVER has added the recipient itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecipientNumbering(u8);
 
@@ -596,15 +604,25 @@ impl RecipientNumbering {
     pub const TAG: Self = Self(0);
     /// For messages with a single recipient, whatever its address.
     pub const SINGLE: Self = Self(1);
+    const ASKS_NEVER: u8 = 0x80;
 
     /// Numbers recipients by this many bits of the address, at most 32.
     pub fn address_bits(bits: u32) -> Self {
         Self(1 + bits.min(32) as u8)
     }
 
+    /// Returns the same rule, of a source that asks for NOTIFY=NEVER.
+    pub fn asking_never(self) -> Self {
+        Self(self.0 | Self::ASKS_NEVER)
+    }
+
+    pub fn asks_never(self) -> bool {
+        self.0 & Self::ASKS_NEVER != 0
+    }
+
     #[inline]
     pub fn number(self, recipient: RecipientId) -> u32 {
-        match self.0 {
+        match self.0 & !Self::ASKS_NEVER {
             0 => u32::from(recipient.tag),
             1 => 0,
             more => recipient.hash >> (33 - more.min(33)),

@@ -15,6 +15,7 @@ use crate::record::{
     DomainRow, Ending, EventKind, EventRow, ExhaustedRow, LatencyMs, LedgerRow, PartyUsage, PauseRow, PhaseRow, Record,
     SeriesRow, SlowMessage, StageRow, StallRow, Surroundings, TlsRow, UsageRow,
 };
+use crate::rewrites;
 use crate::series;
 use crate::slowest::MAX_SLOWEST;
 use crate::stage::Phase;
@@ -365,6 +366,7 @@ fn add_rows(sum: &mut Record, more: Record) {
     sum.ending = worse_ending(sum.ending, more.ending);
     add_ledger(&mut sum.ledger, &more.ledger);
     sum.bounces = bounces::join(std::mem::take(&mut sum.bounces), more.bounces);
+    sum.rewrites = rewrites::join(std::mem::take(&mut sum.rewrites), more.rewrites);
     sum.errors = join_errors(std::mem::take(&mut sum.errors), more.errors);
     sum.errors.truncate(MAX_ROWS);
     sum.surroundings = disturbance(sum.surroundings.take(), more.surroundings);
@@ -410,6 +412,7 @@ fn add_domain(rows: &mut Vec<DomainRow>, mut row: DomainRow) {
             known.accepted = known.accepted.saturating_add(row.accepted);
             known.rejected = known.rejected.saturating_add(row.rejected);
             known.failed = known.failed.saturating_add(row.failed);
+            known.in_doubt = known.in_doubt.saturating_add(row.in_doubt);
             known.delivered = sum(known.delivered, row.delivered);
             known.duplicates = sum(known.duplicates, row.duplicates);
         }
@@ -474,6 +477,8 @@ fn add_ledger(sum: &mut LedgerRow, more: &LedgerRow) {
     add(&mut sum.not_delivered, more.not_delivered);
     add(&mut sum.in_flight, more.in_flight);
     add(&mut sum.duplicates, more.duplicates);
+    add(&mut sum.rewritten, more.rewritten);
+    add(&mut sum.copied, more.copied);
     add(&mut sum.corrupt, more.corrupt);
     add(&mut sum.converted, more.converted);
     add(&mut sum.foreign, more.foreign);

@@ -85,6 +85,9 @@ pub struct LiveProgress {
     pub delivered: u64,
     /// Recipients of the messages that were accepted or, for a sink, delivered.
     pub recipients: u64,
+    /// For a sink: pairs of message and recipient of its run that were delivered or bounced. Unlike
+    /// `delivered`, it counts neither copies nor notifications nor mail of others.
+    pub settled: u64,
     /// Bytes of the messages that `accepted` or, for a sink, `delivered` counts.
     pub bytes: u64,
     /// Refusals, broken connections and time-outs.

@@ -84,7 +84,7 @@ pub fn write_ledger(path: &Path, units: &[&Ledger]) -> Result<()> {
     let written = OutputFile::create(path).and_then(|file| {
         let mut file = BufWriter::new(file);
         match units {
-            [arrived, bounced] => Ledger::write_arrivals(arrived, bounced, &mut file)?,
+            [arrived, bounced, rewritten] => Ledger::write_arrivals([arrived, bounced, rewritten], &mut file)?,
             units => units.iter().try_for_each(|units| units.write_to(&mut file))?,
         }
         file.into_inner()?.finish()

@@ -66,9 +66,11 @@ fn units_by_fate(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 10] {
     ]
 }
 
-fn units_beside(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 9] {
+fn units_beside(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 11] {
     [
         ("duplicates", ledger.duplicates),
+        ("rewritten", ledger.rewritten),
+        ("copied", ledger.copied),
         ("corrupt", ledger.corrupt),
         ("converted", ledger.converted),
         ("foreign", ledger.foreign),
@@ -122,6 +124,26 @@ pub(crate) fn ledger_in_short(record: &Record) -> Option<String> {
     let created = record.ledger.created.map(|created| ("created", created));
     let rows = created.into_iter().chain(fates).chain(beside);
     Some(rows.map(|(name, number)| format!("{name} {}", count(number))).collect::<Vec<_>>().join(" · "))
+}
+
+/// Maximum number of pairs of addresses that a report lists.
+const MAX_REWRITES: usize = 20;
+
+/// Returns the table of addresses under which mail arrived that the source had not named. `None` if
+/// there are none.
+pub(crate) fn rewrites(record: &Record) -> Option<Section> {
+    let mut table = Table::new([("recipient", Align::Wrapped), ("arrived for", Align::Wrapped), right("arrivals")]);
+    for row in record.rewrites.iter().take(MAX_REWRITES) {
+        let original = row.original.clone().unwrap_or_else(|| "(added by the server)".to_owned());
+        table.row(match row.address.as_str() {
+            "" => vec!["further addresses".to_owned(), String::new(), count(row.count)],
+            address => vec![original, address.to_owned(), count(row.count)],
+        });
+    }
+    let more = record.rewrites.len().saturating_sub(MAX_REWRITES);
+    let note = (more > 0)
+        .then(|| format!("the {MAX_REWRITES} most frequent; {} more in run.json (rewrites)", count(more as u64)));
+    Section::figures("Rewritten and copied", note, table)
 }
 
 fn sum(ledger: &LedgerRow, unit: &str) -> String {

@@ -108,6 +108,7 @@ pub fn hour() -> Record {
         accepted: 99_900 - number * 1_000,
         rejected: 100,
         failed: 0,
+        in_doubt: 0,
         delivered: Some(99_900 - number * 1_000),
         duplicates: Some(0),
     };
@@ -226,6 +227,7 @@ fn domains(ledger: &LedgerRow) -> Vec<DomainRow> {
         accepted: known(ledger.accepted) - half,
         rejected: known(ledger.rejected),
         failed: known(ledger.failed),
+        in_doubt: 0,
         delivered: ledger.delivered.map(|delivered| delivered - half),
         duplicates: Some(0),
     };

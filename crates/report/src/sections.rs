@@ -20,6 +20,7 @@ pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
         stages::phases(record),
         encryption::handshakes(record),
         fates::ledger(record),
+        fates::rewrites(record),
         fates::errors(record),
         fates::thresholds(record),
         freshness::windows(record),

@@ -108,6 +108,15 @@ impl<'a> OriginalRecipient<'a> {
         let is_address = Xtext::parse(address).is_some() || is_utf8(kind) && is_unitext(address);
         (is_atom && fits && is_address).then_some(Self { kind, address })
     }
+
+    /// Returns the address as it is in RCPT. Returns `None` for an address of another kind than those of
+    /// Internet mail.
+    pub fn mailbox(&self) -> Option<Cow<'a, [u8]>> {
+        if self.kind.eq_ignore_ascii_case(b"rfc822") {
+            return Xtext::parse(self.address).map(|address| address.decode());
+        }
+        is_utf8(self.kind).then(|| unescaped(self.address).map(Cow::Owned))?
+    }
 }
 
 impl fmt::Debug for OriginalRecipient<'_> {
@@ -164,6 +173,18 @@ pub fn render_original_recipient(mailbox: &str) -> Option<String> {
     };
     let value = kind.to_owned() + &address;
     (value.len() <= MAX_ORIGINAL_RECIPIENT_BYTES).then_some(value)
+}
+
+/// Decodes the escapes of RFC 6533 §3. Returns `None` if one is malformed.
+fn unescaped(address: &[u8]) -> Option<Vec<u8>> {
+    let mut parts = std::str::from_utf8(address).ok()?.split("\\x{");
+    let mut decoded = parts.next()?.to_owned();
+    for part in parts {
+        let (digits, rest) = part.split_once('}')?;
+        decoded.push(char::from_u32(u32::from_str_radix(digits, 16).ok()?)?);
+        decoded.push_str(rest);
+    }
+    Some(decoded.into_bytes())
 }
 
 fn escaped(character: char) -> String {

@@ -106,8 +106,10 @@ fn fault(record: &Record, messages: Option<u64>) -> Option<String> {
     let accepted = ledger.accepted.unwrap_or_default();
     let wanted = messages.or(ledger.created).unwrap_or_default();
     let number = |fate: Fate| fate.count(ledger).unwrap_or_default();
-    let fates: Vec<Fate> =
-        Fate::ALL.into_iter().filter(|fate| !has_threshold(record, *fate) && number(*fate) > 0).collect();
+    let fates: Vec<Fate> = Fate::ALL
+        .into_iter()
+        .filter(|fate| fate.is_fault() && !has_threshold(record, *fate) && number(*fate) > 0)
+        .collect();
     let refused = [Fate::Rejected, Fate::Failed].into_iter().filter(|fate| has_threshold(record, *fate));
     if fates.is_empty() && accepted + refused.map(number).sum::<u64>() == wanted {
         return None;

@@ -88,7 +88,7 @@ impl ReadPart {
         let shard = record.shard.clone().context("it is no part of a load: it was sent without --shard")?;
         let part = Shard::new(shard.index, shard.count);
         let part = part.with_context(|| format!("there is no part {}/{}", shard.index, shard.count))?;
-        let (units, _) = read_ledger(directory)?;
+        let [units, ..] = read_ledger(directory)?;
         let numbers = part.numbers(shard.workload.messages);
         let is_own = units.within(&[numbers]).count() == units.count();
         ensure!(is_own, "its ledger has messages of other parts");
@@ -97,7 +97,7 @@ impl ReadPart {
 }
 
 /// Reads the ledger of a source, or those of a sink.
-pub(super) fn read_ledger(directory: &Path) -> Result<(Ledger, Ledger)> {
+pub(super) fn read_ledger(directory: &Path) -> Result<[Ledger; 3]> {
     let path = LEDGER_FILES.iter().map(|name| directory.join(name)).find(|path| path.exists());
     let path = path.context("it has no ledger")?;
     let file = File::open(&path).map_err(|error| anyhow::anyhow!("{}: {}", path.display(), reason(&error)))?;

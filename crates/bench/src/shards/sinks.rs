@@ -5,8 +5,9 @@ use super::parts::{Parts, read_ledger, read_record};
 use crate::gather::SinkResults;
 use crate::remote_sink::{POLL_INTERVAL, QUIET_TIMEOUT, RemoteSink};
 use anyhow::{Result, anyhow, bail, ensure};
+use mailrun_journey::account;
 use mailrun_journey::ledger::Ledger;
-use mailrun_journey::record::Record;
+use mailrun_journey::record::{LedgerRow, Record};
 use mailrun_journey::trace::RunId;
 use mailrun_journey::union::RecordUnion;
 use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
@@ -30,8 +31,8 @@ enum SinkPlace {
 
 struct SinkFiles {
     record: Option<Record>,
-    units: Ledger,
-    bounced: Ledger,
+    /// What arrived, what bounced, and what arrived only under other addresses.
+    ledgers: [Ledger; 3],
 }
 
 impl Sinks {
@@ -60,21 +61,16 @@ impl Sinks {
         let run: RunId = parts.source.run_id.parse().map_err(|error| anyhow!("{error}: {}", parts.source.run_id))?;
         self.await_arrivals(run, parts)?;
         let mut union = RecordUnion::default();
-        let mut units = Ledger::with_limit(super::parts::MAX_LEDGER_BYTES);
-        let mut bounced = Ledger::with_limit(super::parts::MAX_LEDGER_BYTES);
+        let mut sum = ArrivalSum::default();
         let mut clocks = Vec::new();
-        let mut duplicate_count = 0_u64;
-        let mut overflow_count = 0_u64;
         for (number, place) in self.0.iter().enumerate() {
             let results = place.results(run)?;
-            let sink_units = units_within(results.units, parts.numbers.as_deref());
-            let merged = units.merge(&sink_units);
-            bounced.merge(&units_within(results.bounced, parts.numbers.as_deref()));
-            duplicate_count = duplicate_count.saturating_add(merged.again);
-            overflow_count = overflow_count.saturating_add(merged.full);
+            let ledgers = results.ledgers.map(|units| units_within(units, parts.numbers.as_deref()));
+            let has_arrivals = ledgers[0].count() > 0;
+            sum.add(&ledgers);
             let name = if self.0.len() == 1 { "sink".to_owned() } else { format!("sink {number}") };
             if let Some(record) = results.record {
-                if sink_units.count() > 0 {
+                if has_arrivals {
                     let boot = record.clock.as_ref().map(|clock| clock.boot.clone()).unwrap_or_default();
                     clocks.push(SinkHostClock { sink: place.name(), boot });
                 }
@@ -83,11 +79,9 @@ impl Sinks {
         }
         let mut record = union.finish("sink");
         if let Some(record) = &mut record {
-            let ledger = &mut record.ledger;
-            // A unit that is at two sinks is a duplicate.
-            ledger.duplicates = Some(ledger.duplicates.unwrap_or_default().saturating_add(duplicate_count));
-            ledger.overflow = Some(ledger.overflow.unwrap_or_default().saturating_add(overflow_count));
+            sum.enter(&mut record.ledger);
         }
+        let ArrivalSum { units, bounced, .. } = sum;
         Ok(Some(AllArrivals { results: SinkResults { record, units: Some(units), bounced }, clocks }))
     }
 
@@ -110,7 +104,7 @@ impl Sinks {
                 quiet_since = Instant::now();
                 // Counts are not enough: a sink may also have mail of a part that is missing here,
                 // and messages whose 250 never reached the source.
-                if parts.units.count_without(&self.settled(run)?) == 0 {
+                if account::unsettled(&parts.units, &self.ledgers(run)?) == 0 {
                     return Ok(());
                 }
             }
@@ -124,15 +118,61 @@ impl Sinks {
         }
     }
 
-    /// Returns the units whose fate some sink knows.
-    fn settled(&self, run: RunId) -> Result<Ledger> {
-        let mut units = Ledger::with_limit(super::parts::MAX_LEDGER_BYTES);
+    fn ledgers(&self, run: RunId) -> Result<[Ledger; 3]> {
+        let mut sum = ArrivalSum::default();
         for place in &self.0 {
-            let results = place.results(run)?;
-            units.merge(&results.units);
-            units.merge(&results.bounced);
+            sum.add(&place.results(run)?.ledgers);
         }
-        Ok(units)
+        Ok([sum.units, sum.bounced, sum.rewritten])
+    }
+}
+
+/// The units of several sinks. A unit that is at two sinks is a duplicate, unless it is at one of them
+/// under another address only: then the server has made a copy.
+struct ArrivalSum {
+    units: Ledger,
+    bounced: Ledger,
+    /// Units that no sink has under their own address.
+    rewritten: Ledger,
+    duplicates: u64,
+    copied: u64,
+    overflow: u64,
+}
+
+impl Default for ArrivalSum {
+    fn default() -> Self {
+        let [units, bounced, rewritten] = [(); 3].map(|()| Ledger::with_limit(super::parts::MAX_LEDGER_BYTES));
+        Self { units, bounced, rewritten, duplicates: 0, copied: 0, overflow: 0 }
+    }
+}
+
+impl ArrivalSum {
+    fn add(&mut self, [units, bounced, rewritten]: &[Ledger; 3]) {
+        let own = |units: &Ledger, rewritten: &Ledger| {
+            let mut own = units.clone();
+            own.remove(rewritten);
+            own
+        };
+        let [ours, theirs] = [own(&self.units, &self.rewritten), own(units, rewritten)];
+        // Only what arrived twice under its own address is a duplicate.
+        let again = theirs.count() - theirs.count_without(&ours);
+        let merged = self.units.merge(units);
+        self.duplicates = self.duplicates.saturating_add(again);
+        self.copied = self.copied.saturating_add(merged.again - again);
+        self.overflow = self.overflow.saturating_add(merged.full);
+        self.bounced.merge(bounced);
+        self.rewritten.merge(rewritten);
+        self.rewritten.remove(&ours);
+        self.rewritten.remove(&theirs);
+    }
+
+    /// Enters what is known only from the ledgers of all sinks into the sum of their rows.
+    fn enter(&self, ledger: &mut LedgerRow) {
+        let add = |count: &mut Option<u64>, more: u64| *count = Some(count.unwrap_or_default().saturating_add(more));
+        add(&mut ledger.duplicates, self.duplicates);
+        add(&mut ledger.copied, self.copied);
+        add(&mut ledger.overflow, self.overflow);
+        ledger.rewritten = Some(self.rewritten.count());
     }
 }
 
@@ -163,8 +203,7 @@ impl SinkPlace {
         match self {
             Self::Running { sink, .. } => {
                 let record = sink.record(run)?;
-                let (units, bounced) = sink.units(run)?;
-                Ok(SinkFiles { record, units, bounced })
+                Ok(SinkFiles { record, ledgers: sink.units(run)? })
             }
             Self::Ended(path) => {
                 let record = read_record(&path.join("run.json"))?;
@@ -174,9 +213,42 @@ impl SinkPlace {
                     path.display(),
                     record.run_id
                 );
-                let (units, bounced) = read_ledger(path)?;
-                Ok(SinkFiles { record: Some(record), units, bounced })
+                Ok(SinkFiles { record: Some(record), ledgers: read_ledger(path)? })
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_at_two_sinks_is_a_copy_if_it_is_at_one_under_another_address() {
+        const U: &[u64] = &[1];
+        // For each sink: what arrived, and what of it arrived under another address only.
+        for (what, sinks, [delivered, duplicates, copied, rewritten]) in [
+            ("at one sink", &[[U, &[]], [&[2], &[]]][..], [2, 0, 0, 0]),
+            ("twice under its own address", &[[U, &[]], [U, &[]]], [1, 1, 0, 0]),
+            ("an alias of two, each at a sink", &[[U, U], [U, U]], [1, 0, 1, 1]),
+            ("itself, and another", &[[U, &[]], [U, U]], [1, 0, 1, 0]),
+            ("another, and itself", &[[U, U], [U, &[]]], [1, 0, 1, 0]),
+            ("others, and itself twice", &[[U, U], [U, &[]], [U, U], [U, &[]]], [1, 1, 2, 0]),
+        ] {
+            let mut sum = ArrivalSum::default();
+            for [arrived, rewritten] in sinks {
+                let ledger = |sequences: &[u64]| {
+                    let mut ledger = Ledger::default();
+                    sequences.iter().for_each(|sequence| _ = ledger.mark(*sequence, 0));
+                    ledger
+                };
+                sum.add(&[ledger(arrived), Ledger::default(), ledger(rewritten)]);
+            }
+            let mut row = LedgerRow { duplicates: Some(0), ..LedgerRow::default() };
+            sum.enter(&mut row);
+            assert_eq!(sum.units.count(), delivered, "{what}");
+            let expected = [duplicates, copied, rewritten].map(Some);
+            assert_eq!([row.duplicates, row.copied, row.rewritten], expected, "{what}");
         }
     }
 }

@@ -4,7 +4,7 @@ use mailrun_journey::account::{AccountInputs, Arrivals, RelayInputs, ServerQueue
 use mailrun_journey::judge::{VerdictInputs, judge, outcome};
 use mailrun_journey::record::{
     Arrival, BounceRow, Cause, Ending, ErrorRow, ExhaustedRow, LatencyMs, LedgerRow, MadesShape, Ordered, Outcome,
-    PauseRow, Record, Resource, Role, ServerRow, StageRow, StallRow, Surroundings, ThresholdRow, Verdict,
+    PauseRow, Record, Resource, RewriteRow, Role, ServerRow, StageRow, StallRow, Surroundings, ThresholdRow, Verdict,
 };
 use mailrun_journey::threshold::{RunProtocol, Threshold, unseen_reason};
 use mailrun_journey::{Latencies, LatencyKind, Ledger, Phase, SourceTally, Stage};
@@ -26,6 +26,8 @@ fn arrivals(units: &Ledger) -> Arrivals<'_> {
         bounced,
         delay_notices,
         repeated_notices,
+        rewritten: 0,
+        copied: 0,
         duplicates: 0,
         corrupt: 0,
         converted: 0,
@@ -192,6 +194,157 @@ fn recipients_that_a_server_rewrote_leave_an_open_account_that_names_the_remedy(
         assert_eq!((verdict.outcome, verdict.causes[0]), (Some(Outcome::Fail), Cause::Unaccounted), "{verdict:?}");
         assert_eq!(verdict.why.contains("--tag-recipients"), is_named, "{}", verdict.why);
     }
+}
+
+/// Units, as pairs of message and recipient.
+fn units(pairs: &[(u64, u32)]) -> Ledger {
+    let mut ledger = Ledger::default();
+    pairs.iter().for_each(|(sequence, recipient)| _ = ledger.mark(*sequence, *recipient));
+    ledger
+}
+
+#[test]
+fn recipients_that_the_source_did_not_name_stand_for_those_that_are_missing() {
+    struct Situation {
+        what: &'static str,
+        accepted: &'static [(u64, u32)],
+        in_doubt: u64,
+        arrived: &'static [(u64, u32)],
+        bounced: &'static [(u64, u32)],
+        queued: Option<&'static [(u64, u32)]>,
+        /// delivered, bounced, queued, missing, in doubt; rewritten, copied
+        fates: [u64; 5],
+        beside: [u64; 2],
+    }
+    const TWO: &[(u64, u32)] = &[(1, 5), (1, 6), (2, 5), (2, 6)];
+    let plain = |what, arrived, fates, beside| Situation {
+        what,
+        accepted: TWO,
+        in_doubt: 0,
+        arrived,
+        bounced: &[],
+        queued: None,
+        fates,
+        beside,
+    };
+    for Situation { what, accepted, in_doubt, arrived, bounced, queued, fates, beside } in [
+        plain("all arrived", TWO, [4, 0, 0, 0, 0], [0, 0]),
+        plain("one is missing", &[(1, 5), (1, 6), (2, 6)], [3, 0, 0, 1, 0], [0, 0]),
+        plain("one was rewritten", &[(1, 5), (1, 6), (2, 6), (2, 9)], [4, 0, 0, 0, 0], [1, 0]),
+        plain("all were rewritten", &[(1, 7), (1, 8), (2, 7), (2, 8)], [4, 0, 0, 0, 0], [4, 0]),
+        plain("a copy of each", &[(1, 5), (1, 6), (2, 5), (2, 6), (1, 9), (2, 9)], [4, 0, 0, 0, 0], [0, 2]),
+        plain("two aliases of one", &[(1, 7), (1, 8), (1, 6), (2, 5), (2, 6)], [4, 0, 0, 0, 0], [1, 1]),
+        plain("rewritten to the other recipient", &[(1, 6), (2, 5), (2, 6)], [3, 0, 0, 1, 0], [0, 0]),
+        plain("another message's", &[(1, 5), (1, 6), (2, 5), (2, 6), (3, 9)], [5, 0, 0, 0, 0], [0, 0]),
+        Situation {
+            in_doubt: 1,
+            ..plain("a message in doubt arrived", &[(1, 5), (1, 6), (2, 5), (2, 6), (3, 9)], [5, 0, 0, 0, 0], [0, 0])
+        },
+        Situation {
+            bounced: &[(2, 9)],
+            ..plain("rewritten, and then bounced", &[(1, 5), (1, 6), (2, 6)], [3, 1, 0, 0, 0], [0, 0])
+        },
+        Situation { bounced: &[(1, 9)], ..plain("the copy of a delivered one bounced", TWO, [4, 0, 0, 0, 0], [0, 0]) },
+        Situation {
+            bounced: &[(1, 9)],
+            ..plain("the copy of a rewritten one bounced", &[(1, 7), (1, 6), (2, 5), (2, 6)], [4, 0, 0, 0, 0], [1, 0])
+        },
+        Situation {
+            queued: Some(&[(1, 9), (2, 6)]),
+            ..plain("a rewritten one is in the queue", &[(1, 6), (2, 5)], [2, 0, 2, 0, 0], [0, 0])
+        },
+    ] {
+        let [accepted, arrived, bounced] = [accepted, arrived, bounced].map(units);
+        let queued = queued.map(units);
+        let queue = match &queued {
+            Some(queued) => ServerQueue::Known(RelayInputs { queued, given_up: 0 }),
+            None => ServerQueue::Unknown,
+        };
+        let arrivals = Arrivals { bounced: &bounced, ..arrivals(&arrived) };
+        let counted = SourceCounts { in_doubt, ..SourceCounts::default() };
+        let row = reconcile(AccountInputs { queue, ..account_inputs(&accepted, Some(arrivals), counted) });
+        let missing = row.lost.or(row.not_delivered);
+        let found = [row.delivered, row.bounced, row.queued, missing, row.in_doubt];
+        assert_eq!(found, fates.map(Some), "{what}");
+        assert_eq!([row.rewritten, row.copied], beside.map(Some), "{what}");
+        // Only an arrival of a message that was never created is a contradiction.
+        assert_eq!(fates_sum(&row), what != "another message's", "{what}: {row:?}");
+    }
+}
+
+#[test]
+fn rewritten_recipients_and_copies_are_named_and_fail_a_run_only_by_a_threshold() {
+    let row = |original: Option<&str>, address: &str, count| RewriteRow {
+        original: original.map(str::to_owned),
+        address: address.to_owned(),
+        count,
+    };
+    let record = |[rewritten, copied]: [u64; 2], rewrites: &[RewriteRow], thresholds: &[&str]| {
+        let ledger = LedgerRow {
+            created: Some(100),
+            accepted: Some(100),
+            delivered: Some(100),
+            rewritten: Some(rewritten),
+            copied: Some(copied),
+            ..LedgerRow::zero()
+        };
+        let mut record = with(ledger);
+        record.rewrites = rewrites.to_vec();
+        let evaluated =
+            thresholds.iter().map(|text| Threshold::parse(text, RunProtocol::Smtp).unwrap().evaluate(&record));
+        record.thresholds = evaluated.collect();
+        record
+    };
+    let alias = [row(Some("to@a"), "x@b", 100), row(Some("to@a"), "y@b", 100)];
+    let many: Vec<RewriteRow> = (0..5).map(|number| row(Some("to@a"), &format!("{number}@b"), 20)).collect();
+    for (counts, rewrites, expected) in [
+        ([0, 0], &[][..], &[][..]),
+        ([100, 0], &alias[..1], &["100 recipients were rewritten: to@a → x@b."]),
+        ([1, 0], &[row(Some("to@a"), "x@b", 1)], &["1 recipient was rewritten: to@a → x@b."]),
+        (
+            [100, 100],
+            &alias,
+            &[
+                "100 recipients were rewritten: to@a → x@b, to@a → y@b.",
+                "100 copies arrived for addresses that were no recipients: to@a → x@b, to@a → y@b.",
+            ],
+        ),
+        (
+            [0, 100],
+            &[row(None, "audit@b", 100)],
+            &["100 copies arrived for addresses that were no recipients: audit@b."],
+        ),
+        (
+            [100, 0],
+            &many,
+            &["100 recipients were rewritten: to@a → 0@b (20), to@a → 1@b (20), to@a → 2@b (20), 2 other pairs."],
+        ),
+        (
+            [100, 0],
+            &[],
+            &["does not tell to what. It may do so if the source sends ORCPT (mailrun source --dsn-orcpt)."],
+        ),
+    ] {
+        let verdict = conclude(&record(counts, rewrites, &[]), Topology::Server);
+        assert_eq!((verdict.outcome, verdict.closed), (Some(Outcome::Pass), true), "{verdict:?}");
+        for text in expected {
+            assert!(verdict.reasons.iter().any(|reason| reason.contains(text)), "{text}: {verdict:?}");
+        }
+        let said = |word: &str| verdict.reasons.iter().filter(|reason| reason.contains(word)).count();
+        assert_eq!(said("rewritten") + said("copies"), expected.len(), "{verdict:?}");
+    }
+    for (rewrites, is_named) in [(&[][..], true), (&alias, false)] {
+        let mut doubtful = record([90, 0], rewrites, &[]);
+        (doubtful.workload.recipients, doubtful.ledger.duplicates) = (3, Some(2));
+        let verdict = conclude(&doubtful, Topology::Server);
+        assert_eq!((verdict.causes[0], verdict.why.contains("--tag-recipients")), (Cause::Duplicates, is_named));
+    }
+    let verdict = conclude(&record([3, 2], &alias, &["rewritten <= 0", "copied <= 2"]), Topology::Server);
+    assert_eq!((verdict.outcome, verdict.causes[0]), (Some(Outcome::Fail), Cause::Rewritten), "{verdict:?}");
+    let verdict = conclude(&record([3, 2], &alias, &["rewritten <= 3%", "copied <= 0"]), Topology::Server);
+    assert_eq!((verdict.outcome, verdict.causes[0]), (Some(Outcome::Fail), Cause::Copied), "{verdict:?}");
+    let verdict = conclude(&record([3, 2], &alias, &["rewritten <= 3%", "copied <= 2"]), Topology::Server);
+    assert_eq!(verdict.why, "100 delivered, none lost, 3 rewritten, 2 copied");
 }
 
 #[test]
@@ -438,7 +591,7 @@ fn a_sink_that_has_seen_nothing_is_asked_for() {
     };
     let (_, reason) = changed(nothing_came, Topology::Server);
     let expected = "100 of 100 messages were not delivered: lost or still in the server's queue. The sink has seen nothing of \
-        this run: does the server relay to it?";
+        this run: does the server relay to it, or does it hold or discard this mail?";
     assert_eq!(reason, expected);
 }
 

@@ -37,7 +37,8 @@ fn ended(phase: Phase, count: u64) -> EndedRow {
 
 #[test]
 fn a_sink_tells_what_it_did_and_saw() {
-    const NOTHING: &str = "The sink has seen nothing of this run: does the server relay to it?";
+    const NOTHING: &str =
+        "The sink has seen nothing of this run: does the server relay to it, or does it hold or discard this mail?";
     const REMOVED: &str = "does the server remove X-Mailrun?";
     let nobody = Reception::default();
     let clients = |connections, ended: &[EndedRow]| Reception { connections, ended: ended.to_vec(), ..nobody.clone() };

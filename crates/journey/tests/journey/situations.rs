@@ -227,6 +227,8 @@ impl Run {
             bounced: &nothing,
             delay_notices: 0,
             repeated_notices: 0,
+            rewritten: 0,
+            copied: 0,
             duplicates: 0,
             corrupt: 0,
             converted: 0,

@@ -133,7 +133,7 @@ fn is_gone(record: &Record) -> bool {
 /// ordered.
 fn is_mail_amiss(record: &Record) -> bool {
     let beyond = |fate: Fate| match rows_of(record, fate).as_slice() {
-        [] => fate != Fate::NotDelivered && of(record, fate) > 0,
+        [] => fate.is_fault() && fate != Fate::NotDelivered && of(record, fate) > 0,
         rows => rows.iter().any(|row| !row.passed && row.value.is_some()),
     };
     let ledger = &record.ledger;
@@ -212,6 +212,7 @@ proptest! {
             Fate::Failed | Fate::InDoubt => ordered.cuts * each,
             Fate::Bounced if between == Topology::Direct => 0,
             Fate::Bounced => (ordered.replies + ordered.cuts) * each,
+            Fate::Rewritten | Fate::Copied => u64::MAX,
         };
         if verdict.outcome == Some(Outcome::Pass) {
             for fate in Fate::ALL {

@@ -98,7 +98,7 @@ impl SinkCollector {
         let record = view.record(run);
         let none = mailrun_journey::Ledger::default();
         let tally = run.and_then(|run| view.total.runs.find(run));
-        let units = tally.map_or([&none; 2], |tally| [&tally.units, &tally.bounces.units]);
+        let units = tally.map_or([&none; 3], |tally| [&tally.units, &tally.bounces.units, &tally.rewrites.units]);
         let unwritten = view.options.outputs.write_or_report(&record, &units, output);
         drop(view);
         output.event(&LiveEvent::Done);
@@ -129,6 +129,7 @@ impl MonitoredRun for SinkRun {
             elapsed_s: (now - view.began).as_secs_f64(),
             delivered: total.messages,
             recipients: total.recipients,
+            settled: run.map_or(0, |run| run.units.count() + run.bounces.units.count_without(&run.units)),
             bytes: total.bytes,
             errors: total.errors.total(),
             now: LiveTimes::of(recent),

@@ -10,7 +10,7 @@ use super::worker_state::{
 };
 use mailrun_journey::errors::ErrorEvent;
 use mailrun_journey::record::Resource;
-use mailrun_journey::trace::{NAME as TRACE_NAME, RecipientId};
+use mailrun_journey::trace::NAME as TRACE_NAME;
 use mailrun_journey::{Phase, TraceReader, TraceResult};
 use mailrun_mime::NoticeReader;
 use mailrun_net::{
@@ -19,7 +19,7 @@ use mailrun_net::{
 use mailrun_party::outputs::SESSION_PANICKED;
 use mailrun_party::planned_panic::planned_panic;
 use mailrun_smtp::Path;
-use mailrun_smtp::command::{Hello, Mail};
+use mailrun_smtp::command::{Hello, Mail, Recipient};
 use mailrun_smtp::login::Auth;
 use mailrun_smtp::proxy::ProxyHeader;
 use mailrun_smtp::reply_reason::ReplyReason;
@@ -158,15 +158,14 @@ impl Handler for SinkHandler {
         }
     }
 
-    fn recipient(&mut self, recipient: &Path<'_>) -> Answer {
+    fn recipient_with(&mut self, recipient: &Recipient<'_>) -> Answer {
         self.phase = Phase::Rcpt;
-        let answer = match self.apply_rules(RuleCommand::Recipient, Some(*recipient)) {
+        let answer = match self.apply_rules(RuleCommand::Recipient, Some(recipient.path)) {
             Ok(answer) => answer,
             Err(refusal) => return refusal,
         };
         self.remember_recipient(recipient);
-        let domain = self.worker.domain_number(recipient.domain());
-        self.recipients.push(SinkRecipient { id: RecipientId::new(recipient.as_bytes()), domain });
+        self.recipients.push(self.worker.recipient(recipient));
         if let Some(draft) = self.extended.as_mut().and_then(|side| side.message_writer.as_mut()) {
             draft.envelope().recipients.push(String::from_utf8_lossy(recipient.as_bytes()).into_owned());
         }
@@ -424,9 +423,7 @@ impl SinkHandler {
         if let Some(by) = by {
             self.worker.count_effect(RuleCommand::Dot, &effect, &by, None);
         }
-        let is_notice = self.may_be_notice();
-        let asks_recipients =
-            |rules: &Arc<Ruleset>| effect == RuleEffect::Accept && !is_notice && rules.has_recipient_rules();
+        let asks_recipients = |rules: &Arc<Ruleset>| effect == RuleEffect::Accept && rules.has_recipient_rules();
         let fates = match rules.filter(asks_recipients) {
             Some(rules) => self.decide_recipients(&rules, sequence, now),
             None => Vec::new(),
@@ -472,7 +469,8 @@ impl SinkHandler {
         let notice = reader.and_then(|reader| RunNotice::read(*reader)).map(Box::new);
         if !fates.is_empty() {
             if self.worker.context.protocol == Protocol::Lmtp {
-                let replies = LmtpReplies::new(found, bytes, recipients, fates, draft, is_changed, domain_slots);
+                let replies =
+                    LmtpReplies::new(found, notice, bytes, recipients, fates, draft, is_changed, domain_slots);
                 side.lmtp_replies = Some(Rc::new(replies));
                 return delay_answer(delay, Answer::Yes);
             }
@@ -653,7 +651,8 @@ mod tests {
             envelope_id: None,
             auth: None,
         };
-        let mut answer = code(handler.mail(&mail)).max(code(handler.recipient(&Path::mailbox(b"to@b").unwrap())));
+        let recipient = Recipient { path: Path::mailbox(b"to@b").unwrap(), notify: None, original: None };
+        let mut answer = code(handler.mail(&mail)).max(code(handler.recipient_with(&recipient)));
         if answer == 250 {
             answer = code(handler.data());
             message.as_bytes().chunks(11).for_each(|block| handler.block(block));
@@ -688,11 +687,16 @@ mod tests {
                 message(sequence)
             )
         };
-        let rules = Rule::parse("rcpt: hard reject").unwrap();
-        for rules in [Vec::new(), vec![rules]] {
-            let refusal = if rules.is_empty() { 250 } else { 554 };
+        let rules = |text: &str| vec![Rule::parse(text).unwrap()];
+        for (protocol, rules, refusal) in [
+            (Protocol::Smtp, Vec::new(), 250),
+            (Protocol::Smtp, rules("rcpt: hard reject"), 554),
+            (Protocol::Lmtp, Vec::new(), 250),
+            // This rule is evaluated for each recipient of a message, and has nothing to say here.
+            (Protocol::Lmtp, rules(". to other@b: delay 1ms"), 250),
+        ] {
             let rules = ActiveRules::new(Rulebook { seed: None, rules }, 1);
-            let context = Arc::new(SinkContext::new(rules, None, None, None, None, Protocol::Smtp));
+            let context = Arc::new(SinkContext::new(rules, None, None, None, None, protocol));
             let service = SinkService::new(Arc::clone(&context), std::sync::mpsc::channel().0);
             let mut handler = service.session(Peer { address: ([127, 0, 0, 1], 1).into() });
             assert_eq!(send(&mut handler, b"a@b", &message(1)), refusal);
@@ -719,6 +723,71 @@ mod tests {
             assert_eq!((run.messages, run.units.count()), if refusal == 250 { (2, 2) } else { (1, 1) });
             let foreign = tally.messages - run.messages - bounces.notices;
             assert_eq!(foreign, if refusal == 250 { 2 } else { 1 });
+        }
+    }
+
+    #[test]
+    fn mail_counts_for_the_recipient_that_the_source_named() {
+        use mailrun_journey::trace::{RecipientId, RecipientNumbering, Trace};
+        use mailrun_smtp::command::Command;
+        let single = RecipientNumbering::address_bits(16);
+        let number = |address: &str| single.number(RecipientId::new(address.as_bytes()));
+        // delivered, rewritten, copied, duplicates
+        for (rcpt, numbering, expected, pairs) in [
+            ("<to@x>", single, [1, 0, 0, 0], ""),
+            ("<to@x> ORCPT=rfc822;To@X", single, [1, 0, 0, 0], ""),
+            ("<a@y> ORCPT=rfc822;to@x", single, [1, 1, 0, 0], "to@x a@y"),
+            ("<a@y> ORCPT=rfc822;t+6F@x NOTIFY=NEVER", single, [1, 1, 0, 0], "to@x a@y"),
+            ("<b@y> ORCPT=rfc822;b@y NOTIFY=NEVER", single, [0, 0, 1, 0], "- b@y"),
+            ("<b@y> NOTIFY=NEVER", single, [0, 0, 1, 0], "- b@y"),
+            // The source asks for NEVER itself, so it marks no copies.
+            ("<to@x> ORCPT=rfc822;to@x NOTIFY=NEVER", single.asking_never(), [1, 0, 0, 0], ""),
+            ("<to@x> NOTIFY=NEVER", single.asking_never(), [1, 0, 0, 0], ""),
+            // An ORCPT that is no address says nothing.
+            ("<to@x> ORCPT=x400;to@x", single, [1, 0, 0, 0], ""),
+            ("<to@x> ORCPT=rfc822;+22to+22", single, [1, 0, 0, 0], ""),
+            ("<a@y> NOTIFY=FAILURE", RecipientNumbering::SINGLE, [1, 0, 0, 0], ""),
+            ("<t\u{f6}@x> ORCPT=utf-8;t\\x{F6}@x", single, [1, 0, 0, 0], ""),
+        ] {
+            let trace = Trace {
+                run: mailrun_journey::RunId([1; 16]),
+                sequence: 7,
+                zero: Default::default(),
+                numbering,
+                created: Duration::ZERO,
+                clock: mailrun_journey::ClockId::realtime(""),
+                checksum: mailrun_journey::trace::checksum(b"x\r\n"),
+            };
+            let rules = ActiveRules::new(Rulebook { seed: None, rules: Vec::new() }, 1);
+            let context = Arc::new(SinkContext::new(rules, None, None, None, None, Protocol::Smtp));
+            let (tally_tx, tallies) = std::sync::mpsc::channel();
+            let service = SinkService::new(Arc::clone(&context), tally_tx);
+            let mut handler = service.session(Peer { address: ([127, 0, 0, 1], 1).into() });
+            let line = format!("RCPT TO:{rcpt}");
+            let Ok(Command::Recipient(recipient)) = Command::parse(line.as_bytes()) else { panic!("{line}") };
+            handler.recipient_with(&recipient);
+            handler.data();
+            let mut header = [0; Trace::HEADER_BYTES];
+            trace.write(&mut header);
+            handler.block(&header);
+            handler.block(b"\r\nx\r\n");
+            handler.message(1, clock::now());
+            let mut all = mailrun_journey::SinkTally::default();
+            service.0.send_tally();
+            all.merge(&tallies.recv().unwrap().0);
+            let tally = all.runs.find(trace.run).unwrap();
+            let rewrites = &tally.rewrites;
+            let found = [tally.units.count(), rewrites.units.count(), rewrites.copied(), tally.duplicates];
+            assert_eq!(found, expected, "{rcpt}");
+            let to = if rcpt.contains('\u{f6}') { "t\u{f6}@x" } else { "to@x" };
+            assert!(
+                found[0] == 0 || numbering == RecipientNumbering::SINGLE || tally.units.contains(7, number(to)),
+                "{rcpt}"
+            );
+            let rows = rewrites.rows();
+            let rows: Vec<String> =
+                rows.iter().map(|row| format!("{} {}", row.original.as_deref().unwrap_or("-"), row.address)).collect();
+            assert_eq!(rows.concat(), pairs, "{rcpt}");
         }
     }
 

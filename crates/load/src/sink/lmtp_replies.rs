@@ -7,7 +7,7 @@
 //! double counting still apply to each recipient separately.
 use super::dump::MessageWriter;
 use super::session_rules::{DomainSlots, RuleEffect, SERVICE_CLOSING};
-use super::worker_state::{SinkRecipient, SinkWorkerState};
+use super::worker_state::{RunNotice, SinkRecipient, SinkWorkerState};
 use mailrun_journey::TraceResult;
 use mailrun_net::Answer;
 use mailrun_smtp::server::Protocol;
@@ -75,6 +75,7 @@ fn retain_counted(draft: &mut Option<MessageWriter>, mut times: impl Iterator<It
 #[derive(Debug)]
 pub(super) struct LmtpReplies {
     found: TraceResult,
+    notice: Option<Box<RunNotice>>,
     bytes: u64,
     recipients: Vec<SinkRecipient>,
     /// Results of the recipients, up to the first that ends the session.
@@ -98,6 +99,7 @@ enum StorageState {
 impl LmtpReplies {
     pub(super) fn new(
         found: TraceResult,
+        notice: Option<Box<RunNotice>>,
         bytes: u64,
         recipients: Vec<SinkRecipient>,
         decisions: Vec<RecipientDecision>,
@@ -108,6 +110,7 @@ impl LmtpReplies {
         retain_counted(&mut draft, decisions.iter().map(RecipientDecision::unit_count));
         Self {
             found,
+            notice,
             bytes,
             recipients,
             decisions,
@@ -159,7 +162,11 @@ impl LmtpReplies {
         match std::mem::replace(storage, StorageState::Failed) {
             StorageState::Pending(draft) => {
                 worker.store(draft)?;
-                worker.count_arrival(&self.found, recipients, self.bytes, now, 1);
+                match &self.notice {
+                    // Who gets a notification does not matter, so it counts with its first recipient.
+                    Some(notice) => worker.count_notice(notice, recipients.len() as u64, self.bytes, now),
+                    None => worker.count_arrival(&self.found, recipients, self.bytes, now, 1),
+                }
                 worker.count_corrupted(&self.found, u64::from(self.is_changed));
             }
             StorageState::Stored => worker.count_recipients(&self.found, recipients, now),
@@ -175,7 +182,7 @@ mod tests {
     use super::super::active_rules::ActiveRules;
     use super::super::dump::DumpEnvelope;
     use super::super::rulebook::Rulebook;
-    use super::super::worker_state::SinkContext;
+    use super::super::worker_state::{DeliveryAddress, SinkContext};
     use super::*;
     use mailrun_journey::RunId;
     use mailrun_journey::record::Ordered;
@@ -187,7 +194,9 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn recipients() -> Vec<SinkRecipient> {
-        [7, 8, 9].map(|domain| SinkRecipient { id: RecipientId::new(b"a@b"), domain }).to_vec()
+        let recipient =
+            |domain| SinkRecipient { id: RecipientId::new(b"a@b"), domain, delivery: DeliveryAddress::Same };
+        [7, 8, 9].map(recipient).to_vec()
     }
 
     fn decisions(effects: &[RuleEffect]) -> Vec<RecipientDecision> {
@@ -236,13 +245,46 @@ mod tests {
         let worker = lmtp_worker();
         let found = TraceResult::Corrupt(Some(trace));
         let decisions = decisions(effects);
-        let replies = LmtpReplies::new(found, 9, recipients(), decisions, None, true, DomainSlots::default());
+        let replies = LmtpReplies::new(found, None, 9, recipients(), decisions, None, true, DomainSlots::default());
         for place in 0..effects.len() {
             assert!(!worker.context.has_enough() || place > 0, "before the first reply");
             replies.answer(place, &worker, clock::now());
         }
         let ordered = worker.tally.borrow().ordered;
         (ordered, worker.context.has_enough())
+    }
+
+    #[test]
+    fn a_notification_counts_once_however_many_recipients_are_answered() {
+        let trace = Trace {
+            run: RunId([1; 16]),
+            sequence: 5,
+            zero: ZeroPhase::default(),
+            numbering: RecipientNumbering::SINGLE,
+            created: Duration::ZERO,
+            clock: ClockId::realtime(""),
+            checksum: 0,
+        };
+        let mut header = [0; Trace::HEADER_BYTES];
+        trace.write(&mut header);
+        let text = format!(
+            "Content-Type: multipart/report; boundary=b\r\n\r\n--b\r\nContent-Type: message/delivery-status\r\n\r\n\
+             Reporting-MTA: dns; x\r\n\r\nFinal-Recipient: rfc822; to@b\r\nAction: failed\r\nStatus: 5.1.1\r\n\r\n\
+             --b\r\nContent-Type: message/rfc822\r\n\r\n{}\r\nx\r\n--b--\r\n",
+            String::from_utf8_lossy(&header)
+        );
+        let mut reader = mailrun_mime::NoticeReader::new(mailrun_journey::trace::NAME);
+        reader.receive(text.as_bytes());
+        let notice = Some(Box::new(RunNotice::read(reader).unwrap()));
+        let worker = lmtp_worker();
+        let decisions = decisions(&[RuleEffect::Accept, RuleEffect::Drop, RuleEffect::Accept]);
+        let slots = DomainSlots::default();
+        let replies = LmtpReplies::new(TraceResult::Absent, notice, 9, recipients(), decisions, None, false, slots);
+        (0..3).for_each(|place| _ = replies.answer(place, &worker, clock::now()));
+        let tally = worker.tally.borrow();
+        let run = tally.runs.find(trace.run).unwrap();
+        assert_eq!((run.bounces.notices, run.bounces.units.count(), run.messages), (1, 1, 0));
+        assert_eq!((tally.messages, tally.recipients, tally.untraced), (1, 2, 0));
     }
 
     #[test]

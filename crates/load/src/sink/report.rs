@@ -176,6 +176,7 @@ impl SinkReport {
                 record.slowest = slowest(tally, series.zero());
                 record.domains = tally.domains.rows();
                 record.bounces = tally.bounces.rows();
+                record.rewrites = tally.rewrites.rows();
             }
             None => {
                 record.stages = vec![self.untraced_stage()];
@@ -240,6 +241,8 @@ impl SinkReport {
             delay_notices: Some(tally.bounces.delayed),
             repeated_notices: Some(tally.bounces.repeated),
             duplicates: Some(tally.duplicates),
+            rewritten: Some(tally.rewrites.units.count()),
+            copied: Some(tally.rewrites.copied()),
             corrupt: Some(tally.corrupt),
             converted: Some(tally.converted),
             foreign: Some(self.foreign_count(tally)),

@@ -6,7 +6,7 @@
 //! | `/`, `/status` | counts so far |
 //! | `/ledger` | every run's counts |
 //! | `/ledger/RUN` | one run's counts; PUT announces a run, whose record then counts from there |
-//! | `/ledger/RUN/units` | which units arrived or bounced: the bits (`mailrun_journey::Ledger::read_arrivals`) |
+//! | `/ledger/RUN/units` | which units arrived, bounced or were rewritten: the bits (`mailrun_journey::Ledger::read_arrivals`) |
 //! | `/record/RUN` | one run's record (`mailrun-run/1`) |
 //! | `/metrics` | counts so far, in the text format of Prometheus |
 //! | `/rules` | the rules in force, as JSON; PUT other ones as TOML or JSON (`rulebook`) |
@@ -145,7 +145,8 @@ async fn units(State(view): ReportState, Path(run): Path<String>) -> Response {
         Err(refusal) => return refusal.into_response(),
     };
     let mut bytes = Vec::new();
-    Ledger::write_arrivals(&tally.units, &tally.bounces.units, &mut bytes).expect("a Vec takes everything");
+    let ledgers = [&tally.units, &tally.bounces.units, &tally.rewrites.units];
+    Ledger::write_arrivals(ledgers, &mut bytes).expect("a Vec takes everything");
     bytes.into_response()
 }
 
@@ -218,6 +219,8 @@ fn run_counts(view: &SinkReport, run: RunId, tally: &RunTally) -> Value {
         "delay_notices": tally.bounces.delayed,
         "repeated_notices": tally.bounces.repeated,
         "duplicates": tally.duplicates,
+        "rewritten": tally.rewrites.units.count(),
+        "copied": tally.rewrites.copied(),
         "corrupt": tally.corrupt,
         "converted": tally.converted,
         "foreign": view.foreign_count(tally),

@@ -5,12 +5,15 @@ use super::rules::RuleCommand;
 use super::session_rules::{DomainSlots, RuleEffect, SERVICE_CLOSING};
 use mailrun_journey::domains::{DomainUnit, MAX_DOMAINS};
 use mailrun_journey::errors::ErrorEvent;
+use mailrun_journey::rewrites::{MAX_REWRITES, Rewrite, RewrittenUnit};
 use mailrun_journey::slowest::SlowDelivery;
 use mailrun_journey::trace::{HeaderSample, MessageName, RecipientId};
 use mailrun_journey::{ClockId, MarkResult, Phase, RunId, RunTally, SinkTally, Trace, TraceResult};
 use mailrun_mime::{Notice, NoticeReader};
 use mailrun_net::{Answer, clock};
 use mailrun_party::users::Users;
+use mailrun_smtp::command::Recipient;
+use mailrun_smtp::dsn::Notify;
 use mailrun_smtp::login::Auth;
 use mailrun_smtp::server::Protocol;
 use mailrun_smtp::{Domain, Path, Reply};
@@ -101,6 +104,7 @@ pub(super) struct SinkWorkerState {
     /// Domain of the first recipient. In most runs, all recipients have this domain.
     first_domain: OnceCell<Box<[u8]>>,
     other_domains: RefCell<DomainNumbers>,
+    pairs: RefCell<PairNumbers>,
 }
 
 /// Numbers of domains in the order of their appearance. The first [`MAX_DOMAINS`] domains have a
@@ -135,12 +139,71 @@ impl DomainNumbers {
 /// numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SinkRecipient {
+    /// The recipient as the sender first named it, if the client tells (ORCPT).
     pub(super) id: RecipientId,
-    /// Number of the recipient's domain at this worker. The worker's first domain has number 0.
+    /// Number of its domain at this worker. The worker's first domain has number 0.
     pub(super) domain: u16,
+    pub(super) delivery: DeliveryAddress,
+}
+
+/// The address to which a client delivers, beside that of the recipient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DeliveryAddress {
+    Same,
+    /// The same, with NOTIFY=NEVER: the server may have added the recipient.
+    Unnotified {
+        pair: u16,
+        hash: u32,
+    },
+    Other {
+        pair: u16,
+        hash: u32,
+    },
+}
+
+/// Numbers of pairs of addresses: of the recipient that ORCPT names and of the one in RCPT. All pairs
+/// beyond the limit share the next number.
+#[derive(Debug, Default)]
+struct PairNumbers {
+    numbers: HashMap<Box<[u8]>, u16>,
+    pairs: Vec<Arc<Rewrite>>,
+    /// The key that is being looked up.
+    key: Vec<u8>,
+}
+
+impl PairNumbers {
+    fn number_of(&mut self, original: Option<&[u8]>, address: &[u8]) -> u16 {
+        // No address contains NUL.
+        self.key.clear();
+        self.key.extend(original.unwrap_or_default().iter().chain(b"\0").chain(address));
+        if let Some(number) = self.numbers.get(self.key.as_slice()) {
+            return *number;
+        }
+        let next = self.pairs.len() as u16;
+        if self.pairs.len() < MAX_REWRITES {
+            let text = |address: &[u8]| String::from_utf8_lossy(address).into_owned();
+            self.pairs.push(Arc::new(Rewrite { original: original.map(text), address: text(address) }));
+            self.numbers.insert(self.key.as_slice().into(), next);
+        }
+        next
+    }
+}
+
+impl DeliveryAddress {
+    /// Returns the pair of addresses, the hash of the second, and whether the server added the
+    /// recipient. Returns `None` for a recipient that the source named.
+    #[inline]
+    fn elsewhere(self, trace: &Trace) -> Option<(u16, u32, bool)> {
+        match self {
+            Self::Other { pair, hash } => Some((pair, hash, false)),
+            Self::Unnotified { pair, hash } if !trace.numbering.asks_never() => Some((pair, hash, true)),
+            Self::Same | Self::Unnotified { .. } => None,
+        }
+    }
 }
 
 /// A notification about a message of a run.
+#[derive(Debug)]
 pub(super) struct RunNotice {
     message: MessageName,
     notice: Notice,
@@ -182,6 +245,47 @@ impl SinkWorkerState {
             rules_version: Cell::new(0),
             first_domain: OnceCell::new(),
             other_domains: RefCell::default(),
+            pairs: RefCell::default(),
+        }
+    }
+
+    /// Returns the recipient that a client names. Without the parameters of RFC 3461, which only a
+    /// server sends, this takes no more than the numbers of address and domain.
+    #[inline]
+    pub(super) fn recipient(&self, recipient: &Recipient<'_>) -> SinkRecipient {
+        if recipient.original.is_some() || recipient.notify == Some(Notify::NEVER) {
+            return self.recipient_with_parameters(recipient);
+        }
+        self.own_recipient(&recipient.path)
+    }
+
+    fn own_recipient(&self, path: &Path<'_>) -> SinkRecipient {
+        SinkRecipient {
+            id: RecipientId::new(path.as_bytes()),
+            domain: self.domain_number(path.domain()),
+            delivery: DeliveryAddress::Same,
+        }
+    }
+
+    #[cold]
+    fn recipient_with_parameters(&self, recipient: &Recipient<'_>) -> SinkRecipient {
+        let address = recipient.path.as_bytes();
+        let original = recipient.original.and_then(|original| original.mailbox());
+        let original = original.as_deref().filter(|original| !original.eq_ignore_ascii_case(address));
+        // ORCPT may contain anything. If it is no address, the recipient counts under its own.
+        let original = original.and_then(|original| Path::mailbox(original).ok()).filter(|path| !path.is_null());
+        let number = |original| self.pairs.borrow_mut().number_of(original, address);
+        let own = self.own_recipient(&recipient.path);
+        let hash = own.id.hash();
+        match original {
+            Some(original) => SinkRecipient {
+                delivery: DeliveryAddress::Other { pair: number(Some(original.as_bytes())), hash },
+                ..self.own_recipient(&original)
+            },
+            None if recipient.notify == Some(Notify::NEVER) => {
+                SinkRecipient { delivery: DeliveryAddress::Unnotified { pair: number(None), hash }, ..own }
+            }
+            None => own,
         }
     }
 
@@ -225,6 +329,7 @@ impl SinkWorkerState {
         let empty = empty.unwrap_or_else(|_| Box::new(SinkTally::keeping(self.context.own_run)));
         let mut full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
         full.domain_names.clone_from(&self.other_domains.borrow().names);
+        full.rewrites.clone_from(&self.pairs.borrow().pairs);
         // Ignore the error: if the collector has ended, nobody needs the tally.
         let _ = self.tally_tx.send((full, self.empty_tallies.0.clone()));
     }
@@ -355,7 +460,13 @@ impl SinkWorkerState {
         }
     }
 
-    fn count_notice(&self, RunNotice { message, notice }: &RunNotice, recipients: u64, bytes: u64, now: Duration) {
+    pub(super) fn count_notice(
+        &self,
+        RunNotice { message, notice }: &RunNotice,
+        recipients: u64,
+        bytes: u64,
+        now: Duration,
+    ) {
         self.context.answered.fetch_add(1, Ordering::Relaxed);
         let tally = &mut **self.tally.borrow_mut();
         tally.count_notice(message, notice);
@@ -497,11 +608,22 @@ fn phase(command: RuleCommand) -> Phase {
     }
 }
 
-/// Marks the units of a message in the ledger. Units of domains other than the worker's first are
-/// marked later, when tallies are merged.
+/// Marks the units of a message in the ledger. Units of domains other than the worker's first, and
+/// those that arrive under another address, are marked later, when tallies are merged.
 fn mark_units(run: &mut RunTally, trace: &Trace, recipients: &[SinkRecipient]) {
-    for SinkRecipient { id, domain } in recipients {
+    for SinkRecipient { id, domain, delivery } in recipients {
         let recipient = trace.numbering.number(*id);
+        if let Some((pair, address, is_added)) = delivery.elsewhere(trace) {
+            run.rewritten_units.push(RewrittenUnit {
+                sequence: trace.sequence,
+                recipient,
+                domain: *domain,
+                pair,
+                address,
+                is_added,
+            });
+            continue;
+        }
         if *domain > 0 {
             run.domain_units.push(DomainUnit { sequence: trace.sequence, recipient, domain: *domain });
             continue;

@@ -266,6 +266,7 @@ impl MonitoredRun for SourceLoad {
             sent: self.total.sent,
             accepted: self.total.accepted,
             recipients: self.total.recipients_accepted,
+            settled: 0,
             bytes: self.total.bytes_accepted,
             errors: self.total.errors.total(),
             sessions: u64::from(options.sessions),

@@ -52,6 +52,7 @@ pub(super) enum UnitFate {
     Accepted,
     Rejected,
     Failed,
+    InDoubt,
 }
 
 /// Domain number of each recipient of a message. Empty if domains are not counted.
@@ -87,6 +88,7 @@ impl MessageDomains {
                 UnitFate::Accepted => fates.accepted += 1,
                 UnitFate::Rejected => fates.rejected += 1,
                 UnitFate::Failed => fates.failed += 1,
+                UnitFate::InDoubt => fates.in_doubt += 1,
             }
         }
     }
@@ -129,15 +131,18 @@ mod tests {
 
     #[test]
     fn a_rejected_recipient_stays_rejected() {
-        let mut domains = MessageDomains::new(vec![0, 1, 1]);
+        let mut domains = MessageDomains::new(vec![0, 1, 1, 1]);
         let mut tally = DomainTally::default();
         domains.count_created(&mut tally);
         domains.reject(1);
         domains.reject(99);
-        domains.count_ended(&mut tally, |place| if place == 0 { UnitFate::Accepted } else { UnitFate::Failed });
+        domains.count_ended(&mut tally, |place| {
+            [UnitFate::Accepted, UnitFate::Failed, UnitFate::Failed, UnitFate::InDoubt][place]
+        });
         let rows = tally.rows(&["a".to_owned(), "b".to_owned()]);
-        let figures: Vec<_> = rows.iter().map(|row| (row.created, row.accepted, row.rejected, row.failed)).collect();
-        assert_eq!(figures, [(2, 0, 1, 1), (1, 1, 0, 0)]);
+        let figures: Vec<_> =
+            rows.iter().map(|row| (row.created, row.accepted, row.rejected, row.failed, row.in_doubt)).collect();
+        assert_eq!(figures, [(3, 0, 1, 1, 1), (1, 1, 0, 0, 0)]);
     }
 
     proptest! {

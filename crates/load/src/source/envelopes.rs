@@ -321,7 +321,9 @@ mod tests {
         }
         let one = drawn("from@example.com", "bob7@example.com", 1).render_fixed(1, 400, false);
         assert_eq!(one.variants[0].recipient(0), b"RCPT TO:<bob7@example.com>\r\n");
-        assert_eq!(one.numbers, [0]);
+        let read = RecipientId::new(b"bob7@example.com");
+        assert_eq!(one.numbers, [one.generator.recipients.numbering().number(read)]);
+        assert_ne!(one.numbers, [0], "another address would have another number");
         let two = drawn("a@b", "a@b", 2).render_fixed(2, 400, false);
         assert_eq!(
             [two.variants[1].recipient(0), two.variants[1].recipient(1)],

@@ -388,7 +388,11 @@ impl LoadSession {
                 } else {
                     tally.recipients_failed += rest - refused;
                 }
-                let fate = if failure == MessageFailure::Rejected { UnitFate::Rejected } else { UnitFate::Failed };
+                let fate = match failure {
+                    MessageFailure::Rejected => UnitFate::Rejected,
+                    _ if is_in_doubt => UnitFate::InDoubt,
+                    _ => UnitFate::Failed,
+                };
                 job.domains.count_ended(&mut tally.domains, |place| {
                     let is_accepted = place < job.answered_recipients && job.has_accepted(place);
                     if is_accepted { UnitFate::Accepted } else { fate }

@@ -61,6 +61,7 @@ use mailrun_party::local_address::is_local_address;
 use mailrun_party::output_file;
 use mailrun_party::outputs::FinishedRun;
 use mailrun_party::reason::reason;
+use mailrun_smtp::dsn::Notify;
 use message::TraceStamp;
 use message_set::PreparedMessages;
 use plan::LoadPlan;
@@ -98,7 +99,10 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     mailrun_net::open_files::raise(u64::from(options.sessions) + RESERVED_DESCRIPTORS);
     let started_at = jiff::Timestamp::now();
     let recipients = Recipients::new(&options.recipient_patterns, options.recipients.max(), options.recipient_tags)?;
-    let stamp = TraceStamp::new(run, options.trace_headers, clock_for(&server), recipients.numbering());
+    let asks_never = options.dsn_parameters.notify == Some(Notify::NEVER);
+    let numbering = recipients.numbering();
+    let numbering = if asks_never { numbering.asking_never() } else { numbering };
+    let stamp = TraceStamp::new(run, options.trace_headers, clock_for(&server), numbering);
     let PreparedMessages { messages: mail, summary: about } = PreparedMessages::new(&options, stamp, run, started_at)?;
     let envelopes = Envelopes::new(&options, run, recipients, &mail);
     let interrupt = match &options.control {

@@ -1,7 +1,8 @@
 //! The recipients of messages: their addresses, and the numbers by which the ledger tells the
 //! recipients of a message apart.
 //!
-//! A message with one recipient needs no number. For several recipients, the source draws addresses
+//! A message with one recipient needs no number if its address varies. For a single address, the number
+//! costs nothing, and shows whether mail arrived under another address. For several recipients, the source draws addresses
 //! until their numbers differ ([`RecipientNumbering::address_bits`]). More bits cost the ledger
 //! more memory, and fewer bits cost more draws. With `--tag-recipients`, the number is written into
 //! the address instead. A server that keeps the local part may then rewrite the domain. `to@b`
@@ -17,6 +18,10 @@ const MIN_BITS: u32 = 6;
 /// Number of available numbers per recipient of a message. With several, two addresses rarely share
 /// a number.
 const NUMBERS_PER_RECIPIENT: u64 = 8;
+/// Minimum number of bits if there are few addresses. The ledger's memory depends on the number of
+/// addresses and not on that of the bits, and with these bits only one of 65,536 addresses that the
+/// source did not name has the number of one that it named.
+const MIN_BITS_OF_FEW: u32 = 16;
 /// Number of draws before the pattern is searched for a free address.
 const MAX_DRAWS: u32 = 32;
 
@@ -36,6 +41,8 @@ pub(super) struct Recipients {
     /// Numbers of the addresses that every message goes to. Other patterns must avoid these
     /// numbers.
     reserved: Vec<u32>,
+    /// Number of the only recipient, if all messages have one.
+    only: Option<u32>,
 }
 
 #[derive(Clone, Debug)]
@@ -61,7 +68,7 @@ impl Recipients {
             bail!("--to: a message must have a recipient");
         }
         let (numbering, tagged) = match tags {
-            _ if limit == 1 => (RecipientNumbering::SINGLE, vec![(RecipientTag::Bare, 0); patterns.len()]),
+            _ if limit == 1 => (numbering_of_one(patterns), vec![(RecipientTag::Bare, 0); patterns.len()]),
             RecipientTags::On => (RecipientNumbering::TAG, tags_of(patterns)),
             RecipientTags::Off => (numbering_of(patterns, limit)?, vec![(RecipientTag::Bare, 0); patterns.len()]),
         };
@@ -71,8 +78,10 @@ impl Recipients {
             all.push(RecipientPattern { pattern: pattern.clone(), tag, number });
         }
         let literals = patterns.iter().filter_map(AddressPattern::literal);
-        let reserved = literals.map(|address| numbering.number(RecipientId::new(address.as_bytes()))).collect();
-        Ok(Self { patterns: all, numbering, reserved })
+        let reserved: Vec<u32> =
+            literals.map(|address| numbering.number(RecipientId::new(address.as_bytes()))).collect();
+        let only = (limit == 1).then(|| reserved.first().copied().unwrap_or_default());
+        Ok(Self { patterns: all, numbering, reserved, only })
     }
 
     pub(super) fn numbering(&self) -> RecipientNumbering {
@@ -93,8 +102,8 @@ impl Recipients {
             several => (&several[place as usize], several[place as usize].number),
         };
         pattern.write(rng, *tag, tagged, out);
-        if self.numbering == RecipientNumbering::SINGLE {
-            numbers.push(0);
+        if let Some(number) = self.only {
+            numbers.push(number);
             return;
         }
         let mut number = self.number(&out[start..]);
@@ -137,6 +146,14 @@ impl Recipients {
 /// If there are too few addresses, or if one is malformed.
 pub fn check_recipients(patterns: &[AddressPattern], limit: u64, tags: RecipientTags) -> Result<()> {
     Recipients::new(patterns, limit, tags).map(drop)
+}
+
+/// Returns the numbering of messages with one recipient.
+fn numbering_of_one(patterns: &[AddressPattern]) -> RecipientNumbering {
+    match patterns {
+        [pattern] if pattern.literal().is_some() => RecipientNumbering::address_bits(MIN_BITS_OF_FEW),
+        _ => RecipientNumbering::SINGLE,
+    }
 }
 
 /// Returns the tags of the patterns, each with a number if there are several patterns. An address
@@ -207,7 +224,7 @@ fn numbering_of(patterns: &[AddressPattern], limit: u64) -> Result<RecipientNumb
         // The list is sorted, so equal numbers are neighbours.
         known.is_sorted_by(|left, right| number(left) < number(right))
     };
-    let least_bits = if patterns.iter().any(|pattern| is_wide(&pattern)) { wide_bits } else { 0 };
+    let least_bits = if patterns.iter().any(|pattern| is_wide(&pattern)) { wide_bits } else { MIN_BITS_OF_FEW };
     let bits = (least_bits..32).find(|bits| are_different(*bits)).unwrap_or(32);
     Ok(RecipientNumbering::address_bits(bits))
 }
@@ -277,9 +294,9 @@ mod tests {
 
     #[test]
     fn recipients_are_the_addresses_that_were_typed() {
-        for typed in ["user{0..99}@x", "user{0..9999}@{a,b}.example", "bob7@x", "to+@x"] {
+        for (typed, bits) in [("user{0..99}@x", 0), ("user{0..9999}@{a,b}.example", 0), ("bob7@x", 16), ("to+@x", 16)] {
             let one = recipients(&[typed], 1, RecipientTags::Off).unwrap();
-            assert_eq!(one.numbering(), RecipientNumbering::SINGLE, "{typed}");
+            assert_eq!(one.numbering(), RecipientNumbering::address_bits(bits), "{typed}");
             assert!((0..100).all(|number| !message(&one, number, 1)[0].contains("+0")), "{typed}");
         }
         for (typed, most) in [

@@ -129,6 +129,7 @@ impl MonitoredRun for MadesLoad {
             accepted: reached(MessageStage::Settled),
             delivered: arrived,
             recipients: arrived,
+            settled: arrived,
             bytes: (arrived as f64 * state.payloads.mean_size()) as u64,
             errors: tracker.troubles.total(),
             sessions: tracker.in_transit() as u64,

@@ -126,7 +126,9 @@ impl CsvTable {
                 "reply",
             ],
             Self::Missing => &["message", "fate", "created_s", "recipient_count", "recipients", "reply"],
-            Self::Domains => &["domain", "created", "accepted", "rejected", "failed", "delivered", "duplicates"],
+            Self::Domains => {
+                &["domain", "created", "accepted", "rejected", "failed", "in_doubt", "delivered", "duplicates"]
+            }
             Self::Usage => &["party", "second", "cores", "rss_bytes"],
             Self::Events => &["at_s", "kind", "text"],
         };
@@ -336,7 +338,16 @@ fn missing(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
 
 fn domains(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
     let rows = record.domains.iter().map(|row| {
-        cells![row.domain.as_str(), row.created, row.accepted, row.rejected, row.failed, row.delivered, row.duplicates]
+        cells![
+            row.domain.as_str(),
+            row.created,
+            row.accepted,
+            row.rejected,
+            row.failed,
+            row.in_doubt,
+            row.delivered,
+            row.duplicates
+        ]
     });
     rows.collect()
 }

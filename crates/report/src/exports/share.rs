@@ -69,7 +69,8 @@ fn without_others_texts(record: &Record, sentence: String) -> String {
     let replies = record.errors.iter().filter(|row| row.code > 0).map(|row| &row.text);
     let troubles = record.mades.iter().flat_map(|own| own.troubles.iter().map(|row| &row.text));
     let last_words = record.parties.iter().filter_map(|party| Some(&party.died.as_ref()?.said));
-    replies.chain(troubles).chain(last_words).fold(sentence, |sentence, text| without(sentence, text))
+    let bounces = record.bounces.iter().map(|row| &row.text);
+    replies.chain(bounces).chain(troubles).chain(last_words).fold(sentence, |sentence, text| without(sentence, text))
 }
 
 /// Removes a text from a sentence. The sentence, the text or both may have been cut, in which case
@@ -227,7 +228,9 @@ fn workload(record: &Record) -> String {
 mod tests {
     use super::*;
     use crate::sample;
-    use mailrun_journey::record::{Death, DomainRow, ErrorRow, EventKind, EventRow, MissingMessage, SlowMessage};
+    use mailrun_journey::record::{
+        BounceRow, Death, DomainRow, ErrorRow, EventKind, EventRow, MissingMessage, SlowMessage,
+    };
     use mailrun_journey::stage::Phase;
 
     #[test]
@@ -290,6 +293,7 @@ mod tests {
             sample: Some("private@a.example".to_owned()),
             ..ErrorRow::default()
         }];
+        record.bounces = vec![BounceRow { text: record.errors[0].text.clone(), ..BounceRow::default() }];
         record.slowest =
             vec![SlowMessage { recipients: vec!["private@b.example".to_owned()], ..SlowMessage::default() }];
         record.missing =
@@ -309,6 +313,7 @@ mod tests {
         let whys = [
             format!("The server rejected 3 of 200,000 messages (at rcpt: 550 {reply})."),
             format!("The server rejected 3 of 200,000 messages (at rcpt: 550 {}…", &reply[..30]),
+            format!("Bounced: 3 of 200,000 messages were given up by the server: 550 {reply}."),
             "The relay died at 1.5 s: signal 9; its last message: cannot open the mailbox of private.".to_owned(),
             "No answer from gw.private.example at 1.4 s; see /var/private/log.".to_owned(),
         ];

@@ -39,6 +39,14 @@ fn colour(fate: &str) -> &'static str {
     }
 }
 
+/// Returns the addresses under which mail arrived that the source had not named, or `None` if there
+/// are none.
+pub(super) fn rewrites(runs: PageRuns<'_>) -> Option<PagePart> {
+    let (own, other) = runs.both(fates::rewrites)?;
+    let body = tables::section(&own, other.as_ref(), None);
+    Some(PagePart { id: "rewrites", title: "Rewritten and copied", body })
+}
+
 /// Returns the ledger by domain, or `None` if the record has no domains.
 pub(super) fn domains(runs: PageRuns<'_>) -> Option<PagePart> {
     let (own, other) = runs.both(domain_table)?;
@@ -57,10 +65,11 @@ fn domain_table(record: &Record) -> Option<Table> {
         right("accepted"),
         right("rejected"),
         right("failed"),
+        right("in doubt"),
         right("delivered"),
         right("duplicates"),
     ])
-    .hide_zero(&["duplicates"]);
+    .hide_zero(&["in doubt", "duplicates"]);
     for row in record.domains.iter().take(MAX_DOMAINS) {
         table.row(cells(row));
     }
@@ -70,6 +79,6 @@ fn domain_table(record: &Record) -> Option<Table> {
 fn cells(row: &DomainRow) -> Vec<Cell> {
     let maybe = |number: Option<u64>| number.map_or_else(|| Cell::from(known(None)), Cell::Count);
     let name = if row.domain.is_empty() { "all others" } else { row.domain.as_str() };
-    let counts = [row.created, row.accepted, row.rejected, row.failed].map(Cell::Count);
+    let counts = [row.created, row.accepted, row.rejected, row.failed, row.in_doubt].map(Cell::Count);
     std::iter::once(Cell::from(name)).chain(counts).chain([row.delivered, row.duplicates].map(maybe)).collect()
 }

@@ -73,6 +73,7 @@ fn details(runs: PageRuns<'_>) -> Vec<PagePart> {
     let parts = [
         ledger::part(runs),
         ledger::domains(runs),
+        ledger::rewrites(runs),
         mades::truth(runs),
         environment::server(runs),
         environment::between(runs),
