@@ -197,12 +197,16 @@ fn a_source_that_cannot_run_says_why() {
 
 /// A source that has sent its messages, but keeps running until it is asked to stop.
 const STOPPED_SOURCE: &str = r#"trap finish TERM
+touch "$here/begun"
 echo '{"event":"progress","elapsed_s":1,"created":1000,"accepted":1000,"recipients":1000}'
 while :; do sleep 0.02; done
 "#;
 
-/// A party that listens and is killed a little later.
-const DYING: &str = "echo '{\"event\":\"listening\",\"smtp\":[\"127.0.0.1:1\"],\"http\":null}'; sleep 0.2; kill -9 $$";
+/// A party that listens, and is killed when the source has begun.
+const DYING: &str = r#"echo '{"event":"listening","smtp":["127.0.0.1:1"],"http":null}'
+until [ -e "$here/begun" ]; do sleep 0.02; done
+kill -9 $$
+"#;
 
 fn death(record: &Record, role: Role) -> &Death {
     let party = record.parties.iter().find(|party| party.role == role).expect("it took part");

@@ -309,45 +309,54 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
             "{} of {} that were due were never sent{}",
             grouped(market.missed),
             counted(due_count, "message"),
-            shortfall(record).unwrap_or_else(|| ".".to_owned())
+            shortfall_text(record).unwrap_or_else(|| ".".to_owned())
         );
         return Some(Reason::new(cause, text));
     }
     // A single message has no rate.
     record.stage(Stage::Created).filter(|row| row.duration_s > 0.0)?;
     let sentence = match missed_rate(record, "The bench offered")? {
-        MissedRate::Excused(reason) => return Some(reason),
+        // What the bench saw is said, too: only a repeated run shows which of the two it was.
+        MissedRate::Excused(Reason { cause, text }) => {
+            let seen = shortfall(record).map(|seen| format!(" The bench saw that {seen}.")).unwrap_or_default();
+            return Some(Reason::new(cause, format!("{text}{seen}")));
+        }
         MissedRate::Missed(sentence) => sentence,
     };
     let cause = if is_our_fault { Cause::RateNotOffered } else { Cause::RateMissed };
-    let advice = shortfall(record).unwrap_or_else(|| ". Use a lower --rate.".to_owned());
+    let advice = shortfall_text(record).unwrap_or_else(|| ". Use a lower --rate.".to_owned());
     Some(Reason::new(cause, format!("{sentence}{advice}")))
 }
 
-/// Says why the bench could not send what was due, with advice that fits: no credit, no connection, or
-/// no room. `None` if none of these is known.
+/// Ends a sentence with the reason why the bench could not send what was due, or with advice that
+/// fits. `None` if no reason is known.
+fn shortfall_text(record: &Record) -> Option<String> {
+    let waited_for_room = record.mades.as_ref()?.waited_for_room;
+    shortfall(record).map(|seen| format!(": {seen}.")).or_else(|| {
+        let advice = ". Raise --max-in-transit and --max-unsettled, or use a lower --rate.";
+        (waited_for_room > 0).then(|| advice.to_owned())
+    })
+}
+
+/// Says why the bench could not send what was due: no credit, no connection, or no answers. `None` if
+/// none of these is known.
 fn shortfall(record: &Record) -> Option<String> {
     let mades = record.mades.as_ref()?;
     let offered_s = record.offered_s.unwrap_or(record.duration_s);
     let is_long = |time_s: f64| time_s >= MIN_SHORTFALL_SHARE * offered_s;
     if let Some(credit) = mades.no_credit.filter(|credit| is_long(credit.total_s)) {
         return Some(format!(
-            ": the broker gave no credit for {:.1} s in all, first at {:.1} s. Its queue or its disk is full, or the \
-             endpoint takes fewer messages.",
+            "the broker gave no credit for {:.1} s in all, first at {:.1} s. Its queue or its disk is full, or the endpoint \
+             takes fewer messages",
             credit.total_s, credit.first_s
         ));
     }
     let without_s = without_connection_s(record, mades);
     if is_long(without_s) {
-        return Some(format!(": there was no connection for {without_s:.1} s."));
+        return Some(format!("there was no connection for {without_s:.1} s"));
     }
-    if mades.waited_for_room == 0 {
-        return None;
-    }
-    Some(match record.ledger.queued {
-        Some(1..) => ": messages that the endpoint did not answer took all of --max-in-transit.".to_owned(),
-        _ => ". Raise --max-in-transit and --max-unsettled, or use a lower --rate.".to_owned(),
-    })
+    let is_full = mades.waited_for_room > 0 && record.ledger.queued > Some(0);
+    is_full.then(|| "messages that the endpoint did not answer took all of --max-in-transit".to_owned())
 }
 
 fn cpu_validity(record: &Record) -> Option<String> {
