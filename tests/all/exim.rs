@@ -218,16 +218,17 @@ fn recipients_that_exim_rewrites_adds_or_gives_up_on_are_accounted_for() {
     let [mut logged_deliveries, mut logged_failures] = [0; 2];
     for (words, [delivered, bounced, rewritten, copied], said) in [
         (&["--to", "plain@bench.example"][..], [20, 0, 0, 0], ""),
-        // Exim passes on only an ORCPT that it gets, and none if a router redirects the recipient.
+        // Exim passes on only an ORCPT that it gets together with NOTIFY, and none if a router redirects the
+        // recipient.
         (&["--to", "rule@bench.example"], [20, 0, 20, 0], "It may do so if the source sends ORCPT"),
         (
-            &["--to", "rule@bench.example", "--", "--dsn-orcpt"],
+            &["--to", "rule@bench.example", "--", "--dsn-orcpt", "--dsn-notify", "failure"],
             [20, 0, 20, 0],
             "20 recipients were rewritten: rule@bench.example → other@other.example.",
         ),
         (&["--to", "one@bench.example"], [20, 0, 20, 0], "20 recipients were rewritten. Exim does not tell to what."),
         (
-            &["--to", "one@bench.example", "--", "--dsn-orcpt"],
+            &["--to", "one@bench.example", "--", "--dsn-orcpt", "--dsn-notify", "failure"],
             [20, 0, 20, 0],
             "20 recipients were rewritten. Exim does not tell to what.",
         ),
@@ -239,7 +240,11 @@ fn recipients_that_exim_rewrites_adds_or_gives_up_on_are_accounted_for() {
         ),
         (&["--to", "nobody@bench.example"], [0, 20, 0, 0], "Bounced: 20 of 20 messages were given up"),
         (&["--to", "gone@bench.example"], [0, 20, 0, 0], "550 5.1.1 No such user"),
-        (&["--to", "gone@bench.example", "--", "--dsn-orcpt"], [0, 20, 0, 0], "550 5.1.1 No such user"),
+        (
+            &["--to", "gone@bench.example", "--", "--dsn-orcpt", "--dsn-notify", "failure"],
+            [0, 20, 0, 0],
+            "550 5.1.1 No such user",
+        ),
     ] {
         let record = bench_as_typed(&[&base, words].concat()).record_of(i32::from(bounced > 0));
         let ledger = &record.ledger;

@@ -298,7 +298,7 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
         own_s,
     } = results;
     let queue = queue_between(between, relay.as_ref());
-    let ledger = close_account(&source.record.ledger, source.units.as_ref(), arrivals.as_ref(), queue);
+    let ledger = close_account(&source.record, source.units.as_ref(), arrivals.as_ref(), queue);
     if let Some(arrived) = arrivals.as_ref().and_then(|sink| sink.units.as_ref()) {
         missing::remove_arrived(&mut source.record.missing, arrived);
     }
@@ -424,14 +424,15 @@ fn queue_between(between: Topology, relay: Option<&BenchRelayResults>) -> Server
     }
 }
 
-/// Settles the account between what the source sent and what the sink received. `ledger` and
-/// `units` are those of the source.
+/// Settles the account between what the source sent and what the sink received. `units` are those of
+/// the source.
 pub(super) fn close_account(
-    ledger: &LedgerRow,
+    source: &Record,
     units: Option<&Ledger>,
     sink: Option<&SinkResults>,
     queue: ServerQueue,
 ) -> LedgerRow {
+    let ledger = &source.ledger;
     let accepted = ledger.accepted.unwrap_or_default();
     let Some(units) = units else { return account_without_units(ledger, sink) };
     account::reconcile(AccountInputs {
@@ -440,6 +441,7 @@ pub(super) fn close_account(
         rejected: ledger.rejected.unwrap_or_default(),
         failed: ledger.failed.unwrap_or_default(),
         in_doubt: ledger.in_doubt.unwrap_or_default(),
+        has_reply_for_each: source.workload.protocol == "lmtp",
         arrivals: sink.and_then(arrivals),
         queue,
         // The source does not see deliveries, so it counts accepted messages as in flight, too.

@@ -19,6 +19,9 @@ pub struct AccountInputs<'a> {
     pub failed: u64,
     /// Units whose connection broke between the last byte of the message and the reply.
     pub in_doubt: u64,
+    /// True if each recipient of a message has a reply of its own, as in LMTP. Then some units of an
+    /// accepted message may be in doubt.
+    pub has_reply_for_each: bool,
     pub open: u64,
     /// Accepted units for which the source's ledger had no room.
     pub overflow: u64,
@@ -111,14 +114,16 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let matched = Matched::new(state.accepted, arrivals.units, arrivals.bounced, relay.queued);
     let arrivals = Arrivals { units: &matched.arrived, bounced: &matched.bounced, ..arrivals };
     let relay = RelayInputs { queued: &matched.queued, ..relay };
-    let delivered = arrivals.units.count();
+    // Such a copy is rather the unit whose reply was lost.
+    let doubtful = if state.has_reply_for_each { matched.copied.min(state.in_doubt) } else { 0 };
+    let delivered = arrivals.units.count() + doubtful;
     let reported = arrivals.bounced.count_without(arrivals.units);
     let mut known_units = arrivals.units.clone();
     let mut no_room = if reported > 0 { known_units.merge(arrivals.bounced).full } else { 0 };
     let queued = relay.queued.count_without(&known_units);
     no_room += if queued > 0 { known_units.merge(relay.queued).full } else { 0 };
     let missing = state.accepted.count_without(&known_units);
-    let heard_of = known_units.count_without(state.accepted);
+    let heard_of = known_units.count_without(state.accepted) + doubtful;
     let strangers = strangers(&state, &arrivals);
     let bounced = reported - strangers;
     // The relay has given up on what bounced. It counts once, by the notification.
@@ -143,7 +148,7 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
         in_flight: Some(state.open - unheard.open),
         duplicates: Some(arrivals.duplicates),
         rewritten: Some(arrivals.rewritten.saturating_add(matched.rewritten)),
-        copied: Some(arrivals.copied.saturating_add(matched.copied)),
+        copied: Some(arrivals.copied.saturating_add(matched.copied - doubtful)),
         corrupt: Some(arrivals.corrupt),
         converted: Some(arrivals.converted),
         foreign: Some(arrivals.foreign),

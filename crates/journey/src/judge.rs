@@ -521,8 +521,12 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
 /// other@b.example.`
 fn rewritten_text(record: &Record, count: u64) -> String {
     let pairs = pairs_text(record.rewrites.iter().filter(|row| row.original.is_some()), count);
-    let is_asked = record.workload.dsn.as_ref().is_some_and(|parameters| parameters.contains("ORCPT"));
-    let remedy = if is_asked { "" } else { ". It may do so if the source sends ORCPT (mailrun source --dsn-orcpt)" };
+    // Exim forgets ORCPT unless NOTIFY comes with it.
+    let asks = |parameter| record.workload.dsn.as_ref().is_some_and(|parameters| parameters.contains(parameter));
+    let remedy = match asks("ORCPT") && asks("NOTIFY") {
+        true => "",
+        false => ". It may do so if the source sends ORCPT (mailrun source --dsn-orcpt --dsn-notify failure)",
+    };
     let untold = || format!(". {} does not tell to what{remedy}", server_name(record));
     let pairs = pairs.map_or_else(untold, |pairs| format!(": {pairs}"));
     let were = if count == 1 { "was" } else { "were" };

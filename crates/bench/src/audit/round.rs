@@ -557,7 +557,7 @@ impl Round<'_> {
             QueueState::Empty => ServerQueue::Known(RelayInputs { queued: &empty_ledger, given_up: 0 }),
             QueueState::Unknown => ServerQueue::Unknown,
         };
-        source.record.ledger = gather::close_account(&source.record.ledger, source.units.as_ref(), Some(&sink), queue);
+        source.record.ledger = gather::close_account(&source.record, source.units.as_ref(), Some(&sink), queue);
         let fault_s = events.first().map_or(0.0, |fault| fault.event(source.record.origin_ns).at_s);
         let missing = gather::not_seen(&mut gather::known_replies(self.directory.path()), &source, Some(&sink));
         let loss = |message: mailrun_journey::record::MissingMessage| AuditLoss {

@@ -71,8 +71,7 @@ fn run_record(options: &MergeOptions, name: String, parts: Parts, arrived: Optio
     let clocks = parts.clock_error(sink_clocks);
     let unknown_clocks = parts.unknown_clocks(sink_clocks);
     let arrived = arrived.map(|arrived| arrived.results);
-    let ledger =
-        gather::close_account(&parts.source.ledger, Some(&parts.units), arrived.as_ref(), ServerQueue::Unknown);
+    let ledger = gather::close_account(&parts.source, Some(&parts.units), arrived.as_ref(), ServerQueue::Unknown);
     let mut reasons = parts.reasons;
     let started_at = parts.plan.start_at.parse::<Timestamp>().unwrap_or_default();
     let source = Record { workload: parts.plan.workload, shard: None, ..parts.source };

@@ -64,6 +64,7 @@ fn account_inputs<'a>(
         rejected,
         failed,
         in_doubt,
+        has_reply_for_each: false,
         open,
         overflow: 0,
         arrivals,
@@ -209,6 +210,7 @@ fn recipients_that_the_source_did_not_name_stand_for_those_that_are_missing() {
         what: &'static str,
         accepted: &'static [(u64, u32)],
         in_doubt: u64,
+        has_reply_for_each: bool,
         arrived: &'static [(u64, u32)],
         bounced: &'static [(u64, u32)],
         queued: Option<&'static [(u64, u32)]>,
@@ -221,13 +223,15 @@ fn recipients_that_the_source_did_not_name_stand_for_those_that_are_missing() {
         what,
         accepted: TWO,
         in_doubt: 0,
+        has_reply_for_each: false,
         arrived,
         bounced: &[],
         queued: None,
         fates,
         beside,
     };
-    for Situation { what, accepted, in_doubt, arrived, bounced, queued, fates, beside } in [
+    const ONE_LACKS_A_REPLY: &[(u64, u32)] = &[(1, 5), (2, 5), (2, 6)];
+    for Situation { what, accepted, in_doubt, has_reply_for_each, arrived, bounced, queued, fates, beside } in [
         plain("all arrived", TWO, [4, 0, 0, 0, 0], [0, 0]),
         plain("one is missing", &[(1, 5), (1, 6), (2, 6)], [3, 0, 0, 1, 0], [0, 0]),
         plain("one was rewritten", &[(1, 5), (1, 6), (2, 6), (2, 9)], [4, 0, 0, 0, 0], [1, 0]),
@@ -239,6 +243,17 @@ fn recipients_that_the_source_did_not_name_stand_for_those_that_are_missing() {
         Situation {
             in_doubt: 1,
             ..plain("a message in doubt arrived", &[(1, 5), (1, 6), (2, 5), (2, 6), (3, 9)], [5, 0, 0, 0, 0], [0, 0])
+        },
+        Situation {
+            accepted: ONE_LACKS_A_REPLY,
+            in_doubt: 1,
+            has_reply_for_each: true,
+            ..plain("LMTP: a recipient in doubt arrived", TWO, [4, 0, 0, 0, 0], [0, 0])
+        },
+        Situation {
+            accepted: ONE_LACKS_A_REPLY,
+            in_doubt: 1,
+            ..plain("SMTP: another message is in doubt, and this has a copy", TWO, [3, 0, 0, 0, 1], [0, 1])
         },
         Situation {
             bounced: &[(2, 9)],
@@ -262,7 +277,8 @@ fn recipients_that_the_source_did_not_name_stand_for_those_that_are_missing() {
         };
         let arrivals = Arrivals { bounced: &bounced, ..arrivals(&arrived) };
         let counted = SourceCounts { in_doubt, ..SourceCounts::default() };
-        let row = reconcile(AccountInputs { queue, ..account_inputs(&accepted, Some(arrivals), counted) });
+        let inputs = account_inputs(&accepted, Some(arrivals), counted);
+        let row = reconcile(AccountInputs { queue, has_reply_for_each, ..inputs });
         let missing = row.lost.or(row.not_delivered);
         let found = [row.delivered, row.bounced, row.queued, missing, row.in_doubt];
         assert_eq!(found, fates.map(Some), "{what}");
@@ -322,7 +338,9 @@ fn rewritten_recipients_and_copies_are_named_and_fail_a_run_only_by_a_threshold(
         (
             [100, 0],
             &[],
-            &["does not tell to what. It may do so if the source sends ORCPT (mailrun source --dsn-orcpt)."],
+            &[
+                "does not tell to what. It may do so if the source sends ORCPT (mailrun source --dsn-orcpt --dsn-notify failure).",
+            ],
         ),
     ] {
         let verdict = conclude(&record(counts, rewrites, &[]), Topology::Server);

@@ -212,7 +212,7 @@ proptest! {
         let [_, rejected, failed, open, in_doubt] = counted;
         let recipients_created = units.len() as u64;
         let overflow = 0;
-        let alone = AccountInputs { recipients_created, accepted: &accepted, rejected, failed, in_doubt, open, overflow, arrivals: None, queue: ServerQueue::Unknown };
+        let alone = AccountInputs { recipients_created, accepted: &accepted, rejected, failed, in_doubt, has_reply_for_each: false, open, overflow, arrivals: None, queue: ServerQueue::Unknown };
         prop_assert!(fates_sum(&reconcile(alone)));
         let arrivals =
             Arrivals { units: &arrived, bounced: &bounced, delay_notices: 0, repeated_notices: 0, rewritten: 0, copied: 0, duplicates: 0, corrupt: 0, converted: 0, foreign: 0, untimed: 0, negative: 0, overflow: 0 };

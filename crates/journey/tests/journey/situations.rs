@@ -243,6 +243,7 @@ impl Run {
             rejected: source.recipients_rejected,
             failed: 0,
             in_doubt: 0,
+            has_reply_for_each: false,
             open: 0,
             overflow: 0,
             arrivals: self.is_watched.then(|| counts(&arrived)),

@@ -460,37 +460,35 @@ impl SinkHandler {
 
     /// Handles a message of a session that does more than count.
     fn handle_message(&mut self, found: TraceResult, bytes: u64, now: Duration) -> Answer {
-        let (mut delay, mut effect, fates) = self.decide_message(sequence(&found), now);
-        let mut recipients = std::mem::take(&mut self.recipients);
+        let (mut delay, effect, fates) = self.decide_message(sequence(&found), now);
+        let recipients = std::mem::take(&mut self.recipients);
         let side = self.extended.get_or_insert_default();
-        let (mut draft, domain_slots) = side.end_transaction();
+        let (message_writer, domain_slots) = side.end_transaction();
         let is_changed = std::mem::take(&mut side.is_changed);
         let reader = side.notice.take().filter(|_| found == TraceResult::Absent);
         let notice = reader.and_then(|reader| RunNotice::read(*reader)).map(Box::new);
-        if !fates.is_empty() {
-            if self.worker.context.protocol == Protocol::Lmtp {
-                let replies =
-                    LmtpReplies::new(found, notice, bytes, recipients, fates, draft, is_changed, domain_slots);
-                side.lmtp_replies = Some(Rc::new(replies));
-                return delay_answer(delay, Answer::Yes);
-            }
-            let joined = combine(&fates, &mut recipients, &mut draft);
-            if joined.effect.copies().is_some() {
-                self.worker.count_ordered(&found, fates.iter().map(|fate| &fate.effect));
-            }
-            delay += joined.delay;
-            effect = joined.effect;
-        }
-        let arrival = SinkMessage {
+        let mut arrival = SinkMessage {
             found,
             notice,
             recipients,
             bytes,
             effect,
-            message_writer: draft,
+            message_writer,
             is_changed,
             _domain_slots: domain_slots,
         };
+        if !fates.is_empty() {
+            if self.worker.context.protocol == Protocol::Lmtp {
+                side.lmtp_replies = Some(Rc::new(LmtpReplies::new(arrival, fates)));
+                return delay_answer(delay, Answer::Yes);
+            }
+            let joined = combine(&fates, &mut arrival.recipients, &mut arrival.message_writer);
+            if joined.effect.copies().is_some() {
+                self.worker.count_ordered(&arrival.found, fates.iter().map(|fate| &fate.effect));
+            }
+            delay += joined.delay;
+            arrival.effect = joined.effect;
+        }
         let state = Rc::clone(&self.worker);
         if delay.is_zero() {
             return state.accept_message(arrival, now);

@@ -7,7 +7,7 @@
 //! double counting still apply to each recipient separately.
 use super::dump::MessageWriter;
 use super::session_rules::{DomainSlots, RuleEffect, SERVICE_CLOSING};
-use super::worker_state::{RunNotice, SinkRecipient, SinkWorkerState};
+use super::worker_state::{RunNotice, SinkMessage, SinkRecipient, SinkWorkerState};
 use mailrun_journey::TraceResult;
 use mailrun_net::Answer;
 use mailrun_smtp::server::Protocol;
@@ -97,16 +97,10 @@ enum StorageState {
 }
 
 impl LmtpReplies {
-    pub(super) fn new(
-        found: TraceResult,
-        notice: Option<Box<RunNotice>>,
-        bytes: u64,
-        recipients: Vec<SinkRecipient>,
-        decisions: Vec<RecipientDecision>,
-        mut draft: Option<MessageWriter>,
-        is_changed: bool,
-        domain_slots: DomainSlots,
-    ) -> Self {
+    pub(super) fn new(message: SinkMessage, decisions: Vec<RecipientDecision>) -> Self {
+        let SinkMessage {
+            found, notice, recipients, bytes, message_writer: mut draft, is_changed, _domain_slots, ..
+        } = message;
         retain_counted(&mut draft, decisions.iter().map(RecipientDecision::unit_count));
         Self {
             found,
@@ -116,7 +110,7 @@ impl LmtpReplies {
             decisions,
             storage: RefCell::new(StorageState::Pending(draft)),
             is_changed,
-            _domain_slots: domain_slots,
+            _domain_slots,
         }
     }
 
@@ -199,6 +193,19 @@ mod tests {
         [7, 8, 9].map(recipient).to_vec()
     }
 
+    fn message(found: TraceResult) -> SinkMessage {
+        SinkMessage {
+            found,
+            notice: None,
+            recipients: recipients(),
+            bytes: 9,
+            effect: RuleEffect::Accept,
+            message_writer: None,
+            is_changed: false,
+            _domain_slots: DomainSlots::default(),
+        }
+    }
+
     fn decisions(effects: &[RuleEffect]) -> Vec<RecipientDecision> {
         effects.iter().map(|effect| RecipientDecision { delay: MS, effect: effect.clone() }).collect()
     }
@@ -245,7 +252,7 @@ mod tests {
         let worker = lmtp_worker();
         let found = TraceResult::Corrupt(Some(trace));
         let decisions = decisions(effects);
-        let replies = LmtpReplies::new(found, None, 9, recipients(), decisions, None, true, DomainSlots::default());
+        let replies = LmtpReplies::new(SinkMessage { is_changed: true, ..message(found) }, decisions);
         for place in 0..effects.len() {
             assert!(!worker.context.has_enough() || place > 0, "before the first reply");
             replies.answer(place, &worker, clock::now());
@@ -278,8 +285,7 @@ mod tests {
         let notice = Some(Box::new(RunNotice::read(reader).unwrap()));
         let worker = lmtp_worker();
         let decisions = decisions(&[RuleEffect::Accept, RuleEffect::Drop, RuleEffect::Accept]);
-        let slots = DomainSlots::default();
-        let replies = LmtpReplies::new(TraceResult::Absent, notice, 9, recipients(), decisions, None, false, slots);
+        let replies = LmtpReplies::new(SinkMessage { notice, ..message(TraceResult::Absent) }, decisions);
         (0..3).for_each(|place| _ = replies.answer(place, &worker, clock::now()));
         let tally = worker.tally.borrow();
         let run = tally.runs.find(trace.run).unwrap();

@@ -89,6 +89,7 @@ pub(super) fn record(
         rejected: tally.recipients_rejected,
         failed: tally.recipients_failed,
         in_doubt: tally.recipients_in_doubt,
+        has_reply_for_each: false,
         open: open_units(&record, known),
         overflow: tally.overflow,
         arrivals: None,
