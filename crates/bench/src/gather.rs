@@ -185,15 +185,20 @@ pub(super) fn source_from_progress(
     progress: &LiveProgress,
 ) -> PartyResults {
     let mut record = outputs::new_record(Some(run), &options.name, started_at, options.workload.clone(), None);
+    outputs::set_zero(&mut record, began);
+    record.ledger = LedgerRow { accepted: Some(progress.recipients), ..LedgerRow::default() };
     let counts =
         [(Stage::Created, progress.created), (Stage::Sent, progress.sent), (Stage::Accepted, progress.accepted)];
-    let row = |(name, count)| StageRow { count, duration_s: progress.elapsed_s, ..StageRow::new(name, "source") };
-    record.stages = counts.map(row).to_vec();
-    outputs::set_zero(&mut record, began);
-    record.duration_s = progress.elapsed_s;
-    record.ledger = LedgerRow { accepted: Some(progress.recipients), ..LedgerRow::default() };
-    record.parties = vec![party_without_record(Role::Source)];
+    fill_from_progress(&mut record, "source", &counts, progress.elapsed_s);
     PartyResults { record, units: None, bounced: Ledger::default() }
+}
+
+/// Fills in the stages of a source that left no record, as far as it has reported them.
+pub(super) fn fill_from_progress(record: &mut Record, party: &str, counts: &[(Stage, u64)], elapsed_s: f64) {
+    let row = |&(name, count): &(Stage, u64)| StageRow { count, duration_s: elapsed_s, ..StageRow::new(name, party) };
+    record.stages = counts.iter().map(row).collect();
+    record.duration_s = elapsed_s;
+    record.parties = vec![Party::new(Role::Source, party)];
 }
 
 /// Makes the entry of a party that left no record.

@@ -235,6 +235,20 @@ mod tests {
     }
 
     #[test]
+    fn over_mades_the_source_reports_what_arrived() {
+        let threshold = Threshold::parse("delivered.p99 < 50ms", RunProtocol::Mades).unwrap();
+        let mut view = LatestProgress::of(RunProtocol::Mades, "stand-in", &Workload::default(), &[threshold]);
+        let run = LiveTimes { p99_ms: 80.0, max_ms: 90.0, ..LiveTimes::default() };
+        view.update_source(LiveProgress { open: 3, run, ..progress(1.0, 40) });
+        view.update_source(LiveProgress { open: 3, run, ..progress(2.0, 90) });
+        assert_eq!(view.line().text(), "90 / 200,000 delivered · 50 msg/s · 3 in transit");
+        let figures = view.figures(Vec::new());
+        let stages: Vec<_> = figures.stages.iter().map(|stage| stage.name.as_str()).collect();
+        assert_eq!((figures.queue, figures.messages.delivered, stages), (3, Some(90), vec!["delivered"]));
+        assert_eq!(figures.thresholds[0].passed, Some(false));
+    }
+
+    #[test]
     fn a_wait_says_for_what_and_how_long() {
         let text = |arrived, accepted| wait_line(arrived, accepted, Duration::from_millis(7_300)).text();
         assert_eq!(text(2_978, 3_000), "sent 3,000; waiting for 22 at the sink, at most 8 s more");

@@ -24,6 +24,11 @@ const ABORT_DELAY: Duration = Duration::from_secs(1);
 
 /// A run that counts messages.
 pub trait MonitoredRun {
+    /// Returns the count from which the rate of the progress line is computed.
+    const DONE: fn(&LiveProgress) -> u64;
+    /// Makes the progress line. The number is the rate per second.
+    const LINE: fn(&LiveProgress, f64) -> LiveLine;
+
     /// Adds to `series` and to `recent` what the run has counted since the last tick, unless it
     /// already has.
     fn collect(&mut self, now: Duration, series: &mut Series, recent: &mut Latencies);
@@ -32,11 +37,6 @@ pub trait MonitoredRun {
     fn progress(&mut self, now: Duration, recent: &Latencies) -> LiveProgress;
 
     fn latest_error(&self) -> Option<String>;
-
-    /// Returns the count from which the rate of the progress line is computed.
-    fn done(progress: &LiveProgress) -> u64;
-
-    fn line(progress: &LiveProgress, rate_per_s: f64) -> LiveLine;
 
     /// Passes the figures to the dashboard, if the run has one.
     fn show_figures(&self, _now: Duration, _progress: &LiveProgress, _output: &mut ProgressOutput) {}
@@ -65,12 +65,6 @@ pub trait MonitoredLoad: MonitoredRun {
     fn is_server_gone(&self) -> bool {
         false
     }
-
-    /// Returns when the messages that count began.
-    fn counts_from(&self) -> Duration;
-
-    /// Returns the thresholds that end the run.
-    fn abort_on(&self) -> &[Threshold];
 
     /// Calls `use_figures` with the figures of the run so far.
     fn with_figures<T>(&self, now: Duration, use_figures: impl FnOnce(&RunningFigures<'_>) -> T) -> T;
@@ -116,6 +110,9 @@ pub struct Monitor<R> {
     pub recorder: IntervalRecorder,
     pub output: ProgressOutput,
     pub host: LoadHost,
+    /// Thresholds that end the run, and the time from which they may.
+    abort_on: Vec<Threshold>,
+    abort_from: Duration,
     /// Latencies since the last tick.
     pub recent: Latencies,
     next_tick: Duration,
@@ -130,6 +127,8 @@ impl<R: MonitoredRun> Monitor<R> {
             recorder,
             output,
             host: LoadHost::default(),
+            abort_on: Vec::new(),
+            abort_from: now,
             recent: Latencies::default(),
             next_tick: now + TICK,
             stop: None,
@@ -151,7 +150,7 @@ impl<R: MonitoredRun> Monitor<R> {
         let progress = LiveProgress { waits_s, ..self.run.progress(now, &self.recent) };
         self.output.latest_error(self.run.latest_error());
         self.run.show_figures(now, &progress, &mut self.output);
-        self.output.progress(&progress, R::done(&progress), R::line);
+        self.output.progress(&progress, (R::DONE)(&progress), R::LINE);
         self.recent.clear();
     }
 
@@ -164,6 +163,12 @@ impl<R: MonitoredRun> Monitor<R> {
 }
 
 impl<R: MonitoredLoad> Monitor<R> {
+    /// Makes a monitor also observe the host, and end the run when it misses one of the thresholds.
+    /// `counts_from` is when the messages that count began.
+    pub fn of_load(self, host: LoadHost, abort_on: &[Threshold], counts_from: Duration) -> Self {
+        Self { host, abort_on: abort_on.to_vec(), abort_from: counts_from + ABORT_DELAY, ..self }
+    }
+
     /// Ticks if it is time, and stops the load if there is a reason. Returns true if the run must
     /// end now.
     pub fn poll(&mut self, now: Duration, request: StopRequest) -> bool {
@@ -195,9 +200,9 @@ impl<R: MonitoredLoad> Monitor<R> {
         if self.run.is_server_gone() {
             return self.stop(Ending::GaveUp, now, DRAIN_TIMEOUT);
         }
-        if self.missed_threshold.is_none() && now >= self.run.counts_from() + ABORT_DELAY {
+        if self.missed_threshold.is_none() && now >= self.abort_from {
             self.missed_threshold = self.run.with_figures(now, |figures| {
-                self.run.abort_on().iter().map(|threshold| threshold.evaluate(figures)).find(|row| row.missed)
+                self.abort_on.iter().map(|threshold| threshold.evaluate(figures)).find(|row| row.missed)
             });
             if self.missed_threshold.is_some() {
                 self.stop(Ending::Aborted, now, DRAIN_TIMEOUT);
@@ -244,6 +249,9 @@ mod tests {
     }
 
     impl MonitoredRun for Load {
+        const DONE: fn(&LiveProgress) -> u64 = |progress| progress.accepted;
+        const LINE: fn(&LiveProgress, f64) -> LiveLine = LiveLine::of_mades;
+
         fn collect(&mut self, now: Duration, _series: &mut Series, recent: &mut Latencies) {
             assert_eq!(recent.count(), 0, "the latencies of the last tick are gone");
             recent.record(ms(7));
@@ -257,14 +265,6 @@ mod tests {
 
         fn latest_error(&self) -> Option<String> {
             None
-        }
-
-        fn done(progress: &LiveProgress) -> u64 {
-            progress.accepted
-        }
-
-        fn line(progress: &LiveProgress, rate_per_s: f64) -> LiveLine {
-            LiveLine::of(progress, progress.accepted, "accepted", rate_per_s)
         }
     }
 
@@ -283,14 +283,6 @@ mod tests {
 
         fn is_server_gone(&self) -> bool {
             self.is_past(self.gone_from)
-        }
-
-        fn counts_from(&self) -> Duration {
-            self.counts_from
-        }
-
-        fn abort_on(&self) -> &[Threshold] {
-            &self.abort_on
         }
 
         fn with_figures<T>(&self, _now: Duration, use_figures: impl FnOnce(&RunningFigures<'_>) -> T) -> T {
@@ -354,7 +346,9 @@ mod tests {
         ] {
             let recorder = IntervalRecorder::begin(Duration::ZERO, "accepted", None).unwrap();
             let output = ProgressOutput::new(LiveMode::Off, NonTerminalOutput::Nothing);
-            let mut monitor = Monitor::new(load, recorder, output, Duration::ZERO);
+            let (abort_on, counts_from) = (load.abort_on.clone(), load.counts_from);
+            let monitor = Monitor::new(load, recorder, output, Duration::ZERO);
+            let mut monitor = monitor.of_load(LoadHost::default(), &abort_on, counts_from);
             let request = |now: Duration| {
                 signals.iter().filter(|(at, _)| now >= ms(*at)).map(|(_, request)| *request).max().unwrap_or(Nothing)
             };

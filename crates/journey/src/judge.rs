@@ -165,20 +165,23 @@ pub fn decide(mut reasons: Vec<Reason>, pass: &str) -> Verdict {
 }
 
 pub fn add_reason(verdict: &mut Verdict, reason: Reason, pass: &str) {
-    let texts = std::mem::take(&mut verdict.reasons).into_iter();
-    let known = texts.zip(std::mem::take(&mut verdict.causes)).map(|(text, cause)| Reason { cause, text });
     let closed = verdict.closed && !reason.cause.keeps_open();
-    *verdict = Verdict { closed, ..decide(known.chain([reason]).collect(), pass) };
+    *verdict = Verdict { closed, ..decide(take_reasons(verdict).chain([reason]).collect(), pass) };
+}
+
+/// Takes the reasons out of a verdict that is to be decided again.
+pub fn take_reasons(verdict: &mut Verdict) -> impl Iterator<Item = Reason> + use<> {
+    let texts = std::mem::take(&mut verdict.reasons).into_iter();
+    texts.zip(std::mem::take(&mut verdict.causes)).map(|(text, cause)| Reason { cause, text })
 }
 
 /// Accepts causes that the user ordered. They no longer count against the run, and the verdict's
 /// text says so.
 pub fn accept_ordered(verdict: &mut Verdict, causes: &[Cause], reason: Reason, pass: &str) {
     let closed = verdict.closed;
-    let texts = std::mem::take(&mut verdict.reasons).into_iter();
-    let known = texts.zip(std::mem::take(&mut verdict.causes)).map(|(text, cause)| {
-        let cause = if causes.contains(&cause) { Cause::Ordered } else { cause };
-        Reason { cause, text }
+    let known = take_reasons(verdict).map(|known| match causes.contains(&known.cause) {
+        true => Reason { cause: Cause::Ordered, ..known },
+        false => known,
     });
     // The first sentence states what was ordered.
     let reasons = std::iter::once(reason).chain(known).collect();

@@ -175,11 +175,10 @@ fn hold_against_truth(
 fn record_death(record: &mut Record, death: &Death) {
     let pass = judge::pass_text(record);
     let verdict = &mut record.verdict;
-    let texts = std::mem::take(&mut verdict.reasons).into_iter().zip(std::mem::take(&mut verdict.causes));
     // Drop what the MADES bench says about lost connections and about being asked to stop: the
     // death of the endpoint caused both.
-    let others = texts.filter(|(_, cause)| !matches!(cause, Cause::ServerGone | Cause::Interrupted));
-    let others = others.map(|(text, cause)| Reason { cause, text });
+    let is_other = |reason: &Reason| !matches!(reason.cause, Cause::ServerGone | Cause::Interrupted);
+    let others = judge::take_reasons(verdict).filter(is_other);
     let closed = verdict.closed;
     // If the MADES bench died, too, its death comes first: nobody watches the endpoint after that.
     let reasons = others.chain([judge::death_reason("endpoint", death)]).collect();

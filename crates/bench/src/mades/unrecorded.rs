@@ -5,7 +5,7 @@ use crate::gather;
 use mailrun_journey::Stage;
 use mailrun_journey::judge;
 use mailrun_journey::reason::Reason;
-use mailrun_journey::record::{Cause, Death, LedgerRow, Mades, Party, Record, Role, StageRow, Verdict, Workload};
+use mailrun_journey::record::{Cause, Death, LedgerRow, Mades, Record, Verdict, Workload};
 use mailrun_journey::threshold::evaluate_all;
 use mailrun_party::live::LiveProgress;
 use mailrun_party::outputs;
@@ -23,16 +23,18 @@ pub(super) fn record(
     let url = url.to_owned();
     let workload = Workload { target: url.clone(), ..options.workload.clone() };
     let mut record = outputs::new_record(None, &options.name, started_at, workload, None);
-    record.duration_s = progress.elapsed_s;
     record.ledger =
         LedgerRow { accepted: Some(progress.accepted), delivered: Some(progress.delivered), ..LedgerRow::default() };
-    record.stages = stages(&options.mades, progress);
+    let arrival = if options.mades.mode == "tracing" { Stage::TracingEvent } else { Stage::Inbox };
+    let counts = [
+        (Stage::Created, progress.created),
+        (Stage::Sent, progress.sent),
+        (Stage::Settled, progress.accepted),
+        (arrival, progress.delivered),
+    ];
+    gather::fill_from_progress(&mut record, "mades", &counts, progress.elapsed_s);
+    record.parties[0].died = Some(death.clone());
     record.mades = Some(Mades { outbox_url: url.clone(), inbox_url: url, ..options.mades.clone() });
-    record.parties = vec![Party {
-        name: "mades".to_owned(),
-        died: Some(death.clone()),
-        ..gather::party_without_record(Role::Source)
-    }];
     record.thresholds = evaluate_all(&record, &options.thresholds, None);
     let figures = format!(
         "The bench last reported at {:.1} s: {} created, {} settled, {} delivered.",
@@ -44,17 +46,4 @@ pub(super) fn record(
     let reasons = vec![judge::death_reason("bench", &death), Reason::new(Cause::Remark, figures)];
     record.verdict = Verdict { closed: false, valid: false, ..judge::decide(reasons, "") };
     record
-}
-
-/// Returns the stages that the progress counts.
-fn stages(mades: &Mades, progress: &LiveProgress) -> Vec<StageRow> {
-    let arrival = if mades.mode == "tracing" { Stage::TracingEvent } else { Stage::Inbox };
-    let counts = [
-        (Stage::Created, progress.created),
-        (Stage::Sent, progress.sent),
-        (Stage::Settled, progress.accepted),
-        (arrival, progress.delivered),
-    ];
-    let row = |(name, count)| StageRow { count, duration_s: progress.elapsed_s, ..StageRow::new(name, "mades") };
-    counts.map(row).to_vec()
 }

@@ -117,6 +117,9 @@ impl SinkCollector {
 }
 
 impl MonitoredRun for SinkRun {
+    const DONE: fn(&LiveProgress) -> u64 = |progress| progress.delivered;
+    const LINE: fn(&LiveProgress, f64) -> LiveLine = live_line;
+
     fn collect(&mut self, now: Duration, _series: &mut Series, _recent: &mut Latencies) {
         lock(&self.report).tick(now, self.context.first_connection.get().copied());
     }
@@ -141,14 +144,10 @@ impl MonitoredRun for SinkRun {
     fn latest_error(&self) -> Option<String> {
         lock(&self.report).total.errors.latest()
     }
+}
 
-    fn done(progress: &LiveProgress) -> u64 {
-        progress.delivered
-    }
-
-    /// Shows recipients only if there are more recipients than messages.
-    fn line(progress: &LiveProgress, rate_per_s: f64) -> LiveLine {
-        let copies = if progress.recipients > progress.delivered { progress.recipients } else { 0 };
-        LiveLine::of(progress, progress.delivered, "received", rate_per_s).with_detail(copies, "recipients")
-    }
+/// Shows recipients only if there are more recipients than messages.
+fn live_line(progress: &LiveProgress, rate_per_s: f64) -> LiveLine {
+    let copies = if progress.recipients > progress.delivered { progress.recipients } else { 0 };
+    LiveLine::of(progress, progress.delivered, "received", rate_per_s).with_detail(copies, "recipients")
 }

@@ -13,7 +13,7 @@ use mailrun_dashboard::monitor::{LoadHost, Monitor, MonitoredLoad, MonitoredRun}
 use mailrun_dashboard::progress_output::ProgressOutput;
 use mailrun_journey::record::{Ending, LedgerRow};
 use mailrun_journey::stalls::{StallDetector, Tick};
-use mailrun_journey::threshold::{RunningFigures, Threshold};
+use mailrun_journey::threshold::RunningFigures;
 use mailrun_journey::{Latencies, RunId, Series, SourceTally};
 use mailrun_net::clock;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
@@ -81,8 +81,8 @@ impl SourceCollector {
             due_so_far: 0,
             stopped_at: None,
         };
-        let mut monitor = Monitor::new(load, recorder, output, now);
-        monitor.host = host;
+        let monitor = Monitor::new(load, recorder, output, now);
+        let monitor = monitor.of_load(host, &setting.options.abort_on, now.max(setting.warm_up_until));
         Ok(Self { run, started_at, monitor, is_abandoned: false })
     }
 
@@ -164,7 +164,6 @@ impl SourceCollector {
             tally: &load.total,
             series,
             now,
-            ending,
             offered_time: load.offered_time(now),
             due: load.due(ending),
             is_abandoned,
@@ -178,7 +177,6 @@ impl SourceCollector {
                 missed_threshold: monitor.missed_threshold(),
             },
             usage: &load.usage_sampler,
-            missed_threshold: monitor.missed_threshold(),
         };
         let record = report::record(&load.context, run, started_at, &known, surroundings);
         let outputs = &load.context.options.outputs;
@@ -240,6 +238,10 @@ impl SourceLoad {
 }
 
 impl MonitoredRun for SourceLoad {
+    const DONE: fn(&LiveProgress) -> u64 = |progress| progress.accepted;
+    const LINE: fn(&LiveProgress, f64) -> LiveLine =
+        |progress, rate_per_s| LiveLine::of(progress, progress.accepted, "accepted", rate_per_s);
+
     fn collect(&mut self, now: Duration, series: &mut Series, _recent: &mut Latencies) {
         series.reach(now);
         self.usage_sampler.sample_own(now);
@@ -285,14 +287,6 @@ impl MonitoredRun for SourceLoad {
         self.total.errors.latest()
     }
 
-    fn done(progress: &LiveProgress) -> u64 {
-        progress.accepted
-    }
-
-    fn line(progress: &LiveProgress, rate_per_s: f64) -> LiveLine {
-        LiveLine::of(progress, progress.accepted, "accepted", rate_per_s)
-    }
-
     fn show_figures(&self, now: Duration, progress: &LiveProgress, output: &mut ProgressOutput) {
         let SourceContext { options, summary, .. } = &*self.context;
         let name = &options.name;
@@ -329,14 +323,6 @@ impl MonitoredLoad for SourceLoad {
         let stall = self.stalls.current();
         let is_gone = stall.failed > 0 && stall.rejected == 0;
         is_gone && stall.to_s - stall.from_s >= self.context.options.give_up_timeout.as_secs_f64()
-    }
-
-    fn counts_from(&self) -> Duration {
-        self.context.began.max(self.context.warm_up_until)
-    }
-
-    fn abort_on(&self) -> &[Threshold] {
-        &self.context.options.abort_on
     }
 
     fn with_figures<T>(&self, now: Duration, use_figures: impl FnOnce(&RunningFigures<'_>) -> T) -> T {

@@ -6,9 +6,7 @@ use mailrun_journey::account::{self, AccountInputs, ServerQueue, Topology};
 use mailrun_journey::judge::{VerdictInputs, judge};
 use mailrun_journey::missing::MissingTransaction;
 use mailrun_journey::overdue::complete_stages;
-use mailrun_journey::record::{
-    Ending, MissingMessage, Record, Role, ShardRow, SlowMessage, Surroundings, ThresholdRow, WarmUp,
-};
+use mailrun_journey::record::{MissingMessage, Record, Role, ShardRow, SlowMessage, Surroundings, WarmUp};
 use mailrun_journey::slowest::SlowTransaction;
 use mailrun_journey::threshold::{Threshold, evaluate_all};
 use mailrun_journey::{RunId, Series, SourceTally, Stage};
@@ -26,14 +24,11 @@ pub(super) struct SourceResults<'a> {
     pub(super) series: &'a Series,
     /// Time at which all sessions had ended.
     pub(super) now: Duration,
-    pub(super) ending: Ending,
     pub(super) offered_time: Option<Duration>,
     /// Number of messages that were due, in an open loop.
     pub(super) due: Option<u64>,
     /// Set if sessions were abandoned before their end.
     pub(super) is_abandoned: bool,
-    /// The threshold that ended the run, with its value at that time.
-    pub(super) missed_threshold: Option<&'a ThresholdRow>,
     pub(super) course: RunCourse<'a>,
     pub(super) usage: &'a UsageSampler,
 }
@@ -58,7 +53,7 @@ pub(super) fn record(
     record.due = known.due;
     record.offered_s = known.offered_time.map(|offered| offered.as_secs_f64());
     record.stalls = known.course.stalls.to_vec();
-    record.ending = Some(known.ending);
+    record.ending = Some(known.course.ending);
     record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
     record.phases = tally.phase_rows();
     record.tls = tally.handshakes.rows("source");
@@ -99,7 +94,7 @@ pub(super) fn record(
     record.shard = shard_row(options, context.shard_start, tally.lag.encoded(), &record);
     if record.shard.is_none() {
         let thresholds = options.thresholds.iter().chain(&options.abort_on);
-        record.thresholds = evaluate_all(&record, thresholds, known.missed_threshold);
+        record.thresholds = evaluate_all(&record, thresholds, known.course.missed_threshold);
     }
     record.verdict = judge(&record, &VerdictInputs { topology: Topology::Server, ordered: None, quiet_timeout: None });
     record

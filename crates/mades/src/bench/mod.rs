@@ -125,8 +125,8 @@ async fn execute(
     let output = ProgressOutput::new(options.live, NonTerminalOutput::Lines);
     let out = options.out.clone();
     let run_state = Rc::new(MadesRunState::new(options, run, payloads, now));
-    let mut monitor = Monitor::new(MadesLoad::new(&run_state), recorder, output, now);
-    monitor.host = host;
+    let monitor = Monitor::new(MadesLoad::new(&run_state), recorder, output, now);
+    let mut monitor = monitor.of_load(host, &run_state.options.abort_on, now);
     let sides = RunSides::start(open, &run_state, &timer);
     monitored::follow(&mut monitor, interrupt).await;
     let unlogged = monitor.finish(clock::now());

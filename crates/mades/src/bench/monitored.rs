@@ -11,7 +11,7 @@ use mailrun_dashboard::monitor::{Monitor, MonitoredLoad, MonitoredRun, TICK};
 use mailrun_dashboard::progress_output::ProgressOutput;
 use mailrun_journey::record::StallRow;
 use mailrun_journey::stalls::{StallDetector, Tick};
-use mailrun_journey::threshold::{MetricSource, RunningFigures, RunningStage, Threshold};
+use mailrun_journey::threshold::{MetricSource, RunningFigures, RunningStage};
 use mailrun_journey::{Latencies, Series, Stage};
 use mailrun_net::clock;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
@@ -104,6 +104,9 @@ impl MadesLoad {
 }
 
 impl MonitoredRun for MadesLoad {
+    const DONE: fn(&LiveProgress) -> u64 = |progress| progress.delivered;
+    const LINE: fn(&LiveProgress, f64) -> LiveLine = LiveLine::of_mades;
+
     fn collect(&mut self, now: Duration, series: &mut Series, recent: &mut Latencies) {
         self.record_stalls(now);
         self.usage_sampler.sample_own(now);
@@ -148,14 +151,6 @@ impl MonitoredRun for MadesLoad {
         self.state.tracker.borrow().troubles.latest()
     }
 
-    fn done(progress: &LiveProgress) -> u64 {
-        progress.delivered
-    }
-
-    fn line(progress: &LiveProgress, rate_per_s: f64) -> LiveLine {
-        LiveLine::of_mades(progress, rate_per_s)
-    }
-
     fn show_figures(&self, now: Duration, progress: &LiveProgress, output: &mut ProgressOutput) {
         let options = &self.state.options;
         output.figures(|| RunSnapshot {
@@ -192,14 +187,6 @@ impl MonitoredLoad for MadesLoad {
     fn is_done(&self, now: Duration) -> bool {
         let has_all = self.is_load_over(now) && self.state.tracker.borrow().in_transit() == 0;
         has_all && now.saturating_sub(self.state.last_arrival()) >= self.state.options.linger
-    }
-
-    fn counts_from(&self) -> Duration {
-        self.state.began
-    }
-
-    fn abort_on(&self) -> &[Threshold] {
-        &self.state.options.abort_on
     }
 
     fn with_figures<T>(&self, now: Duration, use_figures: impl FnOnce(&RunningFigures<'_>) -> T) -> T {
