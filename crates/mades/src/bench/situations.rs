@@ -396,7 +396,7 @@ fn what_held_messages_up_is_told_apart() {
 /// tenth quarter of a second, the programs on the way waited `wait_ms` for a processor.
 fn host(share: Option<f64>, used_share: f64, wait_ms: f64) -> Surroundings {
     let process = HostProcess { name: "sh".to_owned(), processes: 1, processor_s: 6.1, rss_bytes: 1, foreign: true };
-    let wait = |row: u32| if row % 10 == 0 { wait_ms } else { 0.01 };
+    let wait = |row: u32| if row.is_multiple_of(10) { wait_ms } else { 0.01 };
     let foreign = ForeignLoad {
         share,
         unknown: if share.is_none() { "nothing listens there".to_owned() } else { String::new() },
