@@ -122,7 +122,7 @@ fn several_runs_share_a_file_or_get_one_each() {
     let paths = runs.each_ref().map(|run| run.path().to_str().unwrap());
     let report = |words: &[&str]| mailrun(&[&["report", paths[0], paths[1]], words].concat());
     let table = report(&["--format", "csv:ledger"]);
-    assert_eq!((table.code, table.out.lines().count()), (Some(0), 43), "{}", table.out);
+    assert_eq!((table.code, table.out.lines().count()), (Some(0), 47), "{}", table.out);
     let refused = report(&["--format", "prometheus"]);
     assert!(is_refusal(&refused, ["format prometheus has one run", "-o DIR/"]), "{refused:?}");
     let directory = format!("{}/new/", place.path().display());
