@@ -5,16 +5,14 @@
 //! and only as far as the kernel's own account of the waits reaches. The rest of a latency is the
 //! server's, however busy the host was.
 use crate::record::{ForeignLoad, HostProcess, Record, Surroundings, WaitRow};
+use crate::stage::Stage;
 
 /// Foreign programs count from this share of the processor time on.
 const MIN_FOREIGN_SHARE: f64 = 0.10;
 /// Nobody waits long for a processor while more than a tenth of the processor time is idle.
 const MIN_BUSY_SHARE: f64 = 0.90;
-/// How often a message wakes each program on its way. This is an assumption that nobody has
-/// measured: once for each step of an SMTP dialogue (connection, EHLO, MAIL, RCPT, DATA, message,
-/// QUIT), and once to begin. A session that is reused, pipelining and MADES need fewer steps, so for
-/// these the assumption excuses more than it should.
-const WAKE_UPS: f64 = 8.0;
+/// Steps in which a mean is added up.
+const MEAN_STEPS: f64 = 1000.0;
 /// A program that used less of a processor is not named.
 const MIN_NAMED_CORES: f64 = 0.05;
 /// Largest number of programs that a sentence names.
@@ -28,6 +26,8 @@ pub struct BusyHost<'a> {
     share: f64,
     busy_share: f64,
     cores: f64,
+    /// Messages per millisecond of the load.
+    messages_per_ms: f64,
 }
 
 impl<'a> BusyHost<'a> {
@@ -37,7 +37,10 @@ impl<'a> BusyHost<'a> {
         let foreign = around.foreign.as_ref()?;
         let share = foreign.share.filter(|share| (MIN_FOREIGN_SHARE..=1.0).contains(share))?;
         let busy_share = busy_share(around)?;
-        Some(Self { around, foreign, share, busy_share, cores: f64::from(record.host.cores.max(1)) })
+        let created = record.stage(Stage::Created).map_or(0.0, |row| row.count as f64);
+        let offered_ms = record.offered_s.unwrap_or(record.duration_s) * 1e3;
+        let cores = f64::from(record.host.cores.max(1));
+        Some(Self { around, foreign, share, busy_share, cores, messages_per_ms: created / offered_ms.max(1.0) })
     }
 
     /// Returns the rate that there might have been without the foreign programs. If the server is
@@ -50,29 +53,47 @@ impl<'a> BusyHost<'a> {
     /// Returns the time by which waits for a processor may have delayed the slowest messages, if
     /// their share of all is `share`. These messages took `latency_ms`.
     pub fn delay_ms(&self, share: f64, latency_ms: f64) -> f64 {
-        let waits: Vec<Wait> = self.waits(latency_ms).collect();
-        let delayed = |ms: f64| waits.iter().map(|wait| wait.share_above(ms)).sum::<f64>() / waits.len().max(1) as f64;
-        // `delayed` falls as the delay grows, so the largest delay of so many messages is found by
-        // halving.
+        // The share of messages falls as their delay grows, so the delay is found by halving.
         let mut most = (0.0, latency_ms.max(0.0));
         for _ in 0..50 {
             let middle = (most.0 + most.1) / 2.0;
-            most = if delayed(middle) >= share { (middle, most.1) } else { (most.0, middle) };
+            most = if self.share_delayed(middle, latency_ms) >= share { (middle, most.1) } else { (most.0, middle) };
         }
         most.0
     }
 
     /// Returns the mean time by which waits for a processor may have delayed a message.
     pub fn mean_delay_ms(&self, latency_ms: f64) -> f64 {
-        let mean = self.waits(latency_ms).map(|wait| wait.mean_ms.min(wait.most_ms)).sum::<f64>();
-        mean / self.foreign.waits.len().max(1) as f64
+        let step_ms = latency_ms.max(0.0) / MEAN_STEPS;
+        let shares =
+            (0..MEAN_STEPS as u32).map(|step| self.share_delayed((f64::from(step) + 0.5) * step_ms, latency_ms));
+        shares.sum::<f64>() * step_ms
     }
 
-    fn waits(&self, latency_ms: f64) -> impl Iterator<Item = Wait> {
+    /// Returns the greatest share of messages that waits may have delayed by more than `delay_ms`.
+    /// Messages that take `latency_ms` are under way in as many windows.
+    fn share_delayed(&self, delay_ms: f64, latency_ms: f64) -> f64 {
         // A message that took several windows may have waited in each of them.
         let windows = (latency_ms / (self.foreign.window_s * 1e3).max(1.0)).ceil().max(1.0) as usize;
         let rows = &self.foreign.waits;
-        (0..rows.len()).map(move |first| Wait::of(&rows[first..rows.len().min(first.saturating_add(windows))]))
+        let shares = (0..rows.len()).map(|first| {
+            let rows = &rows[first..rows.len().min(first.saturating_add(windows))];
+            self.share_above(delay_ms, rows)
+        });
+        shares.sum::<f64>() / rows.len().max(1) as f64
+    }
+
+    /// Returns the same for messages that were under way in these windows, whose waits are known only
+    /// as a sum. It delays most messages if it consists of waits of just this length. Each of these
+    /// delays one message, or all that come meanwhile if they come more often.
+    fn share_above(&self, delay_ms: f64, rows: &[WaitRow]) -> f64 {
+        let waited_ms: f64 = rows.iter().map(|row| row.waited_ms.max(0.0)).sum();
+        if delay_ms >= waited_ms {
+            return 0.0;
+        }
+        let waited_share = waited_ms / (rows.len() as f64 * self.foreign.window_s * 1e3).max(1.0);
+        let messages_meanwhile = (self.messages_per_ms * delay_ms).min(1.0);
+        (waited_share / messages_meanwhile.max(f64::EPSILON)).min(1.0)
     }
 
     /// Says who was busy, for example `Other programs of this host used 51 % of its processors (sh
@@ -95,27 +116,6 @@ impl<'a> BusyHost<'a> {
         let names = foreign.take(MAX_NAMED).map(|process| format!("{} {:.2}", process.name, used(process)));
         let names: Vec<String> = names.collect();
         if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) }
-    }
-}
-
-/// Waits of messages that began in one window.
-#[derive(Clone, Copy, Debug)]
-struct Wait {
-    mean_ms: f64,
-    /// No message waits longer than all programs on its way together.
-    most_ms: f64,
-}
-
-impl Wait {
-    fn of(rows: &[WaitRow]) -> Self {
-        let longest_ms = rows.iter().map(|row| row.each_ms).fold(0.0, f64::max);
-        Self { mean_ms: longest_ms * WAKE_UPS, most_ms: rows.iter().map(|row| row.waited_ms.max(0.0)).sum() }
-    }
-
-    /// Returns the share of messages that waited longer. Waits of a queue are distributed
-    /// exponentially.
-    fn share_above(self, ms: f64) -> f64 {
-        if ms >= self.most_ms { 0.0 } else { (-ms / self.mean_ms.max(f64::EPSILON)).exp() }
     }
 }
 

@@ -388,8 +388,6 @@ pub struct ForeignLoad {
 pub struct WaitRow {
     /// Sum of these times, at most the length of the row.
     pub waited_ms: f64,
-    /// Wait before a time slice on average, added up over the programs.
-    pub each_ms: f64,
 }
 
 /// Processes of one name that are not the run's.

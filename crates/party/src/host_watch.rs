@@ -241,14 +241,8 @@ fn parse_control_group(text: &str) -> Option<&str> {
 struct RunQueue {
     /// The parties of the run, each with the IDs and names of its processes.
     groups: Vec<Vec<(u32, String)>>,
-    last: BTreeMap<(u32, u32), ThreadWaits>,
-}
-
-/// Waits of a thread since its start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct ThreadWaits {
-    waited_ns: u64,
-    slices: u64,
+    /// Nanoseconds that each thread had waited since its start, at the last reading.
+    last: BTreeMap<(u32, u32), u64>,
 }
 
 impl RunQueue {
@@ -259,31 +253,23 @@ impl RunQueue {
         let before = std::mem::take(&mut self.last);
         let mut row = WaitRow::default();
         for group in &self.groups {
-            let mut by_name: BTreeMap<&str, ThreadWaits> = BTreeMap::new();
+            let mut by_name: BTreeMap<&str, u64> = BTreeMap::new();
             for (pid, name) in group {
-                for (thread, waits) in thread_waits(*pid) {
-                    self.last.insert((*pid, thread), waits);
+                for (thread, waited_ns) in thread_waits(*pid) {
+                    self.last.insert((*pid, thread), waited_ns);
                     let Some(earlier) = before.get(&(*pid, thread)) else { continue };
-                    let new = ThreadWaits {
-                        waited_ns: waits.waited_ns.saturating_sub(earlier.waited_ns),
-                        slices: waits.slices.saturating_sub(earlier.slices),
-                    };
                     let longest = by_name.entry(name).or_default();
-                    if new.waited_ns > longest.waited_ns {
-                        *longest = new;
-                    }
+                    *longest = waited_ns.saturating_sub(*earlier).max(*longest);
                 }
             }
-            for ThreadWaits { waited_ns, slices } in by_name.into_values() {
-                row.waited_ms += waited_ns as f64 / 1e6;
-                row.each_ms += waited_ns as f64 / 1e6 / slices.max(1) as f64;
-            }
+            row.waited_ms += by_name.into_values().map(|waited_ns| waited_ns as f64 / 1e6).sum::<f64>();
         }
         row
     }
 }
 
-fn thread_waits(pid: u32) -> Vec<(u32, ThreadWaits)> {
+/// Returns how many nanoseconds each thread of a process has waited since its start.
+fn thread_waits(pid: u32) -> Vec<(u32, u64)> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let waits = threads.filter_map(|entry| {
         let thread = entry.file_name().to_str()?.parse().ok()?;
@@ -293,11 +279,13 @@ fn thread_waits(pid: u32) -> Vec<(u32, ThreadWaits)> {
 }
 
 /// Parses `/proc/PID/task/TID/schedstat`: the time on a processor, the time of waiting for one, and
-/// the number of time slices.
-fn parse_schedstat(text: &str) -> Option<ThreadWaits> {
-    let mut fields = text.split_ascii_whitespace().map(|field| field.parse().ok());
-    fields.next()??;
-    Some(ThreadWaits { waited_ns: fields.next()??, slices: fields.next()?? })
+/// the number of time slices. Returns the second.
+fn parse_schedstat(text: &str) -> Option<u64> {
+    let fields: Option<Vec<u64>> = text.split_ascii_whitespace().map(|field| field.parse().ok()).collect();
+    match fields?[..] {
+        [_, waited_ns, _] => Some(waited_ns),
+        _ => None,
+    }
 }
 
 /// Rows of waits, of limited number.
@@ -317,10 +305,9 @@ impl Windows {
 
     /// Adds a reading, which is one `WINDOW` after the last.
     fn add(&mut self, row: WaitRow) {
-        let rounded = |ms: f64| (ms * 1e3).round() / 1e3;
         // A reading that came late covers more time, but no message can wait longer in a window.
-        let waited_ms = rounded(row.waited_ms.min(WINDOW.as_secs_f64() * 1e3));
-        self.pending.push(WaitRow { waited_ms, each_ms: rounded(row.each_ms) });
+        let waited_ms = row.waited_ms.min(WINDOW.as_secs_f64() * 1e3);
+        self.pending.push(WaitRow { waited_ms: (waited_ms * 1e3).round() / 1e3 });
         if self.pending.len() >= self.width {
             let row = joined(&self.pending);
             self.rows.push(row);
@@ -342,8 +329,7 @@ impl Windows {
 }
 
 fn joined(rows: &[WaitRow]) -> WaitRow {
-    let each_ms = rows.iter().map(|row| row.each_ms).sum::<f64>() / rows.len().max(1) as f64;
-    WaitRow { waited_ms: rows.iter().map(|row| row.waited_ms).sum(), each_ms }
+    WaitRow { waited_ms: rows.iter().map(|row| row.waited_ms).sum() }
 }
 
 #[cfg(test)]
@@ -430,13 +416,13 @@ mod tests {
 
     #[test]
     fn the_kernel_tells_waits_of_threads() {
-        let slices = || thread_waits(id()).iter().map(|(_, waits)| waits.slices).sum::<u64>();
-        let before = slices();
+        let waited_ns = || thread_waits(id()).iter().map(|(_, waited_ns)| waited_ns).sum::<u64>();
+        let before = waited_ns();
         assert!(before > 0, "schedstat has the threads of this process");
-        while slices() <= before {
+        while waited_ns() <= before {
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(parse_schedstat("519644 2716556 2\n"), Some(ThreadWaits { waited_ns: 2_716_556, slices: 2 }));
+        assert_eq!(parse_schedstat("519644 2716556 2\n"), Some(2_716_556));
         for nonsense in ["", "1", "1 2", "1 x 3", "-1 2 3", "1 99999999999999999999999 3"] {
             assert_eq!(parse_schedstat(nonsense), None, "{nonsense}");
         }
@@ -447,15 +433,14 @@ mod tests {
     fn rows_are_limited_and_keep_their_sum() {
         let mut windows = Windows::new();
         for _ in 0..MAX_WINDOWS * 5 + 3 {
-            windows.add(WaitRow { waited_ms: 2.0, each_ms: 0.5 });
+            windows.add(WaitRow { waited_ms: 2.0 });
         }
         let (length_s, rows) = windows.finish();
         let sum: f64 = rows.iter().map(|row| row.waited_ms).sum();
         assert!(rows.len() <= MAX_WINDOWS + 1 && length_s == 2.0, "{} {length_s}", rows.len());
         assert_eq!(sum, 2.0 * (MAX_WINDOWS * 5 + 3) as f64);
-        assert!(rows.iter().all(|row| row.each_ms == 0.5));
         let mut late = Windows::new();
-        late.add(WaitRow { waited_ms: 900.0, each_ms: 3.0 });
+        late.add(WaitRow { waited_ms: 900.0 });
         assert_eq!(late.rows[0].waited_ms, 250.0);
     }
 

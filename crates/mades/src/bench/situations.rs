@@ -402,7 +402,7 @@ fn host(share: Option<f64>, used_share: f64, wait_ms: f64) -> Surroundings {
         unknown: if share.is_none() { "nothing listens there".to_owned() } else { String::new() },
         server_elsewhere: false,
         window_s: 0.25,
-        waits: (0..40).map(|row| WaitRow { waited_ms: wait(row), each_ms: wait(row) }).collect(),
+        waits: (0..40).map(|row| WaitRow { waited_ms: wait(row) }).collect(),
     };
     Surroundings {
         load_processor_s: Some(20.0),
