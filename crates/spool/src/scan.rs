@@ -238,7 +238,9 @@ impl Scan {
         let is_end = next.is_none() && !is_claimed;
         // What was after the end of a shortened file is unknown, unless the log had ended before.
         let seen_to = if batch.is_none() && !is_blank { self.segment_bytes } else { stated_end.max(seen_end) };
-        let is_cut_off = is_end && begin < last && seen_to.max(begin + 1) > self.file_bytes;
+        // Zeros prove such an end only where a whole header would be, because a header begins with a
+        // random number.
+        let is_cut_off = is_end && begin < last && seen_to.max(begin + BATCH_HEADER_BYTES as u64) > self.file_bytes;
         let is_last = is_end && !is_cut_off;
         let end = if is_last { stated_end.max(seen_end).next_multiple_of(BLOCK).min(to) } else { to };
         if end == begin {

@@ -121,6 +121,19 @@ fn a_torn_tail_is_cut_wherever_it_is_torn() {
     }
 }
 
+#[test]
+fn a_file_that_was_cut_after_zeros_of_a_header_is_damaged() {
+    let (disk, name) = three_batches_killed();
+    let last = BATCHES_AT + 2 * BLOCK;
+    // A header begins with a random number of four bytes.
+    for torn in 0..=4 {
+        let mut octets = disk.octets(&name).unwrap()[..last + torn].to_vec();
+        octets[last..].fill(0);
+        let damage = refused(&with_octets(&name, &octets));
+        assert!(damage.iter().any(|damage| damage.cost >= Cost::Unknown), "{torn}: {damage:?}");
+    }
+}
+
 /// The bytes were written by a script that follows `docs/spool-format.md`, and not by this code.
 /// Fuzzing starts from them.
 #[test]
