@@ -93,6 +93,7 @@ mod smtp_pair;
 mod smtp_sink;
 mod smtp_sink_own;
 mod smtp_source;
+mod source_check;
 mod source_text;
 mod spool_offline;
 mod stand_in;

@@ -51,13 +51,12 @@ const COMMANDS: [&str; 25] = [
 ];
 
 /// Benches, each of which starts other processes.
-const RUNS: [&str; 10] = [
+const RUNS: [&str; 9] = [
     "bench --relay none --messages 20 --sessions 2 --out {}/out",
     "bench --messages 20 --sessions 2 --out {}/out",
     "bench {sink} --no-preflight --messages 20 --sessions 2 --report full --json - --out {}/out",
     "bench mades --messages 20 --preset ideal --max-in-transit 5 --out {}/out",
     "bench smtp-source-table --messages 5 --sessions 1 --rounds 1",
-    "bench smtp-source-check --messages 5 --sessions 1 --recipients 1",
     "bench relay-400 --messages 20 --sessions 2 --rounds 1 --out {}/out",
     "bench relay-soak --messages 20 --sessions 2 --out {}/out",
     "bench sizes --messages 5 --warm-up 0s --sessions 1 --rounds 1 --out {}/out",

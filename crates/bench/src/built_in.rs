@@ -9,34 +9,27 @@ use std::path::Path;
 pub struct BuiltInScenario {
     pub name: &'static str,
     pub text: &'static str,
-    /// Set if the scenario only shows that mailrun itself reaches its targets.
-    pub is_acceptance_test: bool,
 }
 
 macro_rules! built_in {
-    ($name:literal, is_acceptance_test: $is_acceptance_test:literal) => {
-        BuiltInScenario {
-            name: $name,
-            text: include_str!(concat!("../scenarios/", $name, ".toml")),
-            is_acceptance_test: $is_acceptance_test,
-        }
+    ($name:literal) => {
+        BuiltInScenario { name: $name, text: include_str!(concat!("../scenarios/", $name, ".toml")) }
     };
 }
 
 /// All built-in scenarios, in the order of the help text.
 pub const BUILT_IN: &[BuiltInScenario] = &[
-    built_in!("smtp-source-table", is_acceptance_test: false),
-    built_in!("smtp-source-check", is_acceptance_test: true),
-    built_in!("relay-400", is_acceptance_test: false),
-    built_in!("relay-64k", is_acceptance_test: false),
-    built_in!("relay-100k", is_acceptance_test: false),
-    built_in!("relay-latency", is_acceptance_test: true),
-    built_in!("relay-backlog", is_acceptance_test: true),
-    built_in!("relay-soak", is_acceptance_test: true),
-    built_in!("kotlin-profile", is_acceptance_test: false),
-    built_in!("sizes", is_acceptance_test: false),
-    built_in!("large-message", is_acceptance_test: false),
-    built_in!("mades-compare", is_acceptance_test: false),
+    built_in!("smtp-source-table"),
+    built_in!("relay-400"),
+    built_in!("relay-64k"),
+    built_in!("relay-100k"),
+    built_in!("relay-latency"),
+    built_in!("relay-backlog"),
+    built_in!("relay-soak"),
+    built_in!("kotlin-profile"),
+    built_in!("sizes"),
+    built_in!("large-message"),
+    built_in!("mades-compare"),
 ];
 
 impl BuiltInScenario {
@@ -69,11 +62,8 @@ pub fn load_scenario(name: &str) -> Result<Scenario> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::relays::SustainedLimits;
-    use super::super::scenario::{Measure, ScenarioSetting, SpaceBytes};
     use super::*;
     use std::collections::BTreeSet;
-    use std::time::Duration;
 
     #[test]
     fn all_files_are_built_in_and_can_be_read() {
@@ -85,24 +75,6 @@ mod tests {
             let read = load_scenario(scenario.name).unwrap();
             assert!(read.title.is_some() && scenario.text.starts_with("# "), "{}", scenario.name);
         }
-    }
-
-    #[test]
-    fn targets_are_those_of_the_files() {
-        let Measure::Latency(latency) = load_scenario("relay-latency").unwrap().measure else { panic!() };
-        assert_eq!(latency.targets.accept_p99.unwrap().value.0, Duration::from_millis(20));
-        let sustained =
-            latency.search.max_delay.zip(latency.search.max_delay_share).zip(latency.search.min_sent).unwrap();
-        let ((max_delay, max_delay_share), min_sent) = sustained;
-        let limits = SustainedLimits {
-            max_delay: max_delay.value.0,
-            max_delay_share: max_delay_share.value.0,
-            min_sent: min_sent.value.0,
-        };
-        assert_eq!(limits, SustainedLimits::default(), "a file that has no keys is judged as it is by this one");
-        let Measure::Soak(soak) = load_scenario("relay-soak").unwrap().measure else { panic!() };
-        let idle = Some(ScenarioSetting { value: SpaceBytes(321 << 20) });
-        assert_eq!(soak.targets.idle_spool, idle);
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub use built_in::{BUILT_IN, BuiltInScenario, load_scenario};
 use contestant::Contestant;
 pub use directory::RESULTS_DIRECTORY;
 use directory::RunDirectory;
-pub use engine::{Conclusion, TextReport};
+pub use engine::{Conclusion, RoundOrder, TextReport};
 use gather::{PartyResults, SinkOwner, SinkResults};
 use mailrun_journey::account::Topology;
 use mailrun_journey::record::{Ending, Record, Role};

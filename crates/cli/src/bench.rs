@@ -4,6 +4,7 @@ use super::connection::ConnectionArgs;
 use super::cpus::PlacementArgs;
 use super::exit_status::Strictness;
 use super::keep_awake::KeepAwakeArg;
+use super::load_file;
 use super::rare_options;
 use super::relays::{self, BenchRelayArgs};
 use super::results::ReportArgs;
@@ -51,9 +52,6 @@ pub(super) struct BenchArgs {
     /// List the built-in scenarios.
     #[arg(long)]
     list: bool,
-    /// List the acceptance tests of mailrun itself too.
-    #[arg(long, requires = "list")]
-    all: bool,
     /// Server to measure: HOST, HOST:PORT, smtp://HOST, smtps://HOST (TLS before the greeting), lmtp://HOST or
     /// unix:PATH. The default port is 25.
     #[arg(value_name = "SERVER", value_parser = server)]
@@ -96,16 +94,24 @@ pub(super) struct BenchArgs {
     /// and --start-at].
     #[arg(long, value_name = "HEX", help_heading = "Results", hide_short_help = true)]
     run_id: Option<RunId>,
+    /// Write these options to FILE.toml instead of running them; mailrun bench FILE.toml runs them.
+    #[arg(long, value_name = "FILE.toml", help_heading = "Results", hide_short_help = true)]
+    write_file: Option<PathBuf>,
     /// Allow public addresses. Use it only with a server of your own.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true,
           help_heading = "Connection")]
     allow_public: bool,
 }
 
-/// Makes every argument except `--all` and `--allow-public` conflict with `--list`.
+/// Returns a command with the options of `bench`.
+pub(super) fn options() -> clap::Command {
+    BenchArgs::augment_args(clap::Command::new("mailrun"))
+}
+
+/// Makes every argument except `--allow-public` conflict with `--list`.
 fn conflicting_with_list(argument: clap::Arg) -> clap::Arg {
     match argument.get_id().as_str() {
-        "list" | "all" | "allow_public" => argument,
+        "list" | "allow_public" => argument,
         _ => argument.conflicts_with("list"),
     }
 }
@@ -129,6 +135,7 @@ Examples:
   mailrun bench mx.example --shard 0/3 --start-at 2026-11-23T12:00:00Z
   mailrun bench relay-400 --compare mailrun,postfix
   mailrun bench relay-latency          see also relay-backlog and relay-soak
+  mailrun bench --rate 200 --threshold 'accepted.p99 < 50ms' --write-file load.toml
   mailrun bench --list                 the scenarios; of your own: mailrun bench FILE.toml
   mailrun bench smtp-source-table      smtp-source, go-smtp-source and mailrun
   mailrun bench mades                  MADES, with a stand-in for the endpoints
@@ -179,7 +186,6 @@ impl BenchArgs {
             typed,
             scenario: None,
             list: false,
-            all: false,
             server,
             sink: sink.into_iter().collect(),
             bounces_to: None,
@@ -195,6 +201,7 @@ impl BenchArgs {
             out,
             label,
             run_id: None,
+            write_file: None,
             allow_public,
         }
     }
@@ -215,10 +222,14 @@ impl BenchArgs {
             return scenario.run();
         }
         if self.list {
-            super::messages::say(&scenarios::list_text(self.all))?;
+            super::messages::say(&scenarios::list_text())?;
             return Ok(ExitCode::SUCCESS);
         }
         self.check()?;
+        if let Some(path) = &self.write_file {
+            let server = self.server.as_ref().map(ToString::to_string);
+            return load_file::write(path, server, &self.typed.of::<Self>());
+        }
         let report = self.report.clone();
         let strictness = Strictness::of(self.load.is_strict());
         let announced = self.shard.clone();

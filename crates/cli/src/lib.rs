@@ -31,6 +31,7 @@ mod exports;
 mod health;
 mod keep_awake;
 mod links;
+mod load_file;
 mod locust;
 mod mades;
 mod mades_bench;
@@ -41,10 +42,10 @@ mod mades_ladder;
 mod mades_queues;
 mod man;
 mod master;
+mod measurement;
 mod merge;
 mod messages;
 mod misuse;
-mod no_thresholds;
 mod offer;
 mod other_names;
 mod party_outputs;
@@ -56,6 +57,7 @@ mod relay;
 mod relays;
 mod results;
 mod run_sides;
+mod scenario_file;
 mod scenarios;
 mod server;
 mod shard;
@@ -93,6 +95,7 @@ struct Cli {
 impl Cli {
     fn parse_words(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
         let words = rare_options::without_dashes(join_option_values(words));
+        let words = load_file::expanded(words, bench::options)?;
         Self::from_arg_matches(&Self::commands(&words)?.try_get_matches_from(words)?)
     }
 
@@ -144,7 +147,7 @@ Exit status:
 enum Command {
     Bench(Box<bench::BenchArgs>),
     Audit(Box<audit::AuditArgs>),
-    Scenario(scenarios::ScenarioFileArgs),
+    Scenario(scenario_file::ScenarioFileArgs),
     Recipe(recipes::RecipeArgs),
     Source(Box<source::SourceArgs>),
     Sink(Box<sink::SinkArgs>),

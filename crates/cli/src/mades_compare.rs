@@ -2,15 +2,14 @@
 //! comparison.
 use super::mades::{ensure_local, password, password_from_env, url};
 use super::mades_effects as effects;
-use super::no_thresholds::NoThresholdArgs;
+use super::measurement::{Measurement, NoThresholdArgs, RoundsArgs};
 use super::results::TableReportArgs;
 use super::values;
-use super::values::round_order;
 use anyhow::{Result, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use mailrun_bench::TextReport;
-use mailrun_bench::mades_compare::{self, CompareBroker, CompareMode, CompareOptions, SendWindow};
-use mailrun_bench::scenario::MadesScenario;
+use mailrun_bench::mades_compare::{self, CompareBroker, CompareMode, CompareOptions, MadesTool, SendWindow};
+use mailrun_party::party_options::TypedOptions;
 use mailrun_party::users::PASSWORD_VARIABLE;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,9 +20,6 @@ Examples:
   mailrun bench mades-compare --mode endpoint -m 1000 --windows 16,defaults
   mailrun bench mades-compare --mode endpoint --drop 1% --max-time 20s
   mailrun bench mades-compare --broker amqp://127.0.0.1:5672";
-
-/// Messages in transit if neither an option nor the scenario sets their number.
-const DEFAULT_IN_TRANSIT: u32 = 1_000;
 
 /// Default user and password, the same as in go-mades-bench.
 const DEFAULT_USER: &str = "endpoint";
@@ -38,31 +34,33 @@ const DEFAULT_PASSWORD: &str = "password";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct MadesCompareArgs {
+    #[command(flatten)]
+    typed: TypedOptions,
     /// amqp (the broker only), endpoint (ECP), toolbox (EDX) or tracing
     #[arg(long, value_enum, value_name = "MODE", default_value = "amqp")]
-    mode: CompareModeArg,
+    mode: CompareMode,
     /// Messages per run
     #[arg(short = 'm', visible_short_alias = 'n', long, value_name = "N", value_parser = values::scenario_messages)]
     messages: u64,
     /// Bytes of a payload
     #[arg(short = 'l', long, value_name = "BYTES", value_parser = values::bytes)]
     payload_size: u64,
-    /// Runs per row
-    ///
-    /// The tables show medians.
-    #[arg(long, value_name = "N", default_value = "3", value_parser = values::rounds)]
-    rounds: u32,
+    #[command(flatten)]
+    rounds: RoundsArgs,
+    /// Programs to measure.
+    #[arg(long, value_name = "TOOL,TOOL", value_delimiter = ',', value_enum, required = true, hide = true)]
+    parties: Vec<MadesTool>,
     /// Outstanding sends, a list of numbers to run
     ///
     /// The word defaults in it runs each tool with its own.
     #[arg(long, value_name = "N,N",
-          value_delimiter = ',', value_parser = values::window)]
+          value_delimiter = ',', required = true, value_parser = values::window)]
     windows: Vec<SendWindow>,
-    /// Messages in transit [default: 1000]
+    /// Messages in transit
     ///
     /// This maximum holds where --windows has a number.
-    #[arg(long, value_name = "N", value_parser = values::sessions)]
-    max_in_transit: Option<u32>,
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = values::sessions)]
+    max_in_transit: u32,
     /// Time limit of a run
     ///
     /// A run that exceeds it is killed and reported.
@@ -107,53 +105,28 @@ pub(super) struct MadesCompareArgs {
           help_heading = "Broker", hide_short_help = true)]
     allow_public: bool,
     #[command(flatten)]
-    pub(super) tables: TableReportArgs,
+    tables: TableReportArgs,
 }
 
-/// Servers between sender and receiver, as typed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum CompareModeArg {
-    /// The broker only: into a queue and out of it
-    Amqp,
-    /// An ECP endpoint
-    Endpoint,
-    /// An EDX toolbox
-    Toolbox,
-    /// An ECP endpoint's connectivity test
-    Tracing,
-}
-
-impl From<CompareModeArg> for CompareMode {
-    fn from(typed: CompareModeArg) -> Self {
-        match typed {
-            CompareModeArg::Amqp => Self::Amqp,
-            CompareModeArg::Endpoint => Self::Endpoint,
-            CompareModeArg::Toolbox => Self::Toolbox,
-            CompareModeArg::Tracing => Self::Tracing,
-        }
-    }
-}
-
-impl MadesCompareArgs {
-    pub(super) fn run(self, scenario: &MadesScenario) -> Result<TextReport> {
-        if self.drop > 0.0 && self.mode == CompareModeArg::Amqp {
+impl Measurement for MadesCompareArgs {
+    fn run(self: Box<Self>, _name: &str) -> Result<TextReport> {
+        if self.drop > 0.0 && self.mode == CompareMode::Amqp {
             bail!("--drop has no effect in mode amqp, which has no stand-in; add --mode endpoint");
         }
         self.check_effects()?;
         let live = self.tables.live();
         let _awake = self.tables.keep_awake.begin(true)?;
         let broker = self.broker()?;
-        let in_transit = scenario.workload.max_in_transit.as_ref().map(|number| number.value.0);
-        let Self { mode, messages, payload_size, rounds, windows, max_in_transit, max_time, drop, prefix, .. } = self;
+        let Self { mode, messages, payload_size, rounds, windows, max_in_transit, max_time, drop, prefix, .. } = *self;
         mades_compare::run(&CompareOptions {
-            mode: mode.into(),
+            mode,
             messages,
             message_bytes: payload_size,
-            tools: scenario.parties.iter().map(|party| party.value).collect(),
-            rounds,
-            order: round_order(scenario.order.as_ref()),
+            tools: self.parties,
+            rounds: rounds.rounds,
+            order: rounds.order,
             windows,
-            max_in_transit: max_in_transit.or(in_transit).unwrap_or(DEFAULT_IN_TRANSIT),
+            max_in_transit,
             broker,
             prefix,
             drop,
@@ -162,10 +135,16 @@ impl MadesCompareArgs {
         })
     }
 
+    fn tables(&self) -> &TableReportArgs {
+        &self.tables
+    }
+}
+
+impl MadesCompareArgs {
     /// Refuses options that have no effect, and a broker that must not be loaded.
     fn check_effects(&self) -> Result<()> {
         let is_defaults = self.windows.iter().all(|window| *window == SendWindow::Defaults);
-        let idle = [("--max-in-transit", is_defaults && self.max_in_transit.is_some())];
+        let idle = [("--max-in-transit", is_defaults && self.typed.of::<Self>().has("max-in-transit"))];
         effects::refuse_without_effect(&idle, "with --windows defaults")?;
         let Some(broker) = &self.broker else {
             let of_a_broker = [

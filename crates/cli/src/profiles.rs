@@ -1,4 +1,5 @@
 //! Options of the scenarios that profile a server: `kotlin-profile`, `sizes` and `large-message`.
+use super::measurement::{Measurement, RoundsArgs};
 use super::relays::{raise_open_files, scenario_options};
 use super::results::TableReportArgs;
 use super::server::{Scheme, ServerArg};
@@ -6,9 +7,8 @@ use super::values;
 use anyhow::{Result, bail};
 use clap::Args;
 use mailrun_bench::contestant::Contestant;
-use mailrun_bench::profiles::{self, LargeMessageOptions, ProfileOptions, ProfiledServer};
+use mailrun_bench::profiles::{self, LargeMessageOptions, MessageCost, ProfileOptions, ProfiledServer};
 use mailrun_bench::relays::ScenarioOptions;
-use mailrun_bench::scenario::{MessageCost, RoundOrder};
 use mailrun_bench::{BenchTarget, TextReport};
 use mailrun_journey::record::Pipelining;
 use mailrun_journey::threshold::Threshold;
@@ -79,7 +79,8 @@ pub(super) struct ProfileArgs {
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = mailrun_text::quantities::duration)]
     warm_up: Duration,
     /// Bytes of the body of a message, a comma-separated list of sizes to run: 256,4k,64k.
-    #[arg(short = 'l', long, value_name = "BYTES,BYTES", value_delimiter = ',', value_parser = values::body_size)]
+    #[arg(short = 'l', long, value_name = "BYTES,BYTES", value_delimiter = ',', required = true,
+          value_parser = values::body_size)]
     body_sizes: Vec<u64>,
     /// Parallel sessions.
     #[arg(short, long, visible_short_alias = 'c', value_name = "N", default_value = "8", value_parser = values::sessions)]
@@ -96,7 +97,7 @@ pub(super) struct ProfileArgs {
     #[command(flatten)]
     server: ProfiledServerArgs,
     #[command(flatten)]
-    pub(super) tables: TableReportArgs,
+    tables: TableReportArgs,
 }
 
 /// Measures large messages on one connection, and what dots, lines, small writes and tracing add to their cost
@@ -108,11 +109,19 @@ pub(super) struct ProfileArgs {
 #[command(after_help = LARGE_MESSAGE_EXAMPLES)]
 pub(super) struct LargeMessageArgs {
     /// Bytes of the body of a message, a comma-separated list of sizes to run: 1M,10M,100M.
-    #[arg(short = 'l', long, value_name = "BYTES,BYTES", value_delimiter = ',', value_parser = values::body_size)]
+    #[arg(short = 'l', long, value_name = "BYTES,BYTES", value_delimiter = ',', required = true,
+          value_parser = values::body_size)]
     body_sizes: Vec<u64>,
     /// Costs to run beside the plain run, a comma-separated list: chunking, dots, short-lines, small-writes, no-trace,
     /// smtplib (Python's client).
-    #[arg(long, value_name = "COST,COST", value_delimiter = ',', value_parser = values::message_cost)]
+    #[arg(
+        long,
+        value_name = "COST,COST",
+        value_delimiter = ',',
+        value_enum,
+        required = true,
+        hide_possible_values = true
+    )]
     costs: Vec<MessageCost>,
     /// Bytes of the bodies of a run together; a run has one message at least.
     #[arg(long, value_name = "BYTES", value_parser = values::some_bytes)]
@@ -122,15 +131,14 @@ pub(super) struct LargeMessageArgs {
     #[command(flatten)]
     server: ProfiledServerArgs,
     #[command(flatten)]
-    pub(super) tables: TableReportArgs,
+    tables: TableReportArgs,
 }
 
 /// Rounds of a profile, and what each run must meet.
 #[derive(Debug, Args)]
 struct ProfileRoundArgs {
-    /// Runs per row; the tables show medians.
-    #[arg(long, value_name = "N", default_value = "3", value_parser = values::rounds)]
-    rounds: u32,
+    #[command(flatten)]
+    rounds: RoundsArgs,
     /// Condition that every run must meet, repeatable: 'accepted.p99 < 50ms', 'accepted.rate > 5000/s',
     /// 'rejected <= 0.1%'. See mailrun bench --help.
     #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = values::closed_loop_threshold)]
@@ -161,8 +169,11 @@ Examples:
   mailrun bench large-message --body-sizes 10M --volume 100M --rounds 1
   mailrun bench large-message 127.0.0.1:2525 --costs dots,chunking";
 
-impl ProfileArgs {
-    pub(super) fn run(self, name: &str, order: RoundOrder) -> Result<TextReport> {
+impl Measurement for ProfileArgs {
+    fn run(self: Box<Self>, name: &str) -> Result<TextReport> {
+        if self.messages.is_none() && self.duration.is_none() {
+            bail!("a profile needs --messages or --duration, or one of these keys in the scenario's [workload]");
+        }
         raise_open_files(self.sessions);
         let server = self.server.server()?;
         let _awake = self.tables.keep_awake.begin(!server.target.has_server_here())?;
@@ -176,14 +187,18 @@ impl ProfileArgs {
             sessions: self.sessions,
             reuse: Some(self.reuse).filter(|messages| *messages > 0),
             pipelining: self.pipelining,
-            rounds: self.rounds.rounds,
-            order,
+            rounds: self.rounds.rounds.rounds,
+            order: self.rounds.rounds.order,
         })
+    }
+
+    fn tables(&self) -> &TableReportArgs {
+        &self.tables
     }
 }
 
-impl LargeMessageArgs {
-    pub(super) fn run(self, name: &str, order: RoundOrder) -> Result<TextReport> {
+impl Measurement for LargeMessageArgs {
+    fn run(self: Box<Self>, name: &str) -> Result<TextReport> {
         let server = self.server.server()?;
         let _awake = self.tables.keep_awake.begin(!server.target.has_server_here())?;
         profiles::run_large_message(&LargeMessageOptions {
@@ -192,8 +207,12 @@ impl LargeMessageArgs {
             body_sizes: self.body_sizes,
             costs: self.costs,
             volume: self.volume,
-            rounds: self.rounds.rounds,
-            order,
+            rounds: self.rounds.rounds.rounds,
+            order: self.rounds.rounds.order,
         })
+    }
+
+    fn tables(&self) -> &TableReportArgs {
+        &self.tables
     }
 }

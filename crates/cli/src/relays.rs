@@ -1,11 +1,10 @@
 //! Options that choose the relay between source and sink, and options of the scenarios that compare
 //! relays.
-use super::no_thresholds::NoThresholdArgs;
+use super::measurement::{Measurement, NoThresholdArgs, RoundsArgs};
 use super::results::TableReportArgs;
 use super::server::{Scheme, ServerArg};
 use super::source::threshold;
 use super::values;
-use super::values::round_order;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use mailrun_bench::contestant::{Contestant, ContestantDurability, name_apart};
@@ -13,17 +12,11 @@ use mailrun_bench::relays::{
     self, BacklogOptions, LatencyOptions, MemoryGrowth, MemoryTarget, ReadyTarget, RelayComparisonOptions,
     ScenarioOptions, SoakOptions, SustainedLimits,
 };
-use mailrun_bench::scenario::{
-    BacklogTargets, LatencyScenario, MessageCount, RateSearch, ScenarioSetting, SoakTargets, ThroughputScenario,
-};
 use mailrun_bench::{BenchTarget, TextReport};
 use mailrun_journey::record::{Arrival, Pipelining};
 use mailrun_journey::threshold::Threshold;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// Share of the highest sustained rate if the scenario sets none.
-const DEFAULT_SHARE: f64 = 0.5;
 
 /// File descriptors for everything except sessions.
 const SPARE_FILES: u64 = 256;
@@ -35,7 +28,7 @@ pub(super) struct BenchRelayArgs {
     /// Relay between source and sink: mailrun (also mailrun:write, mailrun:memory, with less durability), a recipe by its
     /// name, as postfix (a private instance; requires root), or by its file, none, or a command with {to}, {listen} and
     /// {spool} in it, as 'mta -l {listen} -n {to} -q {spool}' [default: mailrun]. See mailrun recipe list.
-    #[arg(long, value_name = "WHICH", conflicts_with = "server")]
+    #[arg(long, value_name = "WHICH", conflicts_with = "server", hide_default_value = true)]
     relay: Option<Contestant>,
     /// Address on which the bench's own sink listens for the mail that SERVER delivers.
     #[arg(long, value_name = "HOST:PORT", requires = "server", value_parser = values::listening)]
@@ -69,7 +62,8 @@ impl BenchRelayArgs {
 #[derive(Clone, Debug, Args)]
 pub(super) struct ScenarioRelayArgs {
     /// Relay that is already running, and delivers to --sink-listen: HOST or HOST:PORT.
-    #[arg(value_name = "SERVER", value_parser = ServerArg::parse, requires = "sink_listen", conflicts_with = "relay")]
+    #[arg(value_name = "SERVER", value_parser = ServerArg::parse, requires = "sink_listen", conflicts_with = "relay",
+          help_heading = None::<&str>)]
     server: Option<ServerArg>,
     #[command(flatten)]
     relay: BenchRelayArgs,
@@ -114,19 +108,13 @@ pub(super) struct RelayComparisonArgs {
     /// Use as many messages as the published benchmark (relay-400: 500,000).
     #[arg(long, conflicts_with = "messages")]
     full: bool,
-    /// Parallel sessions.
-    #[arg(short, long, visible_short_alias = 'c', value_name = "N", default_value = "100", value_parser = values::sessions)]
-    sessions: u32,
-    /// Messages per connection, 1 in the published benchmark; without N, or with 0, no limit.
-    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_value = "0",
-          default_missing_value = "0", value_parser = values::count)]
-    reuse: u64,
-    /// Commands sent without waiting for replies.
-    #[arg(long, value_enum, default_value = "off")]
-    pipelining: Pipelining,
-    /// Runs per relay.
-    #[arg(long, value_name = "N", default_value = "3", value_parser = values::rounds)]
-    rounds: u32,
+    /// Number of messages with --full.
+    #[arg(long, value_name = "N", hide = true, value_parser = values::scenario_messages)]
+    published_messages: Option<u64>,
+    #[command(flatten)]
+    shape: LoadShapeArgs,
+    #[command(flatten)]
+    rounds: RoundsArgs,
     /// Several relays, measured in turns: mailrun,postfix,my.toml. Ratios are to Postfix, or to the last relay.
     #[arg(long, value_name = "WHICH,WHICH", value_delimiter = ',', conflicts_with_all = ["relay", "server"])]
     compare: Vec<Contestant>,
@@ -143,7 +131,7 @@ pub(super) struct RelayComparisonArgs {
     #[command(flatten)]
     relay: ScenarioRelayArgs,
     #[command(flatten)]
-    pub(super) tables: TableReportArgs,
+    tables: TableReportArgs,
 }
 
 const COMPARISON_EXAMPLES: &str = "\
@@ -165,33 +153,32 @@ pub(super) fn raise_open_files(sessions: u32) {
     mailrun_net::open_files::raise(2 * u64::from(sessions) + SPARE_FILES);
 }
 
-impl RelayComparisonArgs {
-    pub(super) fn run(self, name: &str, scenario: &ThroughputScenario) -> Result<TextReport> {
+impl Measurement for RelayComparisonArgs {
+    fn run(self: Box<Self>, name: &str) -> Result<TextReport> {
         let contestants = self.contestants()?;
-        let messages = self.messages(scenario)?;
+        let messages = self.messages()?;
         let is_alone = contestants.iter().all(|one| !BenchTarget::of(one.clone()).has_server_here());
         let _awake = self.tables.keep_awake.begin(contestants.len() > 1 || is_alone)?;
-        raise_open_files(self.sessions);
         relays::run(&RelayComparisonOptions {
             scenario: ScenarioOptions { thresholds: self.thresholds, ..scenario_options(name, self.out, &self.tables) },
             contestants,
             messages,
-            shape: relays::LoadShape {
-                sessions: self.sessions,
-                message_bytes: scenario.workload.message_size.value.0,
-                reuse: Some(self.reuse).filter(|messages| *messages > 0),
-                pipelining: self.pipelining,
-            },
-            rounds: self.rounds,
-            order: round_order(scenario.order.as_ref()),
+            shape: self.shape.shape(),
+            rounds: self.rounds.rounds,
+            order: self.rounds.order,
             counts_syscalls: self.syscalls,
         })
     }
 
-    fn messages(&self, scenario: &ThroughputScenario) -> Result<u64> {
-        let published = scenario.workload.published_messages.as_ref();
-        match published.filter(|_| self.full) {
-            Some(published) => Ok(published.value.0),
+    fn tables(&self) -> &TableReportArgs {
+        &self.tables
+    }
+}
+
+impl RelayComparisonArgs {
+    fn messages(&self) -> Result<u64> {
+        match self.published_messages.filter(|_| self.full) {
+            Some(published) => Ok(published),
             None if self.full => bail!("--full needs the key published_messages in the scenario's [workload]"),
             None => Ok(self.messages),
         }
@@ -269,6 +256,8 @@ pub(super) struct LatencyArgs {
     rounds: u32,
     #[command(flatten)]
     shape: LoadShapeArgs,
+    #[command(flatten)]
+    targets: LatencyTargetArgs,
     /// Further condition that every round must meet, repeatable: 'delivered.p99 < 50ms'. See mailrun bench --help.
     #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = threshold)]
     thresholds: Vec<Threshold>,
@@ -278,7 +267,7 @@ pub(super) struct LatencyArgs {
     #[command(flatten)]
     relay: ScenarioRelayArgs,
     #[command(flatten)]
-    pub(super) tables: TableReportArgs,
+    tables: TableReportArgs,
 }
 
 const LATENCY_EXAMPLES: &str = "\
@@ -288,8 +277,29 @@ Examples:
   mailrun bench relay-latency --rate 2000 --duration 30s      at a given rate
   mailrun bench relay-latency --relay postfix                 as root";
 
-impl LatencyArgs {
-    pub(super) fn run(self, name: &str, scenario: &LatencyScenario) -> Result<TextReport> {
+/// The search for the highest sustained rate, and the target, which a scenario's file sets.
+#[derive(Debug, Args)]
+struct LatencyTargetArgs {
+    /// The rounds offer the rate that was found multiplied by this share.
+    #[arg(long, value_name = "P", hide = true, default_value = "50%", value_parser = values::some_share)]
+    share: f64,
+    /// A rate is sustained if everything is delivered at most this time, plus the following share of the step's length,
+    /// after the step's end.
+    #[arg(long, value_name = "TIME", hide = true, default_value = "100ms", value_parser = values::some_duration)]
+    max_delay: Duration,
+    /// Share of the step's length that is added to the maximum delay.
+    #[arg(long, value_name = "P", hide = true, default_value = "5%", value_parser = values::some_share)]
+    max_delay_share: f64,
+    /// A rate is sustained only if at least this share of the messages that were due was sent.
+    #[arg(long, value_name = "P", hide = true, default_value = "98%", value_parser = values::some_share)]
+    min_sent: f64,
+    /// The median of the rounds' p99 until 250 must be below this.
+    #[arg(long, value_name = "TIME", hide = true, value_parser = values::some_duration)]
+    accept_p99: Option<Duration>,
+}
+
+impl Measurement for LatencyArgs {
+    fn run(self: Box<Self>, name: &str) -> Result<TextReport> {
         let contestant = self.relay.contestant()?;
         let _awake = self.tables.keep_awake.begin(!BenchTarget::of(contestant.clone()).has_server_here())?;
         relays::run_latency(&LatencyOptions {
@@ -299,24 +309,21 @@ impl LatencyArgs {
             steps: self.steps,
             rate_per_s: self.rate,
             arrival: self.arrival,
-            sustained: sustained_limits(&scenario.search),
-            share: scenario.search.share.as_ref().map_or(DEFAULT_SHARE, |share| share.value.0),
+            sustained: SustainedLimits {
+                max_delay: self.targets.max_delay,
+                max_delay_share: self.targets.max_delay_share,
+                min_sent: self.targets.min_sent,
+            },
+            share: self.targets.share,
             length: self.duration,
             rounds: self.rounds,
-            accept_p99: scenario.targets.accept_p99.as_ref().map(|limit| limit.value.0),
+            accept_p99: self.targets.accept_p99,
             scenario: ScenarioOptions { thresholds: self.thresholds, ..scenario_options(name, self.out, &self.tables) },
         })
     }
-}
 
-/// Returns the limits within which a rate counts as sustained. The scenario can override each
-/// default.
-fn sustained_limits(search: &RateSearch) -> SustainedLimits {
-    let default = SustainedLimits::default();
-    SustainedLimits {
-        max_delay: search.max_delay.as_ref().map_or(default.max_delay, |delay| delay.value.0),
-        max_delay_share: search.max_delay_share.as_ref().map_or(default.max_delay_share, |share| share.value.0),
-        min_sent: search.min_sent.as_ref().map_or(default.min_sent, |share| share.value.0),
+    fn tables(&self) -> &TableReportArgs {
+        &self.tables
     }
 }
 
@@ -336,30 +343,45 @@ pub(super) struct BacklogArgs {
     messages: u64,
     #[command(flatten)]
     shape: LoadShapeArgs,
-    /// When the relay answers 250.
-    #[arg(long, value_enum, value_name = "WHEN", default_value = "sync")]
+    /// When the relay answers 250 [default: sync]
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "sync", hide_default_value = true)]
     durability: BacklogDurabilityArg,
     #[command(flatten)]
     no_thresholds: NoThresholdArgs,
+    #[command(flatten)]
+    targets: BacklogTargetArgs,
     /// Directory for all files, instead of a new one in mailrun-results. The relay stores its mail there: 7 GB.
     #[arg(long, value_name = "DIR", value_parser = values::directory)]
     out: Option<PathBuf>,
     #[command(flatten)]
-    pub(super) tables: TableReportArgs,
+    tables: TableReportArgs,
 }
 
-/// Returns the maximum number of messages for which a target holds. Without a number, the target
-/// always holds.
-fn up_to(messages: Option<&ScenarioSetting<MessageCount>>) -> u64 {
-    messages.map_or(u64::MAX, |messages| messages.value.0)
+/// Targets of a backlog, which a scenario's file sets.
+#[derive(Debug, Args)]
+struct BacklogTargetArgs {
+    /// The relay's peak memory must be below this.
+    #[arg(long, value_name = "BYTES", hide = true, value_parser = values::some_bytes)]
+    memory: Option<u64>,
+    /// Maximum number of messages for which the target of memory holds.
+    #[arg(long, value_name = "N", hide = true, default_value = "100M", value_parser = values::scenario_messages)]
+    memory_messages: u64,
+    /// The relay must have read its queue in less than this time.
+    #[arg(long, value_name = "TIME", hide = true, value_parser = values::some_duration)]
+    ready: Option<Duration>,
+    /// Maximum number of messages for which the target of time holds.
+    #[arg(long, value_name = "N", hide = true, default_value = "100M", value_parser = values::scenario_messages)]
+    ready_messages: u64,
 }
 
-/// Durability that outlives a restart, as typed.
+/// Durability that outlives a restart, as typed, or as a party of a scenario.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum BacklogDurabilityArg {
     /// When the message is on disk
+    #[value(alias = "mailrun")]
     Sync,
     /// When the kernel has it
+    #[value(alias = "mailrun:write")]
     Write,
 }
 
@@ -369,9 +391,10 @@ Examples:
   mailrun bench relay-backlog --messages 1000000 -l 400   1.5 GB of disk
   mailrun bench relay-backlog --out /mnt/other/run";
 
-impl BacklogArgs {
-    pub(super) fn run(self, name: &str, targets: &BacklogTargets) -> Result<TextReport> {
+impl Measurement for BacklogArgs {
+    fn run(self: Box<Self>, name: &str) -> Result<TextReport> {
         let _awake = self.tables.keep_awake.begin(false)?;
+        let BacklogTargetArgs { memory, memory_messages, ready, ready_messages } = self.targets;
         relays::run_backlog(&BacklogOptions {
             durability: match self.durability {
                 BacklogDurabilityArg::Sync => ContestantDurability::Sync,
@@ -379,16 +402,14 @@ impl BacklogArgs {
             },
             shape: self.shape.shape(),
             messages: self.messages,
-            memory_target: targets.memory.as_ref().map(|memory| MemoryTarget {
-                bytes: memory.value.0,
-                messages: up_to(targets.memory_messages.as_ref()),
-            }),
-            ready_target: targets
-                .ready
-                .as_ref()
-                .map(|ready| ReadyTarget { time: ready.value.0, messages: up_to(targets.ready_messages.as_ref()) }),
+            memory_target: memory.map(|bytes| MemoryTarget { bytes, messages: memory_messages }),
+            ready_target: ready.map(|time| ReadyTarget { time, messages: ready_messages }),
             scenario: scenario_options(name, self.out, &self.tables),
         })
+    }
+
+    fn tables(&self) -> &TableReportArgs {
+        &self.tables
     }
 }
 
@@ -409,6 +430,8 @@ pub(super) struct SoakArgs {
     rate: Option<f64>,
     #[command(flatten)]
     shape: LoadShapeArgs,
+    #[command(flatten)]
+    targets: SoakTargetArgs,
     /// Further condition that the run must meet, repeatable: 'delivered.p99 < 50ms'. See mailrun bench --help.
     #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = threshold)]
     thresholds: Vec<Threshold>,
@@ -418,7 +441,7 @@ pub(super) struct SoakArgs {
     #[command(flatten)]
     relay: ScenarioRelayArgs,
     #[command(flatten)]
-    pub(super) tables: TableReportArgs,
+    tables: TableReportArgs,
 }
 
 const SOAK_EXAMPLES: &str = "\
@@ -428,8 +451,22 @@ Examples:
   mailrun bench relay-soak --rate 5000 --message-size 4k
   mailrun bench relay-soak --messages 50000 --relay postfix   as root";
 
-impl SoakArgs {
-    pub(super) fn run(self, name: &str, targets: &SoakTargets) -> Result<TextReport> {
+/// Targets of a soak, which a scenario's file sets.
+#[derive(Debug, Args)]
+struct SoakTargetArgs {
+    /// Maximum ratio of the peak memory after the first tenth of the messages to the peak in that tenth.
+    #[arg(long, value_name = "FACTOR", hide = true, value_parser = values::growth)]
+    memory_growth: Option<f64>,
+    /// Memory that may be used in addition to this ratio.
+    #[arg(long, value_name = "BYTES", hide = true, default_value = "0", value_parser = values::bytes)]
+    memory_allowance: u64,
+    /// Maximum disk space of mailrun's own relay when its queue is empty.
+    #[arg(long, value_name = "BYTES", hide = true, value_parser = values::some_bytes)]
+    idle_spool: Option<u64>,
+}
+
+impl Measurement for SoakArgs {
+    fn run(self: Box<Self>, name: &str) -> Result<TextReport> {
         let contestant = self.relay.contestant()?;
         let _awake = self.tables.keep_awake.begin(!BenchTarget::of(contestant.clone()).has_server_here())?;
         relays::run_soak(&SoakOptions {
@@ -437,12 +474,16 @@ impl SoakArgs {
             shape: self.shape.shape(),
             messages: self.messages,
             rate_per_s: self.rate,
-            memory_growth: targets.memory_growth.as_ref().map(|growth| MemoryGrowth {
-                factor: growth.value.0,
-                allowance_bytes: targets.memory_allowance.as_ref().map_or(0, |bytes| bytes.value.0),
-            }),
-            max_idle_spool_bytes: targets.idle_spool.as_ref().map(|bytes| bytes.value.0),
+            memory_growth: self
+                .targets
+                .memory_growth
+                .map(|factor| MemoryGrowth { factor, allowance_bytes: self.targets.memory_allowance }),
+            max_idle_spool_bytes: self.targets.idle_spool,
             scenario: ScenarioOptions { thresholds: self.thresholds, ..scenario_options(name, self.out, &self.tables) },
         })
+    }
+
+    fn tables(&self) -> &TableReportArgs {
+        &self.tables
     }
 }

@@ -1,26 +1,28 @@
-//! `mailrun bench SCENARIO` and `mailrun bench FILE.toml`: the options of a scenario's measurement.
-//! Their defaults come from the scenario's file.
+//! `mailrun bench SCENARIO` and `mailrun bench FILE.toml`.
+//!
+//! A kind of measurement is a set of options. A scenario's file has values for some of them, under
+//! the names of the options, and these become the defaults of its command:
+//!
+//! ```text
+//! FILE.toml ─→ KINDS: the options of its measurement ─→ each value parsed as if it were typed ─→ command
+//! ```
 use super::exit_status::Strictness;
 use super::mades_bench::MadesBenchArgs;
 use super::mades_compare::MadesCompareArgs;
-use super::no_thresholds::NoThresholdArgs;
+use super::measurement::{Measurement, NoThresholdArgs, RoundsArgs};
 use super::profiles::{LargeMessageArgs, ProfileArgs};
 use super::relays::{BacklogArgs, LatencyArgs, RelayComparisonArgs, SoakArgs};
 use super::results::TableReportArgs;
-use super::sink::SinkFaultArgs;
 use super::values;
-use super::values::round_order;
 use anyhow::Result;
-use clap::error::ErrorKind;
-use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
-use mailrun_bench::scenario::{
-    BacklogScenario, LargeMessageScenario, LatencyScenario, MadesScenario, Measure, ProfileScenario, Scenario,
-    SoakScenario, SourcesScenario, ThroughputScenario,
-};
-use mailrun_bench::tables::{self, DeliveryCheck, TableOptions};
-use mailrun_bench::{BUILT_IN, BuiltInScenario, Conclusion, TextReport, is_toml_file, load_scenario};
-use mailrun_party::party_options::{PartyOptions, TypedOptions};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand};
+use mailrun_bench::scenario::{Scenario, ScenarioKey, ScenarioValue};
+use mailrun_bench::tables::{self, SinkTool, SourceTool, TableOptions};
+use mailrun_bench::{BUILT_IN, Conclusion, TextReport, is_toml_file, load_scenario};
+use mailrun_party::toml_file::unknown_key;
 use mailrun_text::table::{Align, Table};
+use std::error::Error;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
@@ -32,40 +34,89 @@ const LIST_WIDTH: usize = 160;
 
 /// Name of the command that is a single run with its own report, unlike the scenarios.
 const MADES: &str = "mades";
+/// Key of a scenario's file with what it measures. Each kind of measurement has an option of its own
+/// for it.
+const PARTIES: &str = "parties";
+/// Options that must not be keys. A file may come from somebody else, who must not decide to load a
+/// public server.
+const NO_KEYS: [&str; 6] = ["help", "version", "list", "write_file", "options", "allow_public"];
+
+/// A kind of measurement.
+pub(super) struct MeasurementKind {
+    /// Its name as files spell it.
+    name: &'static str,
+    /// The option that takes the values of the key `parties`.
+    parties: &'static str,
+    add_options: fn(Command) -> Command,
+    read: fn(&ArgMatches) -> Result<Box<dyn Measurement>, clap::Error>,
+}
+
+const fn kind<M: Measurement + Args + 'static>(name: &'static str, parties: &'static str) -> MeasurementKind {
+    MeasurementKind {
+        name,
+        parties,
+        add_options: M::augment_args,
+        read: |matches| Ok(Box::new(M::from_arg_matches(matches)?)),
+    }
+}
+
+const KINDS: [MeasurementKind; 8] = [
+    kind::<RelayComparisonArgs>("throughput", "compare"),
+    kind::<LatencyArgs>("latency", "relay"),
+    kind::<BacklogArgs>("backlog", "durability"),
+    kind::<SoakArgs>("soak", "relay"),
+    kind::<TableArgs>("sources", PARTIES),
+    kind::<MadesCompareArgs>("mades", PARTIES),
+    kind::<ProfileArgs>("profile", "relay"),
+    kind::<LargeMessageArgs>("large-message", "relay"),
+];
+
+impl MeasurementKind {
+    /// Finds the kind of a scenario.
+    ///
+    /// # Errors
+    /// The place in the file, and the known kinds.
+    fn of(scenario: &Scenario) -> Result<&'static Self, String> {
+        let measure = scenario.measure.as_ref().ok_or_else(|| scenario.missing_key_error("measure"))?;
+        KINDS.iter().find(|kind| kind.name == measure.text).ok_or_else(|| {
+            let known: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
+            scenario.value_error(measure, &not_one_of(&measure.text, &known))
+        })
+    }
+
+    /// Returns the option that takes the values of a key.
+    fn option<'k>(&self, key: &'k str) -> &'k str
+    where
+        Self: 'k,
+    {
+        if key == PARTIES { self.parties } else { key }
+    }
+}
+
+fn not_one_of(text: &str, known: &[&str]) -> String {
+    format!("{text:?} is not one of {}", known.join(", "))
+}
 
 #[derive(Debug)]
 pub(super) enum ScenarioCommand {
-    Scenario(Box<ChosenScenario>),
+    Scenario(ChosenScenario),
     Mades(Box<MadesBenchArgs>),
 }
 
 #[derive(Debug)]
 pub(super) struct ChosenScenario {
     name: String,
-    args: MeasureArgs,
-}
-
-/// The kinds of scenarios, each with the options of its measurement.
-#[derive(Debug)]
-enum MeasureArgs {
-    Throughput(ThroughputScenario, RelayComparisonArgs),
-    Latency(LatencyScenario, LatencyArgs),
-    Backlog(BacklogScenario, BacklogArgs),
-    Soak(SoakScenario, SoakArgs),
-    Sources(SourcesScenario, TableArgs),
-    SourceCheck(SourcesScenario, CheckArgs),
-    Mades(MadesScenario, MadesCompareArgs),
-    Profile(ProfileScenario, ProfileArgs),
-    LargeMessage(LargeMessageScenario, LargeMessageArgs),
+    measurement: Box<dyn Measurement>,
 }
 
 impl Subcommand for ScenarioCommand {
     fn augment_subcommands(command: Command) -> Command {
         // Reading the scenarios takes a third of the program's start, and only this command needs them.
         command.defer(|command| {
+            // Built-in scenarios can always be read: a test below makes sure of that.
             let built_in = BUILT_IN.iter().filter_map(|built_in| {
-                // Built-in scenarios can always be read: a test in built_in.rs makes sure of that.
-                load_scenario(built_in.name).ok().map(|scenario| scenario_command(built_in.name, &scenario))
+                let scenario = load_scenario(built_in.name).ok()?;
+                scenario_command(built_in.name, &scenario).ok()
             });
             built_in.fold(command, Command::subcommand).subcommand(MadesBenchArgs::augment_args(Command::new(MADES)))
         })
@@ -88,25 +139,11 @@ impl FromArgMatches for ScenarioCommand {
         if name == MADES {
             return MadesBenchArgs::from_arg_matches(matches).map(Box::new).map(Self::Mades);
         }
-        let scenario = load_scenario(name).map_err(|error| unreadable(&error))?;
-        let args = match scenario.measure {
-            Measure::Throughput(scenario) => {
-                MeasureArgs::Throughput(scenario, RelayComparisonArgs::from_arg_matches(matches)?)
-            }
-            Measure::Latency(scenario) => MeasureArgs::Latency(scenario, LatencyArgs::from_arg_matches(matches)?),
-            Measure::Backlog(scenario) => MeasureArgs::Backlog(scenario, BacklogArgs::from_arg_matches(matches)?),
-            Measure::Soak(scenario) => MeasureArgs::Soak(scenario, SoakArgs::from_arg_matches(matches)?),
-            Measure::Sources(scenario) => MeasureArgs::Sources(scenario, TableArgs::from_arg_matches(matches)?),
-            Measure::SourceCheck(scenario) => MeasureArgs::SourceCheck(scenario, CheckArgs::from_arg_matches(matches)?),
-            Measure::Mades(scenario) => MeasureArgs::Mades(scenario, MadesCompareArgs::from_arg_matches(matches)?),
-            Measure::Profile(scenario) => MeasureArgs::Profile(scenario, ProfileArgs::from_arg_matches(matches)?),
-            Measure::LargeMessage(scenario) => {
-                MeasureArgs::LargeMessage(scenario, LargeMessageArgs::from_arg_matches(matches)?)
-            }
-        };
+        let scenario = load_scenario(name).map_err(unreadable)?;
+        let measurement = (MeasurementKind::of(&scenario).map_err(unreadable)?.read)(matches)?;
         let stem = Path::new(name).file_stem().filter(|_| is_toml_file(name));
         let name = stem.map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned());
-        Ok(Self::Scenario(Box::new(ChosenScenario { name, args })))
+        Ok(Self::Scenario(ChosenScenario { name, measurement }))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -121,116 +158,166 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Converts a mistake in a scenario file into an error of the command line.
-fn unreadable(error: &anyhow::Error) -> clap::Error {
+pub(super) fn unreadable(error: impl std::fmt::Display) -> clap::Error {
     clap::Error::raw(ErrorKind::Io, format!("{error:#}"))
+}
+
+/// Returns the name of the file that `bench` is to run, if the command line names one.
+pub(super) fn named_file(words: &[OsString]) -> Option<&str> {
+    let [first, second] = words.get(1..3)? else { return None };
+    second.to_str().filter(|file| first == "bench" && is_toml_file(file))
 }
 
 /// Adds the command of the scenario file, if the command line names one.
 ///
 /// # Errors
 ///
-/// If that file cannot be read.
+/// If that file cannot be read, or has a mistake.
 pub(super) fn add_scenario_file(commands: Command, words: &[OsString]) -> Result<Command, clap::Error> {
-    let Some([first, second]) = words.get(1..3) else { return Ok(commands) };
-    let Some(file) = second.to_str().filter(|file| first == "bench" && is_toml_file(file)) else {
-        return Ok(commands);
-    };
-    let scenario = load_scenario(file).map_err(|error| unreadable(&error))?;
-    Ok(commands.mut_subcommand("bench", |bench| bench.subcommand(scenario_command(file, &scenario))))
+    let Some(file) = named_file(words) else { return Ok(commands) };
+    let scenario = load_scenario(file).map_err(unreadable)?;
+    check(&scenario).map_err(unreadable)?;
+    let command = scenario_command(file, &scenario).map_err(unreadable)?;
+    Ok(commands.mut_subcommand("bench", |bench| bench.subcommand(command)))
+}
+
+/// Checks the keys and values of a scenario.
+///
+/// # Errors
+/// The first mistake, with its place in the file.
+fn check(scenario: &Scenario) -> Result<(), String> {
+    let kind = MeasurementKind::of(scenario)?;
+    let mut command = (kind.add_options)(Command::new("scenario"));
+    command.build();
+    let options = keys_of(&command);
+    check_keys(scenario, &mut command, &options, Some(kind))?;
+    let has = |option: &str| scenario.keys.iter().any(|key| kind.option(&key.name) == option);
+    let required = options.iter().filter(|option| option.is_required_set()).map(|option| option.get_id().as_str());
+    match [kind.parties].into_iter().chain(required).find(|option| !has(option)) {
+        Some(option) if option == kind.parties => Err(scenario.missing_key_error(PARTIES)),
+        Some(option) => Err(scenario.missing_key_error(option)),
+        None => Ok(()),
+    }
+}
+
+/// Returns the options of a command that can be keys of a file.
+pub(super) fn keys_of(command: &Command) -> Vec<Arg> {
+    // An option that begins with an underscore is known only to be refused.
+    let is_key =
+        |option: &&Arg| !NO_KEYS.contains(&option.get_id().as_str()) && !option.get_id().as_str().starts_with('_');
+    command.get_arguments().filter(is_key).cloned().collect()
+}
+
+/// Checks that each key is an option, which parses its values.
+///
+/// # Errors
+/// The first mistake, with its place in the file.
+pub(super) fn check_keys(
+    file: &Scenario,
+    command: &mut Command,
+    options: &[Arg],
+    kind: Option<&MeasurementKind>,
+) -> Result<(), String> {
+    let parties = kind.map(|kind| kind.parties);
+    for key in &file.keys {
+        let name = kind.map_or(key.name.as_str(), |kind| kind.option(&key.name));
+        let option = options.iter().find(|option| is_named(option, name)).ok_or_else(|| {
+            let known = options.iter().filter(|option| Some(option.get_id().as_str()) != parties).map(key_name);
+            let known: Vec<String> = kind.map(|_| PARTIES.to_owned()).into_iter().chain(known).collect();
+            let words = match key.name.as_str() {
+                "password" => "a password must not be in a file that others may read; use password_file".to_owned(),
+                name => unknown_key(name, "", known.iter().map(String::as_str)),
+            };
+            file.key_error(key, &words)
+        })?;
+        check_key(command, option, key).map_err(|(value, words)| file.value_error(value, &words))?;
+    }
+    Ok(())
+}
+
+/// Returns the key of an option: its long name, with `_` in place of `-`.
+pub(super) fn key_name(option: &Arg) -> String {
+    option.get_long().map_or_else(|| option.get_id().to_string(), |long| long.replace('-', "_"))
+}
+
+/// True if a key names this option. The id of an option is its plural if it is a list.
+pub(super) fn is_named(option: &Arg, key: &str) -> bool {
+    option.get_id() == key || key_name(option) == key
+}
+
+/// Checks the values of a key. An error has the value that is wrong.
+fn check_key<'k>(command: &mut Command, option: &Arg, key: &'k ScenarioKey) -> Result<(), (&'k ScenarioValue, String)> {
+    if !takes_several(option) {
+        if let Some(second) = key.values.get(1).filter(|_| key.name == PARTIES) {
+            return Err((second, "this measurement is of one relay; remove the others".to_owned()));
+        }
+        if let Some(first) = key.values.first().filter(|_| key.is_list && key.name != PARTIES) {
+            return Err((first, format!("{} is one value, not a list", key.name)));
+        }
+    }
+    key.values.iter().try_for_each(|value| check_value(command, option, &value.text).map_err(|words| (value, words)))
+}
+
+fn takes_several(option: &Arg) -> bool {
+    option.get_value_delimiter().is_some() || matches!(option.get_action(), ArgAction::Append)
+}
+
+/// Checks a value: the command must parse it as if it were typed.
+fn check_value(command: &mut Command, option: &Arg, value: &str) -> Result<(), String> {
+    if !option.get_action().takes_values() {
+        return if ["true", "false"].contains(&value) { Ok(()) } else { Err(not_one_of(value, &["true", "false"])) };
+    }
+    if option.get_value_delimiter().is_some_and(|delimiter| value.contains(delimiter)) {
+        return Err(format!("{value:?} must not contain a comma"));
+    }
+    let word = option.get_long().map_or_else(|| value.to_owned(), |long| format!("--{long}={value}"));
+    let Err(error) = command.try_get_matches_from_mut(["mailrun", &word]) else { return Ok(()) };
+    match error.kind() {
+        ErrorKind::ValueValidation => Err(error.source().map_or_else(|| error.to_string(), ToString::to_string)),
+        ErrorKind::InvalidValue => {
+            let known = match error.get(ContextKind::ValidValue) {
+                Some(ContextValue::Strings(known)) => known.iter().map(String::as_str).collect(),
+                _ => Vec::new(),
+            };
+            Err(not_one_of(value, &known))
+        }
+        // Another option is missing.
+        _ => Ok(()),
+    }
 }
 
 /// Builds the command of a scenario: the options of its measurement, with the file's values as
 /// defaults.
-fn scenario_command(name: &str, scenario: &Scenario) -> Command {
-    let command = Command::new(name.to_owned());
-    let command = match &scenario.measure {
-        Measure::Throughput(_) => RelayComparisonArgs::augment_args(command),
-        Measure::Latency(_) => LatencyArgs::augment_args(command),
-        Measure::Backlog(_) => BacklogArgs::augment_args(command),
-        Measure::Soak(_) => SoakArgs::augment_args(command),
-        Measure::Sources(_) => TableArgs::augment_args(command),
-        Measure::SourceCheck(_) => CheckArgs::augment_args(command),
-        Measure::Mades(_) => MadesCompareArgs::augment_args(command),
-        Measure::Profile(_) => ProfileArgs::augment_args(command),
-        Measure::LargeMessage(_) => LargeMessageArgs::augment_args(command),
-    };
-    let is_profile = matches!(scenario.measure, Measure::Profile(_) | Measure::LargeMessage(_));
+fn scenario_command(name: &str, scenario: &Scenario) -> Result<Command, String> {
+    let kind = MeasurementKind::of(scenario)?;
+    let command = (kind.add_options)(Command::new(name.to_owned()));
     // Change all arguments in one call: changing them one by one would reorder the help text.
-    let command = command.mut_args(|argument| {
-        let option = argument.get_id().to_string();
-        let Some(values) = preset(&option, scenario) else { return argument };
-        // The help text of --relay already names the default.
-        let is_named = option == "relay" && !is_profile;
-        argument.required(false).hide_default_value(is_named).default_values(values)
+    let command = command.mut_args(|option| {
+        let key = scenario.keys.iter().find(|key| is_named(&option, kind.option(&key.name)));
+        let Some(key) = key else { return option };
+        let values = key.values.iter().map(|value| value.text.clone());
+        let values: Vec<String> = match option.get_value_delimiter() {
+            Some(delimiter) => vec![values.collect::<Vec<_>>().join(&delimiter.to_string())],
+            None => values.collect(),
+        };
+        option.required(false).default_values(values)
     });
-    match &scenario.title {
+    Ok(match &scenario.title {
         Some(title) => command.about(title.clone()),
         None => command,
-    }
+    })
 }
 
-/// Returns the default values of an option: those of the file's key with the same name.
-fn preset(option: &str, scenario: &Scenario) -> Option<Vec<String>> {
-    let of_key = |key: &str| scenario.values.get(key).filter(|values| !values.is_empty()).cloned();
-    match (option, &scenario.measure) {
-        ("compare", Measure::Throughput(_)) => Some(vec![of_key("parties")?.join(",")]),
-        ("relay", Measure::Latency(_) | Measure::Soak(_) | Measure::Profile(_) | Measure::LargeMessage(_)) => {
-            of_key("parties")
-        }
-        ("durability", Measure::Backlog(scenario)) => Some(vec![scenario.parties.value.option_value().to_owned()]),
-        // No default: --max-in-transit is refused if it would have no effect, so the program must
-        // see whether it was typed.
-        ("max_in_transit", _) => None,
-        ("thresholds", _) => of_key(option),
-        _ => Some(vec![of_key(option)?.join(",")]),
-    }
-}
-
-/// Returns the text of `mailrun bench --list`: each scenario and its measurement. Acceptance tests
-/// of mailrun itself are listed only with `--all`.
-pub(super) fn list_text(all: bool) -> String {
+/// Returns the text of `mailrun bench --list`: each scenario and its measurement.
+pub(super) fn list_text() -> String {
     let mut table = Table::new([("scenario", Align::Left), ("measure", Align::Left), ("", Align::Left)]);
-    for built_in in BUILT_IN.iter().filter(|built_in| all || !built_in.is_acceptance_test) {
+    for built_in in BUILT_IN {
         if let Ok(scenario) = load_scenario(built_in.name) {
-            let kind = scenario.kind();
+            let kind = scenario.measure.map(|kind| kind.text).unwrap_or_default();
             table.row(vec![built_in.name.to_owned(), kind, scenario.title.unwrap_or_default()]);
         }
     }
     table.terminal(LIST_WIDTH) + "\n"
-}
-
-/// Prints a scenario's file, to be changed and run as a scenario of one's own
-#[derive(Debug, Args)]
-#[command(after_help = SHOW_EXAMPLES, arg_required_else_help = true)]
-pub(super) struct ScenarioFileArgs {
-    #[command(subcommand)]
-    command: ScenarioFileCommand,
-}
-
-#[derive(Debug, Subcommand)]
-enum ScenarioFileCommand {
-    /// Prints the file of a built-in scenario
-    #[command(after_help = SHOW_EXAMPLES)]
-    Show {
-        /// Its name: mailrun bench --list lists them.
-        #[arg(value_name = "NAME")]
-        name: String,
-    },
-}
-
-const SHOW_EXAMPLES: &str = "\
-Examples:
-  mailrun scenario show relay-400
-  mailrun scenario show relay-400 > my.toml    then: mailrun bench my.toml
-
-Exit status: 0 done; 2 no such scenario.";
-
-impl ScenarioFileArgs {
-    pub(super) fn run(&self) -> Result<ExitCode> {
-        let ScenarioFileCommand::Show { name } = &self.command;
-        super::messages::say(BuiltInScenario::named(name)?.text)?;
-        Ok(ExitCode::SUCCESS)
-    }
 }
 
 /// Measures smtp-source, go-smtp-source and `mailrun smtp-source` side by side
@@ -245,51 +332,22 @@ pub(super) struct TableArgs {
     /// Messages per run.
     #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::scenario_messages)]
     messages: u64,
-    #[command(flatten)]
-    runs: TableRunArgs,
-}
-
-/// Checks that each source delivers every message to every recipient, once and unchanged
-///
-/// Does what go-smtp-source's bench_check.sh does, and more: counts messages and recipients in the sink's dump, and
-/// checks that each delivery is there once, with the text that was sent. Exit status 1 if anything is not OK, 130
-/// if the run was interrupted.
-#[derive(Debug, Args)]
-#[command(after_help = CHECK_EXAMPLES)]
-pub(super) struct CheckArgs {
-    #[command(flatten)]
-    typed: TypedOptions,
-    /// Messages per run.
-    #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::scenario_messages)]
-    messages: u64,
-    /// Recipients per message, a comma-separated list of numbers to run.
-    #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = values::recipient_count)]
-    recipients: Vec<u32>,
-    #[command(flatten)]
-    runs: TableRunArgs,
-    #[command(flatten)]
-    _faults: SinkFaultArgs,
-}
-
-const TABLE_EXAMPLES: &str = "\
-Examples:
-  mailrun bench smtp-source-table                            some minutes
-  mailrun bench smtp-source-table --sessions 1,100 --messages 1000 --rounds 3";
-
-const CHECK_EXAMPLES: &str = "\
-Examples:
-  mailrun bench smtp-source-check
-  mailrun bench smtp-source-check --sessions 10 --recipients 1,3,50
-  mailrun bench smtp-source-check --fault 'drop 1%'          the check finds what is missing";
-
-#[derive(Debug, Args)]
-struct TableRunArgs {
     /// Parallel sessions, a comma-separated list of numbers to run.
-    #[arg(short, long, visible_short_alias = 'c', value_name = "N,N", value_delimiter = ',', value_parser = values::sessions)]
+    #[arg(short, long, visible_short_alias = 'c', value_name = "N,N", value_delimiter = ',', required = true,
+          value_parser = values::sessions)]
     sessions: Vec<u32>,
-    /// Runs per row; the table shows medians.
-    #[arg(long, value_name = "N", default_value = "3", value_parser = values::rounds)]
-    rounds: u32,
+    /// Recipients per message.
+    #[arg(long, value_name = "N,N", value_delimiter = ',', required = true, hide = true,
+          value_parser = values::recipient_count)]
+    recipients: Vec<u32>,
+    /// Sources to measure.
+    #[arg(long, value_name = "TOOL,TOOL", value_delimiter = ',', value_enum, required = true, hide = true)]
+    parties: Vec<SourceTool>,
+    /// Sinks to which the sources send.
+    #[arg(long, value_name = "TOOL,TOOL", value_delimiter = ',', value_enum, required = true, hide = true)]
+    sinks: Vec<SinkTool>,
+    #[command(flatten)]
+    rounds: RoundsArgs,
     /// Time limit of a run; a run that exceeds it is killed and reported.
     #[arg(long, value_name = "TIME", default_value = "3m", value_parser = values::some_duration)]
     max_time: Duration,
@@ -298,6 +356,11 @@ struct TableRunArgs {
     #[command(flatten)]
     tables: TableReportArgs,
 }
+
+const TABLE_EXAMPLES: &str = "\
+Examples:
+  mailrun bench smtp-source-table                            some minutes
+  mailrun bench smtp-source-table --sessions 1,100 --messages 1000 --rounds 3";
 
 impl ScenarioCommand {
     pub(super) fn run(self) -> Result<ExitCode> {
@@ -310,80 +373,49 @@ impl ScenarioCommand {
 
 impl ChosenScenario {
     fn run(self) -> Result<ExitCode> {
-        let tables = self.args.tables().clone();
-        let name = self.name.as_str();
-        let report = match self.args {
-            MeasureArgs::Throughput(scenario, typed) => typed.run(name, &scenario),
-            MeasureArgs::Latency(scenario, typed) => typed.run(name, &scenario),
-            MeasureArgs::Backlog(scenario, typed) => typed.run(name, &scenario.targets),
-            MeasureArgs::Soak(scenario, typed) => typed.run(name, &scenario.targets),
-            MeasureArgs::Sources(scenario, typed) => {
-                let recipients = scenario.matrix.recipients.iter().map(|number| number.value.0).collect();
-                typed.runs.run_table(
-                    &scenario,
-                    typed.messages,
-                    recipients,
-                    DeliveryCheck::None,
-                    PartyOptions::default(),
-                )
-            }
-            MeasureArgs::SourceCheck(scenario, typed) => {
-                let faults = typed.typed.of::<SinkFaultArgs>();
-                let check = DeliveryCheck::EveryDelivery;
-                typed.runs.run_table(&scenario, typed.messages, typed.recipients, check, faults)
-            }
-            MeasureArgs::Mades(scenario, typed) => typed.run(&scenario),
-            MeasureArgs::Profile(scenario, typed) => typed.run(name, round_order(scenario.order.as_ref())),
-            MeasureArgs::LargeMessage(scenario, typed) => typed.run(name, round_order(scenario.order.as_ref())),
-        }?;
+        let tables = self.measurement.tables().clone();
+        let report = self.measurement.run(&self.name)?;
         tables.show(&report)?;
         let Conclusion { outcome, is_strict, is_interrupted, .. } = report.conclusion;
         Ok(super::exit_status::exit_status(Some(outcome), is_interrupted, Strictness::of(is_strict)))
     }
 }
 
-impl MeasureArgs {
-    fn tables(&self) -> &TableReportArgs {
-        match self {
-            Self::Throughput(_, typed) => &typed.tables,
-            Self::Latency(_, typed) => &typed.tables,
-            Self::Backlog(_, typed) => &typed.tables,
-            Self::Soak(_, typed) => &typed.tables,
-            Self::Sources(_, typed) => &typed.runs.tables,
-            Self::SourceCheck(_, typed) => &typed.runs.tables,
-            Self::Mades(_, typed) => &typed.tables,
-            Self::Profile(_, typed) => &typed.tables,
-            Self::LargeMessage(_, typed) => &typed.tables,
-        }
-    }
-}
-
-impl TableRunArgs {
-    fn run_table(
-        self,
-        scenario: &SourcesScenario,
-        messages: u64,
-        recipients: Vec<u32>,
-        check: DeliveryCheck,
-        sink_options: PartyOptions,
-    ) -> Result<TextReport> {
+impl Measurement for TableArgs {
+    fn run(self: Box<Self>, _name: &str) -> Result<TextReport> {
         // Raise the limit here, so that all parties inherit it. Otherwise each party would raise
         // its own limit, some of them only during the run.
         let max_sessions = self.sessions.iter().copied().max().unwrap_or_default();
         mailrun_net::open_files::raise(u64::from(max_sessions) + SPARE_FILES);
         let _awake = self.tables.keep_awake.begin(true)?;
         tables::run(&TableOptions {
-            messages,
-            tools: scenario.parties.iter().map(|party| party.value).collect(),
-            receivers: scenario.sinks.iter().map(|sink| sink.value).collect(),
-            rounds: self.rounds,
-            order: round_order(scenario.order.as_ref()),
+            messages: self.messages,
+            tools: self.parties,
+            receivers: self.sinks,
+            rounds: self.rounds.rounds,
+            order: self.rounds.order,
             sessions: self.sessions,
-            recipients,
-            check,
+            recipients: self.recipients,
             limit: self.max_time,
-            sink_options,
             live: self.tables.live(),
         })
+    }
+
+    fn tables(&self) -> &TableReportArgs {
+        &self.tables
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn built_in_scenarios_have_no_mistake() {
+        for built_in in BUILT_IN {
+            let scenario = load_scenario(built_in.name).unwrap();
+            assert_eq!(check(&scenario), Ok(()), "{}", built_in.name);
+            assert!(scenario_command(built_in.name, &scenario).is_ok());
+        }
     }
 }

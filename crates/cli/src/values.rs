@@ -1,9 +1,7 @@
 //! Parsers of values as people type them: `10s`, `64k`, `10k`, `1%`, `2s..3s`.
-use mailrun_bench::scenario::{RoundOrder, ScenarioSetting};
-pub(super) use mailrun_bench::scenario::{
-    body_size, closed_loop_threshold, message_cost, message_size, messages as scenario_messages, recipient_count,
-    rounds, sessions, steps, window,
-};
+use mailrun_bench::mades_compare::SendWindow;
+use mailrun_journey::Stage;
+use mailrun_journey::threshold::{MetricSource, RunProtocol, Threshold};
 use mailrun_load::source::{AddressPattern, Distribution, RateStage};
 use mailrun_net::Endpoint;
 pub(super) use mailrun_party::party_options::value_name;
@@ -183,9 +181,77 @@ pub(super) fn listening(text: &str) -> Result<String, String> {
     Endpoint::listening(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
-/// Returns the order of the rounds that the user chose, or the default.
-pub(super) fn round_order(order: Option<&ScenarioSetting<RoundOrder>>) -> RoundOrder {
-    order.map(|order| order.value).unwrap_or_default()
+/// Parses the number of messages of a run. The limit keeps the recipient counters of smtp-source,
+/// which are of type int, from overflowing with up to 21 recipients per message.
+pub(super) fn scenario_messages(text: &str) -> Result<u64, String> {
+    count_up_to(text, 100_000_000)
+}
+
+pub(super) fn rounds(text: &str) -> Result<u32, String> {
+    small_count(text, 1_000)
+}
+
+pub(super) fn steps(text: &str) -> Result<u32, String> {
+    small_count(text, 100)
+}
+
+pub(super) fn sessions(text: &str) -> Result<u32, String> {
+    small_count(text, 1_000_000)
+}
+
+pub(super) fn recipient_count(text: &str) -> Result<u32, String> {
+    small_count(text, MAX_RECIPIENTS as u32)
+}
+
+fn small_count(text: &str, max: u32) -> Result<u32, String> {
+    count_up_to(text, u64::from(max)).map(|number| number as u32)
+}
+
+/// Parses the size of a message. The minimum leaves room for the header and the trace; relays accept
+/// no more than the maximum.
+pub(super) fn message_size(text: &str) -> Result<u64, String> {
+    match bytes(text)? {
+        bytes @ 300..=67_108_864 => Ok(bytes),
+        _ => Err(format!("{text:?}: the size must be between 300 bytes and 64M")),
+    }
+}
+
+/// Parses the size of a message's body. The minimum is an empty line. The maximum is what a source
+/// can easily hold in memory.
+pub(super) fn body_size(text: &str) -> Result<u64, String> {
+    match bytes(text)? {
+        bytes @ 2..=268_435_456 => Ok(bytes),
+        _ => Err(format!("{text:?}: the size of a body must be between 2 bytes and 256M")),
+    }
+}
+
+/// Parses the number of outstanding sends.
+pub(super) fn window(text: &str) -> Result<SendWindow, String> {
+    match text {
+        "defaults" => Ok(SendWindow::Defaults),
+        number => sessions(number).map(SendWindow::Same),
+    }
+}
+
+/// Parses a share above 0.
+pub(super) fn some_share(text: &str) -> Result<f64, String> {
+    positive(text, probability)
+}
+
+/// Parses a factor of at least 1.
+pub(super) fn growth(text: &str) -> Result<f64, String> {
+    let factor = text.parse::<f64>().ok().filter(|factor| (1.0..=1_000.0).contains(factor));
+    factor.ok_or_else(|| format!("{text:?} is not a valid factor; a factor is a number from 1 to 1000, such as 1.2"))
+}
+
+/// Parses a threshold for runs in a closed loop. Refuses times that start at the creation, because
+/// a message is due when it is created.
+pub(super) fn closed_loop_threshold(text: &str) -> Result<Threshold, String> {
+    let threshold = Threshold::parse(text, RunProtocol::Smtp)?;
+    if threshold.is_of_time() && threshold.source() == Some(MetricSource::Stage(Stage::Created)) {
+        return Err("in a closed loop a message is due when it is created; ask for sent or accepted".to_owned());
+    }
+    Ok(threshold)
 }
 
 #[cfg(test)]

@@ -80,6 +80,11 @@ impl PartyOptions {
         self.options.keys().map(String::as_str)
     }
 
+    /// Returns the options with their values, in alphabetical order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[String])> {
+        self.options.iter().map(|(name, values)| (name.as_str(), values.as_slice()))
+    }
+
     /// Returns the options as words of a command line.
     pub fn words(&self) -> Vec<String> {
         let option = |(name, values): (&String, &Vec<String>)| match values.as_slice() {

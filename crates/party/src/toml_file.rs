@@ -88,7 +88,8 @@ fn plain_message(message: &str) -> String {
     message.replace('\n', ", ")
 }
 
-fn unknown_key<'k>(key: &str, place: &str, known: impl Iterator<Item = &'k str> + Clone) -> String {
+/// Describes a key that nothing knows. If a known key has a similar name, the text suggests it.
+pub fn unknown_key<'k>(key: &str, place: &str, known: impl Iterator<Item = &'k str> + Clone) -> String {
     let nearest = known.clone().min_by_key(|known| damerau_levenshtein(known, key));
     match nearest.filter(|known| is_misspelling(key, known)) {
         Some(known) => format!("unknown key {key:?}{place}; did you mean {known:?}?"),

@@ -25,6 +25,7 @@ pub(super) use report::{
     RATIO_NOTE, RatioPair, ReportParts, ShownFigures, TableColumn, ratio_table, rounds_text, table,
 };
 pub(super) use run_flaws::{BenchFigures, RunFlaws, named_defects, run_remarks};
+pub use runner::RoundOrder;
 pub(super) use runner::{CaseSeries, ComparedRun, Comparison, ComparisonResults, RunPlan, RunTurn, RunTurns, run_all};
 pub(super) use spread::{MISSING, MedianRange, bytes, shown, whole};
 pub use text_report::TextReport;

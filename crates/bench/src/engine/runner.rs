@@ -2,8 +2,8 @@
 //! presses Ctrl-C. Rounds are interleaved, so that a slow minute affects all cases. If a run fails,
 //! the report names it, and the other runs go on.
 use super::timed::{Costs, TimedChild};
-use crate::scenario::RoundOrder;
 use anyhow::{Result, bail, ensure};
+use clap::ValueEnum;
 use mailrun_dashboard::live_display::LiveDisplay;
 use mailrun_party::live::LiveMode;
 use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
@@ -14,6 +14,16 @@ use std::time::{Duration, Instant};
 /// Limit of what a contestant may write to standard error. It is killed when it writes more,
 /// because the output fills a file on disk.
 const MAX_STDERR_BYTES: u64 = 64 << 20;
+
+/// Order in which the parties run in each round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum RoundOrder {
+    /// Every other round has the opposite order, so that no party always runs first.
+    #[default]
+    Alternating,
+    /// Every round has the order of the list.
+    Fixed,
+}
 
 /// What is special about one kind of comparison: its cases, and how to run one of them.
 pub(crate) trait Comparison {

@@ -2,10 +2,11 @@
 //! windows.
 use super::environment::BrokerAddress;
 use super::options::CompareOptions;
+use super::options::MadesTool;
+use super::options::SendWindow;
 use super::queues::CompareQueues;
 use crate::programs::ComparedProgram;
-use crate::scenario::MadesTool;
-use crate::scenario::SendWindow;
+use mailrun_party::party_options::value_name;
 use mailrun_party::users::PASSWORD_VARIABLE;
 use std::path::Path;
 use std::process::Command;
@@ -62,7 +63,7 @@ pub(super) fn command(
 
 fn original_arguments(command: &mut Command, case: &CompareCase, options: &CompareOptions, broker: &BrokerAddress) {
     let queues = CompareQueues::of(options);
-    command.args(["-mode", options.mode.name()]);
+    command.args(["-mode", &value_name(options.mode)]);
     command.args(["-n", &options.messages.to_string(), "-size", &options.message_bytes.to_string()]);
     for (side, queue) in [("outbox", &queues.outbox), ("inbox", &queues.inbox)] {
         command.args([&format!("-{side}"), queue, &format!("-{side}-addr"), &broker.url]);
@@ -84,7 +85,16 @@ fn own_arguments(
 ) {
     let queues = CompareQueues::of(options);
     // go-mades-bench does not send a message before its load either.
-    command.args(["mades", "--live", "off", "--no-preflight", "--mode", options.mode.name(), "--broker", &broker.url]);
+    command.args([
+        "mades",
+        "--live",
+        "off",
+        "--no-preflight",
+        "--mode",
+        &value_name(options.mode),
+        "--broker",
+        &broker.url,
+    ]);
     command.args(["--messages", &options.messages.to_string(), "--payload-size", &options.message_bytes.to_string()]);
     command.args(queues.arguments(options.mode));
     // Give up lost messages before the time limit ends the whole run.
@@ -107,12 +117,12 @@ fn own_arguments(
 #[cfg(test)]
 pub(super) fn sample() -> CompareOptions {
     CompareOptions {
-        mode: crate::scenario::CompareMode::Amqp,
+        mode: super::options::CompareMode::Amqp,
         messages: 500,
         message_bytes: 3000,
         tools: vec![MadesTool::GoMadesBench, MadesTool::Mailrun],
         rounds: 3,
-        order: crate::scenario::RoundOrder::Alternating,
+        order: crate::engine::RoundOrder::Alternating,
         windows: vec![SendWindow::Same(16), SendWindow::Defaults],
         max_in_transit: 1000,
         broker: None,

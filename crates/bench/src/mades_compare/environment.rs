@@ -1,11 +1,12 @@
 //! The broker of a run: the stand-in with queues of its own, the stand-in on the user's broker, or
 //! that broker alone.
+use super::options::CompareMode;
 use super::options::CompareOptions;
 use super::queues::CompareQueues;
 use crate::engine::TimedChild;
-use crate::scenario::CompareMode;
 use anyhow::{Context, Result};
 use mailrun_party::live::LiveEvent;
+use mailrun_party::party_options::value_name;
 use mailrun_party::users::PASSWORD_VARIABLE;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -100,7 +101,7 @@ fn start_stand_in(
         // go-mades-bench expects DELIVERED, but the protocol sends TRACING. Without this flag it
         // would wait forever.
         CompareMode::Tracing => drop(command.args(["--mode", "tracing", "--go-mades-bench-compat"])),
-        way => drop(command.args(["--mode", way.name()])),
+        way => drop(command.args(["--mode", &value_name(way)])),
     }
     if options.drop > 0.0 {
         command.args(["--drop", &options.drop.to_string()]);

@@ -19,10 +19,10 @@ mod runs;
 
 use super::engine::{RunPlan, TextReport, run_all};
 use super::programs::{InstalledPrograms, own_program};
-pub use super::scenario::{CompareMode, SendWindow};
 use anyhow::Result;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
 pub use options::{CompareBroker, CompareOptions};
+pub use options::{CompareMode, MadesTool, SendWindow};
 use runs::MadesComparison;
 
 /// Runs the comparison until it is done, or until SIGINT or SIGTERM. In both cases, the report has

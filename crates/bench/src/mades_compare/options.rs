@@ -1,8 +1,39 @@
 //! What a comparison of MADES benches does.
-use crate::scenario::{CompareMode, MadesTool, RoundOrder, SendWindow};
+use crate::engine::RoundOrder;
+use clap::ValueEnum;
 use mailrun_party::live::LiveMode;
 use std::path::PathBuf;
 use std::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MadesTool {
+    /// The program with which mailrun is compared.
+    GoMadesBench,
+    /// mailrun as `mailrun mades`.
+    Mailrun,
+}
+
+/// Servers between sender and receiver. The first line of each is shown to users.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CompareMode {
+    /// The broker only: into a queue and out of it
+    Amqp,
+    /// An ECP endpoint
+    Endpoint,
+    /// An EDX toolbox
+    Toolbox,
+    /// An ECP endpoint's connectivity test
+    Tracing,
+}
+
+/// Number of sends that may be outstanding at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendWindow {
+    /// All programs get the same number.
+    Same(u32),
+    /// Each program uses its own default.
+    Defaults,
+}
 
 /// A broker that is already running.
 #[derive(Clone)]

@@ -1,6 +1,6 @@
 //! The names of a comparison's queues, and the options that tell the programs these names.
+use super::options::CompareMode;
 use super::options::CompareOptions;
-use crate::scenario::CompareMode;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CompareQueues {

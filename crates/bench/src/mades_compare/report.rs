@@ -2,15 +2,16 @@
 //! same round.
 use super::contestants::CompareCase;
 use super::options::CompareOptions;
+use super::options::MadesTool;
+use super::options::{CompareMode, SendWindow};
 use super::runs::CompareMeasurement;
 use crate::engine::{
     self, ComparisonResults, Defects, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn, TextReport,
     bytes, ratio_table, rounds_text,
 };
 use crate::programs::{ComparedProgram, missing_note};
-use crate::scenario::MadesTool;
-use crate::scenario::{CompareMode, SendWindow};
 use mailrun_compare::Gain;
+use mailrun_party::party_options::value_name;
 use mailrun_text::numbers::{count, counted, figure, octets, rate};
 use mailrun_text::table::Table;
 
@@ -72,7 +73,7 @@ fn title(options: &CompareOptions) -> String {
     };
     format!(
         "mades-compare: mode {} at {environment}, {} of {} per run, durable, {}",
-        options.mode.name(),
+        value_name(options.mode),
         counted(options.messages, "message"),
         octets(options.message_bytes),
         rounds_text(options.rounds, ShownFigures::Spreads)

@@ -3,10 +3,10 @@
 use super::contestants::{CompareCase, command};
 use super::environment::CompareEnvironment;
 use super::options::CompareOptions;
+use super::options::MadesTool;
 use super::reported::{self, ReportedResult};
 use crate::engine::{ComparedRun, Comparison, Costs, RunTurn, TimedChild};
 use crate::programs::InstalledPrograms;
-use crate::scenario::MadesTool;
 use anyhow::{Context, Result, bail};
 use std::cell::Cell;
 use std::fs::{self, File};

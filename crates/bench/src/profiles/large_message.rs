@@ -4,22 +4,41 @@ use super::measurement::ProfileMeasurement;
 use super::message_file::BodyLines;
 use super::runs::{ProfileLoad, ProfileRuns, ProfiledServer};
 use super::smtplib;
+use crate::engine::RoundOrder;
 use crate::engine::{
     self, CaseSeries, ComparedRun, Comparison, ComparisonResults, RatioColumn, RatioPair, ReportParts, RunPlan,
     RunTurn, ShownFigures, TableColumn, TextReport, ratio_table, rounds_text, run_remarks, whole,
 };
 use crate::plan::NO_TRACE;
 use crate::relays::{LoadShape, ScenarioOptions};
-use crate::scenario::{MessageCost, RoundOrder};
 use anyhow::Result;
+use clap::ValueEnum;
 use mailrun_compare::Gain;
 use mailrun_journey::record::{Pipelining, Workload};
 use mailrun_party::live::LiveMode;
-use mailrun_party::party_options::PartyOptions;
+use mailrun_party::party_options::{PartyOptions, value_name};
 use mailrun_text::numbers::{figure, megabytes, memory, octets};
 use mailrun_text::table::{Table, plain};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+
+/// A change to the source or to the message that makes a large message cheaper or more expensive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MessageCost {
+    /// The source sends BDAT, so there are no dots to double and no end of the message to search
+    /// for.
+    Chunking,
+    /// Every line begins with a dot, which the source doubles and the sink removes.
+    Dots,
+    /// The lines have four bytes each.
+    ShortLines,
+    /// The source writes at most 4 KiB at a time.
+    SmallWrites,
+    /// There is no trace line, and the body is not checked.
+    NoTrace,
+    /// Python's smtplib sends the messages instead of mailrun's source.
+    Smtplib,
+}
 
 const PLAIN: &str = "plain";
 
@@ -44,8 +63,8 @@ struct LargeMessageCase {
 }
 
 impl LargeMessageCase {
-    fn cost_name(&self) -> &'static str {
-        self.cost.map_or(PLAIN, MessageCost::name)
+    fn cost_name(&self) -> String {
+        self.cost.map_or_else(|| PLAIN.to_owned(), value_name)
     }
 }
 
@@ -289,7 +308,7 @@ mod tests {
         assert!(report.text.contains("large-message: 500 MiB per run on one connection"), "{}", report.text);
         assert!(report.text.contains("1,500 (1,000–2,000)"), "{}", report.text);
         for cost in COSTS {
-            assert!(report.text.contains(&format!("\n{}: ", cost.name())), "{}: {}", cost.name(), report.text);
+            assert!(report.text.contains(&format!("\n{}: ", value_name(cost))), "{cost:?}: {}", report.text);
         }
     }
 

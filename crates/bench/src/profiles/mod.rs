@@ -14,6 +14,6 @@ mod profile;
 mod runs;
 mod smtplib;
 
-pub use large_message::{LargeMessageOptions, run as run_large_message};
+pub use large_message::{LargeMessageOptions, MessageCost, run as run_large_message};
 pub use profile::{ProfileOptions, run as run_profile};
 pub use runs::ProfiledServer;

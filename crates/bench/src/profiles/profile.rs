@@ -3,12 +3,12 @@
 use super::measurement::ProfileMeasurement;
 use super::message_file::BodyLines;
 use super::runs::{ProfileLoad, ProfileRuns, ProfiledServer};
+use crate::engine::RoundOrder;
 use crate::engine::{
     self, ComparedRun, Comparison, ComparisonResults, ReportParts, RunPlan, RunTurn, ShownFigures, TableColumn,
     TextReport, rounds_text, run_remarks, whole,
 };
 use crate::relays::{LoadShape, ScenarioOptions, reuse_text};
-use crate::scenario::RoundOrder;
 use anyhow::Result;
 use mailrun_journey::record::{Pipelining, Workload};
 use mailrun_party::live::LiveMode;

@@ -4,10 +4,8 @@ use super::measurement::ProfileMeasurement;
 use crate::engine::{RunTurn, TimedChild};
 use crate::plan::BenchTarget;
 use crate::programs::{ComparedProgram, InstalledPrograms, own_program};
-use crate::scenario::SinkTool;
-use crate::tables::{DumpMode, SinkLaunch, TableSink};
+use crate::tables::{SinkTool, TableSink};
 use anyhow::{Context, Result, bail};
-use mailrun_party::party_options::PartyOptions;
 use mailrun_text::numbers::count;
 use std::fs::{self, File};
 use std::io::{Read, Seek};
@@ -91,7 +89,7 @@ impl SmtplibRun<'_> {
             .context("cannot read what python3 printed")?;
         let elapsed_s: f64 = seconds.trim().parse().context("python3 printed no time")?;
         let (sink_cpu_s, arrived) = match sink.map(TableSink::stop).transpose()? {
-            Some((costs, counts)) => (Some(costs.cpu_s()), counts.map(|counts| counts.messages)),
+            Some((costs, arrived)) => (Some(costs.cpu_s()), arrived),
             None => (None, None),
         };
         let bytes = self.messages * fs::metadata(self.file)?.len();
@@ -113,14 +111,7 @@ impl SmtplibRun<'_> {
 }
 
 fn start_sink() -> Result<TableSink> {
-    let program = own_program()?;
-    TableSink::start(SinkLaunch {
-        receiver: SinkTool::Mailrun,
-        program: &program,
-        sessions: 1,
-        dump_mode: DumpMode::Nothing,
-        faults: &PartyOptions::default(),
-    })
+    TableSink::start(SinkTool::Mailrun, &own_program()?, 1)
 }
 
 #[cfg(test)]

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
     use crate::contestant::ContestantDurability;
     use crate::engine::ComparedRun;
-    use crate::scenario::RoundOrder;
+    use crate::engine::RoundOrder;
     use mailrun_journey::record::Pipelining;
     use mailrun_report::sample;
 

@@ -1,7 +1,6 @@
 //! The contestants of a live comparison, and the syntax of `--contestant`.
 use crate::built_in::{BUILT_IN, load_scenario};
 use crate::programs::own_program;
-use crate::scenario::Measure;
 use crate::toml_file::is_toml_file;
 use anyhow::{Context, Result, bail};
 use mailrun_text::printable::printable;
@@ -83,7 +82,7 @@ impl LiveContestant {
     pub fn check(&self) -> Result<()> {
         let ContestantWork::Scenario(scenario) = &self.work else { return Ok(()) };
         let read = load_scenario(scenario).with_context(|| self.name.clone())?;
-        if !matches!(read.measure, Measure::Throughput(_)) {
+        if read.measure.is_none_or(|kind| kind.text != "throughput") {
             bail!(
                 "{}: {scenario}: only scenarios that measure throughput can be compared, such as relay-400",
                 self.name

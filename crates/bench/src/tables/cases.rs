@@ -1,6 +1,7 @@
 //! The rows of a table. A row has a source, a sink and a load. Rows that are compared with each
 //! other are adjacent.
-use crate::scenario::{SinkTool, SourceTool};
+use super::options::{SinkTool, SourceTool};
+use crate::programs::ComparedProgram;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionReuse {

@@ -1,16 +1,14 @@
-//! The published tables as scenarios. They repeat go-smtp-source's `bench.sh` and `bench_check.sh`
-//! with those sources and sinks that are installed.
+//! The published table as a scenario. It repeats go-smtp-source's `bench.sh` with those sources and
+//! sinks that are installed.
 //!
 //! ```text
 //! contestants ─→ cases ─→ (engine::run_all) ─→ runs: a new sink, a source, its costs ─→ report
-//!  (commands)     (rows)                        sinks   deliveries   measurement           (the table)
+//!  (commands)     (rows)                        sinks   measurement                        (the table)
 //! ```
 //!
-//! The table says how much each source costs. The check proves that each recipient received each
-//! message once.
+//! The table says how much each source costs.
 mod cases;
 mod contestants;
-mod deliveries;
 mod measurement;
 mod options;
 mod report;
@@ -22,9 +20,9 @@ use super::programs::InstalledPrograms;
 use anyhow::Result;
 use cases::cases;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
-pub use options::{DeliveryCheck, TableOptions};
+pub use options::{SinkTool, SourceTool, TableOptions};
 use runs::TableComparison;
-pub(super) use sinks::{DumpMode, SinkLaunch, TableSink};
+pub(super) use sinks::TableSink;
 
 /// Runs a table to its end, or stops early at SIGINT or SIGTERM. In both cases the report shows the
 /// runs that were made.
@@ -43,8 +41,5 @@ pub fn run(options: &TableOptions) -> Result<TextReport> {
     let interrupt = Interrupt::watch()?;
     let is_stopped = || interrupt.requested() != StopRequest::Nothing;
     let results = run_all(&TableComparison { options, sources, sinks }, cases, plan, &is_stopped);
-    Ok(match options.check {
-        DeliveryCheck::None => report::figures(&results, &missing, options),
-        DeliveryCheck::EveryDelivery => report::check_report(&results, &missing, options),
-    })
+    Ok(report::figures(&results, &missing, options))
 }

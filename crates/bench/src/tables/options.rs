@@ -1,15 +1,26 @@
 //! What a published table measures.
-use crate::scenario::{RoundOrder, SinkTool, SourceTool};
+use crate::engine::RoundOrder;
+use clap::ValueEnum;
 use mailrun_party::live::LiveMode;
-use mailrun_party::party_options::PartyOptions;
 use std::time::Duration;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeliveryCheck {
-    /// No checks, because the sink's work for them would be measured as well.
-    None,
-    /// Checks that every recipient received every message once.
-    EveryDelivery,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SourceTool {
+    /// Postfix's `smtp-source`, with which the others are compared.
+    SmtpSource,
+    GoSmtpSource,
+    /// mailrun as `mailrun smtp-source`.
+    Mailrun,
+    /// mailrun as `mailrun smtp-source --busy-poll 50us`.
+    MailrunBusyPoll,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SinkTool {
+    /// Postfix's `smtp-sink`.
+    SmtpSink,
+    /// mailrun as `mailrun sink`.
+    Mailrun,
 }
 
 #[derive(Clone, Debug)]
@@ -25,10 +36,7 @@ pub struct TableOptions {
     pub sessions: Vec<u32>,
     /// Numbers of recipients per message. Each number has its own group of rows.
     pub recipients: Vec<u32>,
-    pub check: DeliveryCheck,
     /// Time limit for each run.
     pub limit: Duration,
-    /// Additional options for mailrun's sink.
-    pub sink_options: PartyOptions,
     pub live: LiveMode,
 }

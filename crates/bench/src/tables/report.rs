@@ -1,17 +1,15 @@
-//! Builds the reports: the table of costs with ratios to smtp-source, and the table of checked
-//! deliveries.
+//! Builds the report: the table of costs with ratios to smtp-source.
 use super::cases::{ConnectionReuse, TableCase};
 use super::measurement::TableMeasurement;
+use super::options::SourceTool;
 use super::options::TableOptions;
 use crate::engine::{
-    self, CaseSeries, ComparedRun, ComparisonResults, Defects, MISSING, RATIO_NOTE, RatioColumn, RatioVerdict,
-    ReportParts, ShownFigures, TableColumn, TextReport, bytes, rounds_text, shown, whole,
+    self, CaseSeries, ComparisonResults, Defects, MISSING, RATIO_NOTE, RatioColumn, RatioVerdict, ReportParts,
+    ShownFigures, TableColumn, TextReport, bytes, rounds_text, shown, whole,
 };
-use crate::programs::missing_note;
-use crate::scenario::SourceTool;
+use crate::programs::{ComparedProgram, missing_note};
 use mailrun_compare::Gain;
 use mailrun_text::numbers::{count, counted, figure};
-use mailrun_text::table::Table;
 
 type TableSeries = CaseSeries<TableCase, TableMeasurement>;
 
@@ -57,8 +55,17 @@ pub(super) fn figures(results: &TableResults, missing: &[&str], options: &TableO
     columns.push(Column::median("sink CPU s", |run| Some(run.sink.cpu_s()), figure));
     let leave_out = ["sink CPU s", "max RSS", "sys s", "user s", "CPU %", "× CPU", "elapsed s", "reuse"];
     let table = engine::table(&results.series, &columns, &leave_out);
-    let notes = vec!["× msg/s, × CPU: multiple of smtp-source's value.".to_owned(), RATIO_NOTE.to_owned()];
-    report("smtp-source-table", table, notes, results, missing, options)
+    let mut notes = vec!["× msg/s, × CPU: multiple of smtp-source's value.".to_owned(), RATIO_NOTE.to_owned()];
+    notes.extend(missing_note(missing));
+    let rounds = rounds_text(options.rounds, ShownFigures::Medians);
+    results.report(ReportParts {
+        title: format!("smtp-source-table: {} per run, {rounds}", counted(options.messages, "message")),
+        tables: vec![table],
+        notes,
+        pass: "none of which failed",
+        wrong: Defects::default(),
+        is_strict: false,
+    })
 }
 
 /// Returns the row of smtp-source that this row is compared with, if it was measured.
@@ -81,72 +88,13 @@ fn case_columns<'a>() -> Vec<Column<'a>> {
     ]
 }
 
-/// Builds the table of checked deliveries.
-pub(super) fn check_report(results: &TableResults, missing: &[&str], options: &TableOptions) -> TextReport {
-    let messages = options.messages;
-    let mut columns = case_columns();
-    columns.extend([
-        Column::figure("recipients", |series| count(u64::from(series.case.recipients))),
-        proof("messages", move |run, _| {
-            Some(format!("{} of {}", count(run.deliveries.as_ref()?.messages), count(messages)))
-        }),
-        proof("deliveries", move |run, case| {
-            let units = messages * u64::from(case.recipients);
-            Some(format!("{} of {}", count(run.deliveries.as_ref()?.recipients), count(units)))
-        }),
-        proof("twice", |run, _| Some(count(run.deliveries.as_ref()?.duplicates()))),
-        proof("changed", |run, _| Some(count(run.deliveries.as_ref()?.changed))),
-        Column::words("verdict", |series| if first_fault(series).is_some() { "NOT OK" } else { "OK" }.to_owned()),
-    ]);
-    let table = engine::table(&results.series, &columns, &["changed", "twice", "recipients", "reuse", "messages"]);
-    let runs = counted(results.done as u64, "run");
-    let proof = format!("OK: in total {runs}, every recipient received every message once and unchanged.");
-    let notes = if results.is_complete() { vec![proof] } else { Vec::new() };
-    report("smtp-source-check", table, notes, results, missing, options)
-}
-
-/// Returns a column of the table of checked deliveries. If a round failed, the column shows the
-/// first round that did.
-fn proof<'a>(title: &'static str, text: impl Fn(&TableMeasurement, &TableCase) -> Option<String> + 'a) -> Column<'a> {
-    Column::figure(title, move |series| {
-        let measurement = first_fault(series).or(series.runs.last()).and_then(ComparedRun::measurement);
-        measurement.and_then(|run| text(run, &series.case)).unwrap_or_else(|| MISSING.to_owned())
-    })
-}
-
-fn first_fault(series: &TableSeries) -> Option<&ComparedRun<TableMeasurement>> {
-    series.runs.iter().find(|run| run.fault().is_some())
-}
-
-fn report(
-    name: &str,
-    table: Table,
-    mut notes: Vec<String>,
-    results: &TableResults,
-    missing: &[&str],
-    options: &TableOptions,
-) -> TextReport {
-    notes.extend(missing_note(missing));
-    let rounds = rounds_text(options.rounds, ShownFigures::Medians);
-    results.report(ReportParts {
-        title: format!("{name}: {} per run, {rounds}", counted(options.messages, "message")),
-        tables: vec![table],
-        notes,
-        pass: "none of which failed",
-        wrong: Defects::default(),
-        is_strict: false,
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::DeliveryCheck;
-    use super::super::sinks::ReportedCounts;
+    use super::super::options::SinkTool;
     use super::*;
-    use crate::engine::Costs;
-    use crate::scenario::{RoundOrder, SinkTool};
+    use crate::engine::RoundOrder;
+    use crate::engine::{ComparedRun, Costs};
     use mailrun_party::live::LiveMode;
-    use mailrun_party::party_options::PartyOptions;
     use std::time::Duration;
 
     fn case(tool: SourceTool) -> TableCase {
@@ -156,12 +104,7 @@ mod tests {
 
     fn run(user_s: f64, elapsed_s: f64, arrived: u64) -> ComparedRun<TableMeasurement> {
         let source = Costs { user_s, sys_s: 0.5, elapsed_s, max_rss_bytes: Some(8 << 20) };
-        let measured = TableMeasurement {
-            source,
-            sink: Costs::default(),
-            counts: Some(ReportedCounts { messages: arrived, recipients: arrived }),
-            deliveries: None,
-        };
+        let measured = TableMeasurement { source, sink: Costs::default(), arrived: Some(arrived) };
         let fault = measured.shortfall(1000);
         ComparedRun::of(measured, fault)
     }
@@ -179,9 +122,7 @@ mod tests {
             order: RoundOrder::Alternating,
             sessions: vec![100],
             recipients: vec![1],
-            check: DeliveryCheck::None,
             limit: Duration::from_secs(1),
-            sink_options: PartyOptions::default(),
             live: LiveMode::Off,
         }
     }
@@ -225,8 +166,7 @@ mod tests {
     #[test]
     fn what_was_not_run_is_no_proof() {
         let stopped = TableResults { done: 1, ..results(vec![series(SourceTool::Mailrun, vec![run(0.1, 1.0, 1000)])]) };
-        let report = check_report(&stopped, &[], &options());
+        let report = figures(&stopped, &[], &options());
         assert!(!report.is_good() && report.text.contains("Stopped after 1 of 6 runs."), "{}", report.text);
-        assert!(report.text.contains(" OK"), "{}", report.text);
     }
 }
