@@ -112,16 +112,35 @@ impl<'a> Reader<'a> {
     /// Reads the next value from the input.
     pub fn value(&mut self) -> Result<Value<'a>, DecodeError> {
         let start = self.rest;
-        let mut code = self.octet()?;
-        let mut descriptor = None;
-        if code == DESCRIBED {
-            let described_by = self.octet()?;
-            descriptor = self.plain(described_by)?.as_descriptor();
-            code = self.octet()?;
-        }
+        let (descriptor, code) = self.constructor()?;
         let value = self.plain(code)?;
         let octets = &start[..start.len() - self.rest.len()];
         Ok(Value { descriptor, octets, ..value })
+    }
+
+    /// Reads a descriptor, if there is one, and the format code of the value.
+    fn constructor(&mut self) -> Result<(Option<u64>, u8), DecodeError> {
+        match self.octet()? {
+            DESCRIBED => {
+                let described_by = self.octet()?;
+                Ok((self.plain(described_by)?.as_descriptor(), self.octet()?))
+            }
+            code => Ok((None, code)),
+        }
+    }
+
+    /// Returns the descriptor of the next value without reading the value, whose content may not have arrived yet.
+    pub fn descriptor(mut self) -> Result<Option<u64>, DecodeError> {
+        self.constructor().map(|(descriptor, _)| descriptor)
+    }
+
+    /// Reads the constructor and the length of a binary value, but not its content, which may not have arrived yet.
+    pub fn binary_length(&mut self) -> Result<usize, DecodeError> {
+        match self.constructor()?.1 {
+            0xa0 => self.length(1),
+            0xb0 => self.length(4),
+            _ => Err(DecodeError::Expected("a binary value")),
+        }
     }
 
     /// Reads a value whose format code has already been read.
@@ -451,14 +470,18 @@ impl<'a> Writer<'a> {
     }
 
     fn variable(&mut self, short: u8, octets: &[u8]) {
-        match u8::try_from(octets.len()) {
+        self.length(short, octets.len());
+        self.octets(octets);
+    }
+
+    fn length(&mut self, short: u8, length: usize) {
+        match u8::try_from(length) {
             Ok(length) => self.out.extend_from_slice(&[short, length]),
             Err(_) => {
                 self.out.push(short + 0x10);
-                self.out.extend_from_slice(&(octets.len() as u32).to_be_bytes());
+                self.out.extend_from_slice(&(length as u32).to_be_bytes());
             }
         }
-        self.octets(octets);
     }
 
     /// Writes an encoded value that was read before.
@@ -493,6 +516,14 @@ impl<'a> Writer<'a> {
     pub fn described_binary(&mut self, descriptor: u8, octets: &[u8]) {
         self.out.extend_from_slice(&[DESCRIBED, 0x53, descriptor]);
         self.binary(octets);
+    }
+
+    /// Writes the beginning of a binary value that has a descriptor. The caller sends the content, which has `length`
+    /// bytes, after the bytes of this writer.
+    pub fn begin_described_binary(&mut self, descriptor: u8, length: usize) {
+        self.out.extend_from_slice(&[DESCRIBED, 0x53, descriptor]);
+        self.length(0xa0, length);
+        self.count += 1;
     }
 
     /// Writes an array of symbols.
@@ -617,6 +648,24 @@ mod tests {
         ] {
             assert_eq!(Reader::new(octets).value(), Err(error), "{octets:x?}");
         }
+    }
+
+    #[test]
+    fn a_value_is_known_before_its_content_is_there() {
+        for head in [
+            &[0, 0x53, 0x75, 0xa0, 200][..],
+            &[0, 0x80, 0, 0, 0, 0, 0, 0, 0, 0x75, 0xb0, 0, 0, 0, 200],
+            b"\0\xa3\x10amqp:data:binary\xa0\xc8",
+        ] {
+            let mut reader = Reader::new(head);
+            assert_eq!((reader.descriptor(), reader.value()), (Ok(Some(0x75)), Err(DecodeError::Truncated)));
+            let mut reader = Reader::new(head);
+            assert_eq!((reader.binary_length(), reader.rest()), (Ok(200), &[][..]));
+        }
+        assert_eq!(Reader::new(&[0, 0x53]).descriptor(), Err(DecodeError::Truncated));
+        assert_eq!(Reader::new(&[0xa1, 1, b'a']).binary_length(), Err(DecodeError::Expected("a binary value")));
+        let written = written(|out| out.begin_described_binary(0x75, 300));
+        assert_eq!(Reader::new(&written).binary_length(), Ok(300));
     }
 
     #[test]

@@ -13,14 +13,14 @@ use mailrun_amqp::{DecodeError, EncodedMessage, Reader, Scalar, Value, Writer};
 use std::borrow::Cow;
 use uuid::Uuid;
 
-const HEADER: u8 = 0x70;
+pub const HEADER: u8 = 0x70;
 const DELIVERY_ANNOTATIONS: u8 = 0x71;
 const MESSAGE_ANNOTATIONS: u8 = 0x72;
-const PROPERTIES: u8 = 0x73;
-const APPLICATION_PROPERTIES: u8 = 0x74;
-const DATA: u8 = 0x75;
+pub const PROPERTIES: u8 = 0x73;
+pub const APPLICATION_PROPERTIES: u8 = 0x74;
+pub const DATA: u8 = 0x75;
 const SEQUENCE: u8 = 0x76;
-const VALUE: u8 = 0x77;
+pub const VALUE: u8 = 0x77;
 const FOOTER: u8 = 0x78;
 const DEFAULT_PRIORITY: u8 = 4;
 
@@ -41,19 +41,6 @@ impl<'m> AmqpMessageId<'m> {
             Scalar::Ulong(number) => Self::Ulong(number),
             _ => return None,
         })
-    }
-
-    fn write(&self, fields: &mut Writer<'_>) {
-        match self {
-            Self::String(text) => fields.string(text),
-            Self::Binary(octets) => fields.binary(octets),
-            Self::Uuid(uuid) => {
-                let mut value = [0x98; 17];
-                value[1..].copy_from_slice(uuid.as_bytes());
-                fields.raw(&value);
-            }
-            Self::Ulong(number) => fields.ulong(*number),
-        }
     }
 }
 
@@ -316,18 +303,23 @@ impl AmqpMessage {
 
 /// Fields of the sections before the body. A header is always written.
 #[derive(Clone, Debug, Default)]
-pub(super) struct SectionFields<'a> {
-    pub(super) is_durable: bool,
+pub struct SectionFields<'a> {
+    pub is_durable: bool,
     /// Priority, or `None` for the default priority of 4.
-    pub(super) priority: Option<u8>,
-    pub(super) correlation: Option<AmqpMessageId<'a>>,
-    pub(super) created_at_ms: i64,
+    pub priority: Option<u8>,
+    pub message_id: Option<&'a str>,
+    pub created_at_ms: i64,
 }
 
 impl SectionFields<'_> {
-    /// Writes the sections before the body. `entries` writes the keys and values of the application
-    /// properties.
-    pub(super) fn write(&self, out: &mut Vec<u8>, entries: impl FnOnce(&mut Writer<'_>)) {
+    /// Writes the sections before the body. `correlation` writes the correlation-id or null, and
+    /// `entries` the keys and values of the application properties.
+    pub fn write(
+        &self,
+        out: &mut Vec<u8>,
+        correlation: impl FnOnce(&mut Writer<'_>),
+        entries: impl FnOnce(&mut Writer<'_>),
+    ) {
         let mut out = Writer::new(out);
         out.described_list(HEADER, |fields| {
             fields.boolean(self.is_durable);
@@ -336,26 +328,15 @@ impl SectionFields<'_> {
             }
         });
         out.described_list(PROPERTIES, |fields| {
-            (0..5).for_each(|_| fields.null()); // message-id, user-id, to, subject, reply-to
-            match &self.correlation {
-                Some(id) => id.write(fields),
+            match self.message_id {
+                Some(id) => fields.string(id),
                 None => fields.null(),
             }
+            (0..4).for_each(|_| fields.null()); // user-id, to, subject, reply-to
+            correlation(fields);
             (0..3).for_each(|_| fields.null()); // content-type, content-encoding, absolute-expiry-time
             fields.timestamp(self.created_at_ms);
         });
         out.described_map(APPLICATION_PROPERTIES, entries);
-    }
-}
-
-/// Writes the beginning of a `data` section of `length` bytes.
-pub(super) fn begin_data(out: &mut Vec<u8>, length: usize) {
-    out.extend_from_slice(&[0, 0x53, DATA]);
-    match u8::try_from(length) {
-        Ok(length) => out.extend_from_slice(&[0xa0, length]),
-        Err(_) => {
-            out.push(0xb0);
-            out.extend_from_slice(&(length as u32).to_be_bytes());
-        }
     }
 }

@@ -14,7 +14,7 @@
 pub mod event;
 pub mod identity;
 pub mod inbox;
-mod message;
+pub mod message;
 pub mod oddity;
 pub mod outgoing;
 pub mod queues;
@@ -23,8 +23,6 @@ pub mod reply;
 pub mod status_document;
 #[cfg(test)]
 mod testing;
-#[cfg(test)]
-pub(crate) use testing::decoded_by_fe2o3;
 
 pub use event::{EventState, SendEvent};
 pub use identity::RunMessageId;

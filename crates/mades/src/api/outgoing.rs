@@ -1,8 +1,9 @@
 //! Messages that a business application hands to its endpoint. They have the same properties as the
 //! messages of go-mades-bench (reference §1.3).
-use super::message::{SectionFields, begin_data};
+use super::message::{DATA, SectionFields};
 use super::reading::PropertyReader;
 use super::{AmqpMessage, AmqpMessageId, DecodedMessage, Oddity, Payload, RunMessageId, names};
+use mailrun_amqp::Writer;
 use std::borrow::Cow;
 use uuid::Uuid;
 
@@ -69,10 +70,11 @@ impl OutgoingTemplate {
         let head = SectionFields {
             is_durable: properties.is_durable,
             priority: properties.priority,
-            correlation: Some(AmqpMessageId::String(Cow::Borrowed(id))),
+            message_id: None,
             created_at_ms,
         };
-        head.write(sections, |entries| {
+        let correlation = |fields: &mut Writer<'_>| fields.string(id);
+        head.write(sections, correlation, |entries| {
             for (name, value) in [
                 (names::RECEIVER_CODE, properties.receiver_code.as_str()),
                 (names::MESSAGE_TYPE, &properties.message_type),
@@ -90,7 +92,7 @@ impl OutgoingTemplate {
             entries.string(names::IS_TRACING_MESSAGE);
             entries.boolean(properties.is_tracing);
         });
-        begin_data(sections, self.message.payload.len());
+        Writer::new(sections).begin_described_binary(DATA, self.message.payload.len());
         &self.message
     }
 
@@ -208,8 +210,8 @@ mod tests {
     #[test]
     fn wrong_types_are_understood_and_named() {
         let mut octets = Vec::new();
-        let head = SectionFields { correlation: Some(AmqpMessageId::Ulong(5)), ..SectionFields::default() };
-        head.write(&mut octets, |entries| {
+        let correlation = |fields: &mut Writer<'_>| fields.ulong(5);
+        SectionFields::default().write(&mut octets, correlation, |entries| {
             entries.string("receiverCode");
             entries.symbol("code");
             entries.string("isTracingMessage");

@@ -10,7 +10,7 @@ use mailrun_amqp::EncodedMessage;
 use proptest::prelude::*;
 use serde_amqp::Value;
 
-pub(crate) fn decoded_by_fe2o3(message: &EncodedMessage) -> Message<Body<Value>> {
+pub(super) fn decoded_by_fe2o3(message: &EncodedMessage) -> Message<Body<Value>> {
     serde_amqp::from_slice::<Deserializable<Message<Body<Value>>>>(&message.whole()).unwrap().0
 }
 
@@ -23,9 +23,13 @@ pub(super) fn over_the_wire(message: &AmqpMessage) -> DecodedMessage {
 /// Returns a message with these application properties. `body` must already be encoded.
 pub(super) fn message_of(properties: &[(&str, &str)], body: &[u8]) -> DecodedMessage {
     let mut octets = Vec::new();
-    SectionFields::default().write(&mut octets, |entries| {
-        properties.iter().flat_map(|(name, value)| [name, value]).for_each(|text| entries.string(text));
-    });
+    SectionFields::default().write(
+        &mut octets,
+        |fields| fields.null(),
+        |entries| {
+            properties.iter().flat_map(|(name, value)| [name, value]).for_each(|text| entries.string(text));
+        },
+    );
     octets.extend_from_slice(body);
     DecodedMessage::decode(&octets.into()).unwrap()
 }

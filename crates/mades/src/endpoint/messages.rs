@@ -1,11 +1,11 @@
 //! Reads the simulator's messages from the outbox, and writes replies, inbox messages, events and
-//! status documents.
+//! status documents. Payloads are passed on without a copy.
 //!
-//! This module reads and writes messages with code of its own, although the bench has such code in
-//! `api`. If both sides used the same code, a mistake in it would not be noticed. Only the identity
-//! of a message and the status document come from `api`. Payloads are passed on without a copy.
-use crate::api::RunMessageId;
+//! Messages are read leniently: the endpoint answers an odd message of any program, while the
+//! readers of `api` refuse it.
+use crate::api::message::{APPLICATION_PROPERTIES, DATA, HEADER, PROPERTIES, SectionFields, VALUE};
 use crate::api::status_document::{MessageStatus, StatusDocument};
+use crate::api::{RunMessageId, names};
 use crate::embedded::{DecodeError, EncodedMessage, Reader, Value, Writer};
 use crate::simulator::{
     ConsumedMessage, DocumentKind, EndpointMode, RefusalReason, SendEventKind, SimulatorPlan, TracingValue, number_of,
@@ -21,13 +21,6 @@ const MAX_TEXT_BYTES: usize = 1024;
 
 /// The mRID must be within this many bytes at the beginning of the payload.
 const DOCUMENT_HEAD_BYTES: usize = 4_096;
-
-/// Descriptors of the sections of a message (AMQP 1.0 §3.2).
-const HEADER: u8 = 0x70;
-const PROPERTIES: u8 = 0x73;
-const APPLICATION_PROPERTIES: u8 = 0x74;
-const DATA: u8 = 0x75;
-const VALUE: u8 = 0x77;
 
 /// The parts of an outbox message that the simulator needs.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -68,19 +61,15 @@ impl OutboxMessage {
     }
 
     /// Reads the sections before the body. Returns the position at which the body begins, if the
-    /// body is data.
+    /// body is data. The data itself may be in later pieces.
     fn read_head(&mut self, octets: &Bytes) -> Result<Option<usize>, DecodeError> {
         let mut reader = Reader::new(octets);
         loop {
-            let at = octets.len() - reader.rest().len();
-            if data_constructor(reader.rest()).is_some() {
-                return Ok(Some(at));
-            }
-            let section = reader.value()?;
-            match section.descriptor().map(|code| code as u8) {
-                Some(PROPERTIES) => self.read_properties(&section, octets)?,
-                Some(APPLICATION_PROPERTIES) => self.read_application_properties(&section)?,
-                Some(HEADER | 0x71 | 0x72) => {}
+            match reader.descriptor()?.and_then(|code| u8::try_from(code).ok()) {
+                Some(DATA) => return Ok(Some(octets.len() - reader.rest().len())),
+                Some(PROPERTIES) => self.read_properties(&reader.value()?, octets)?,
+                Some(APPLICATION_PROPERTIES) => self.read_application_properties(&reader.value()?)?,
+                Some(HEADER..PROPERTIES) => drop(reader.value()?),
                 // The body has another type, or a section is invalid.
                 _ => return Ok(None),
             }
@@ -101,13 +90,13 @@ impl OutboxMessage {
             let Some(value) = entries.element()? else { break };
             let text = || value.as_string().filter(|text| text.len() <= MAX_TEXT_BYTES).map(Box::from);
             match key.as_text() {
-                Some("receiverCode") => self.receiver_code = text(),
-                Some("messageType") => self.message_type = text(),
-                Some("businessType") => self.business_type = text(),
-                Some("baMessageID") => self.ba_message_id = text(),
-                Some("baCorrelationID") => self.ba_correlation_id = text(),
-                Some("senderApplication") => self.sender_application = text(),
-                Some("isTracingMessage") => self.tracing = value.as_bool().unwrap_or(false),
+                Some(names::RECEIVER_CODE) => self.receiver_code = text(),
+                Some(names::MESSAGE_TYPE) => self.message_type = text(),
+                Some(names::BUSINESS_TYPE) => self.business_type = text(),
+                Some(names::BA_MESSAGE_ID) => self.ba_message_id = text(),
+                Some(names::BA_CORRELATION_ID) => self.ba_correlation_id = text(),
+                Some(names::SENDER_APPLICATION) => self.sender_application = text(),
+                Some(names::IS_TRACING_MESSAGE) => self.tracing = value.as_bool().unwrap_or(false),
                 _ => {}
             }
         }
@@ -118,10 +107,11 @@ impl OutboxMessage {
     /// kept as it is. Several sections or a footer are parsed.
     fn read_body(&mut self, mut message: EncodedMessage, at: usize) {
         message.cut(at);
-        let whole_length = message.bytes();
         let front = message.pieces().first().cloned().unwrap_or_default();
-        if let Some((head, length)) = data_head(&front)
-            && head + length == whole_length
+        let mut reader = Reader::new(&front);
+        if let Ok(length) = reader.binary_length()
+            && let head = front.len() - reader.rest().len()
+            && head + length == message.bytes()
         {
             (self.body, self.first_data, self.payload_bytes) = (message, head..head + length, length);
             return;
@@ -193,25 +183,18 @@ impl OutboxMessage {
         (self.payload_bytes as u64 > plan.max_payload_size).then_some(RefusalReason::TooLong)
     }
 
-    /// Returns the sections with which every message begins: the header with durable, the
-    /// properties, and the application properties.
+    /// Returns the sections with which every message begins.
     fn begin_message(&self, id: Uuid, at_ms: i64, entries: &[(&str, Option<&str>)]) -> Vec<u8> {
         let mut octets = Vec::with_capacity(512);
-        let mut out = Writer::new(&mut octets);
-        out.described_list(HEADER, |fields| fields.boolean(true));
         let mut text = Uuid::encode_buffer();
-        out.described_list(PROPERTIES, |fields| {
-            fields.string(id.hyphenated().encode_lower(&mut text));
-            (0..4).for_each(|_| fields.null());
-            match (&self.correlation, &self.ba_message_id) {
-                (Some(correlation), _) => fields.raw(correlation),
-                (None, Some(id)) => fields.string(id),
-                (None, None) => fields.null(),
-            }
-            (0..3).for_each(|_| fields.null()); // content-type, content-encoding, absolute-expiry-time
-            fields.timestamp(at_ms);
-        });
-        out.described_map(APPLICATION_PROPERTIES, |map| {
+        let id: &str = id.hyphenated().encode_lower(&mut text);
+        let head = SectionFields { is_durable: true, priority: None, message_id: Some(id), created_at_ms: at_ms };
+        let correlation = |fields: &mut Writer<'_>| match (&self.correlation, &self.ba_message_id) {
+            (Some(correlation), _) => fields.raw(correlation),
+            (None, Some(id)) => fields.string(id),
+            (None, None) => fields.null(),
+        };
+        head.write(&mut octets, correlation, |map| {
             for (key, value) in entries {
                 if let Some(value) = value {
                     map.string(key);
@@ -227,7 +210,7 @@ impl OutboxMessage {
     }
 
     pub(super) fn reply_accepted(&self, at_ms: i64) -> EncodedMessage {
-        let mut octets = self.begin_message(self.id, at_ms, &[("messageID", Some(&self.id_text()))]);
+        let mut octets = self.begin_message(self.id, at_ms, &[(names::MESSAGE_ID, Some(&self.id_text()))]);
         Writer::new(&mut octets).described_binary(DATA, b"");
         octets.into()
     }
@@ -237,12 +220,12 @@ impl OutboxMessage {
     pub(super) fn reply_refused(&self, refusal: RefusalReason, plan: &SimulatorPlan, at_ms: i64) -> EncodedMessage {
         let (code, text) = error_text(refusal, plan);
         let entries = [
-            ("errorID", Some(&*self.id_text())),
-            ("errorCode", Some(code)),
-            ("errorMessage", Some(text)),
-            ("errorDetails", Some("mailrun mades-endpoint")),
-            ("receiverCode", self.receiver_code.as_deref()),
-            ("baMessageID", self.ba_message_id.as_deref()),
+            (names::ERROR_ID, Some(&*self.id_text())),
+            (names::ERROR_CODE, Some(code)),
+            (names::ERROR_MESSAGE, Some(text)),
+            (names::ERROR_DETAILS, Some("mailrun mades-endpoint")),
+            (names::RECEIVER_CODE, self.receiver_code.as_deref()),
+            (names::BA_MESSAGE_ID, self.ba_message_id.as_deref()),
         ];
         let mut octets = self.begin_message(self.id, at_ms, &entries);
         Writer::new(&mut octets).described_binary(DATA, b"");
@@ -254,15 +237,15 @@ impl OutboxMessage {
     pub(super) fn inbox(&self, changed: Option<u64>, plan: &SimulatorPlan, at_ms: i64) -> EncodedMessage {
         let sent_at = jiff::Timestamp::from_millisecond(at_ms).map(|time| time.to_string()).unwrap_or_default();
         let entries = [
-            ("messageID", Some(&*self.id_text())),
-            ("baMessageID", self.ba_message_id.as_deref()),
-            ("senderCode", Some(self.sender_code.as_deref().unwrap_or(&plan.sender_code))),
-            ("receiverCode", self.receiver_code.as_deref()),
-            ("messageType", self.message_type.as_deref()),
-            ("businessType", self.business_type.as_deref()),
-            ("senderApplication", self.sender_application.as_deref()),
-            ("baCorrelationID", self.ba_correlation_id.as_deref()),
-            ("sendTimestamp", Some(&*sent_at)),
+            (names::MESSAGE_ID, Some(&*self.id_text())),
+            (names::BA_MESSAGE_ID, self.ba_message_id.as_deref()),
+            (names::SENDER_CODE, Some(self.sender_code.as_deref().unwrap_or(&plan.sender_code))),
+            (names::RECEIVER_CODE, self.receiver_code.as_deref()),
+            (names::MESSAGE_TYPE, self.message_type.as_deref()),
+            (names::BUSINESS_TYPE, self.business_type.as_deref()),
+            (names::SENDER_APPLICATION, self.sender_application.as_deref()),
+            (names::BA_CORRELATION_ID, self.ba_correlation_id.as_deref()),
+            (names::SEND_TIMESTAMP, Some(&*sent_at)),
         ];
         let mut message = EncodedMessage::from(self.begin_message(self.id, at_ms, &entries));
         match changed {
@@ -344,12 +327,12 @@ impl OutboxMessage {
         let failure = error_text(RefusalReason::Injected, plan);
         let failed = event == SendEventKind::Failed;
         let entries = [
-            ("messageID", Some(&*self.id_text())),
-            ("baMessageID", self.ba_message_id.as_deref()),
-            ("receiverCode", self.receiver_code.as_deref()),
-            ("messageType", self.message_type.as_deref()),
-            ("errorCode", failed.then_some(failure.0)),
-            ("errorMessage", failed.then_some(failure.1)),
+            (names::MESSAGE_ID, Some(&*self.id_text())),
+            (names::BA_MESSAGE_ID, self.ba_message_id.as_deref()),
+            (names::RECEIVER_CODE, self.receiver_code.as_deref()),
+            (names::MESSAGE_TYPE, self.message_type.as_deref()),
+            (names::ERROR_CODE, failed.then_some(failure.0)),
+            (names::ERROR_MESSAGE, failed.then_some(failure.1)),
         ];
         // An event needs an id of its own, because some brokers take messages with equal ids for
         // duplicates.
@@ -390,7 +373,8 @@ impl OutboxMessage {
             received_at: Some(time.clone()),
             history: states.iter().map(status).collect(),
         };
-        let entries = [("baMessageID", self.ba_message_id.as_deref()), ("messageID", Some(&*self.id_text()))];
+        let entries =
+            [(names::BA_MESSAGE_ID, self.ba_message_id.as_deref()), (names::MESSAGE_ID, Some(&*self.id_text()))];
         let mut octets = self.begin_message(self.id, at_ms, &entries);
         Writer::new(&mut octets).described_binary(DATA, &document.write());
         octets.into()
@@ -469,28 +453,6 @@ pub fn fuzz_outbox_message(message: EncodedMessage, plan: &SimulatorPlan, draw: 
     written
 }
 
-/// Returns the length of the descriptor of a data section, in any of its forms (AMQP 1.0 §1.2,
-/// §3.2.6). It is recognised without the rest of the section, which may be in another piece.
-fn data_constructor(octets: &[u8]) -> Option<usize> {
-    const FORMS: [&[u8]; 4] = [
-        &[0, 0x53, DATA],
-        &[0, 0x80, 0, 0, 0, 0, 0, 0, 0, DATA],
-        b"\0\xa3\x10amqp:data:binary",
-        b"\0\xb3\0\0\0\x10amqp:data:binary",
-    ];
-    FORMS.iter().find(|form| octets.starts_with(form)).map(|form| form.len())
-}
-
-/// Returns the length of the head of a data section, and the length of the data that it announces.
-fn data_head(octets: &[u8]) -> Option<(usize, usize)> {
-    let at = data_constructor(octets)?;
-    match octets.get(at..)? {
-        [0xa0, length, ..] => Some((at + 2, usize::from(*length))),
-        [0xb0, a, b, c, d, ..] => Some((at + 5, u32::from_be_bytes([*a, *b, *c, *d]) as usize)),
-        _ => None,
-    }
-}
-
 /// Returns the code and the text of a refusal. ECP's codes are not public, so these codes are the
 /// simulator's own.
 fn error_text(refusal: RefusalReason, plan: &SimulatorPlan) -> (&str, &str) {
@@ -507,12 +469,27 @@ fn error_text(refusal: RefusalReason, plan: &SimulatorPlan) -> (&str, &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::decoded_by_fe2o3;
     use crate::api::{DecodedMessage, EventState, InboxMessage, OutgoingProperties, ReplyOutcome, SendEvent, payload};
+    use fe2o3_amqp_types::messaging::message::__private::{Deserializable, Serializable};
+    use fe2o3_amqp_types::messaging::{ApplicationProperties, Body, Data, Message, MessageId, Properties};
+    use fe2o3_amqp_types::primitives::{Binary, SimpleValue};
     use proptest::prelude::*;
 
     const ID: Uuid = Uuid::from_u128(5);
     const RUN: Uuid = Uuid::from_u128(9);
+
+    fn decoded_by_fe2o3(message: &EncodedMessage) -> Message<Body<serde_amqp::Value>> {
+        serde_amqp::from_slice::<Deserializable<Message<_>>>(&message.whole()).unwrap().0
+    }
+
+    fn id() -> impl Strategy<Value = MessageId> {
+        prop_oneof![
+            ".{0,20}".prop_map(MessageId::String),
+            any::<u64>().prop_map(MessageId::Ulong),
+            any::<[u8; 16]>().prop_map(|octets| MessageId::Uuid(octets.into())),
+            any::<Vec<u8>>().prop_map(|octets| MessageId::Binary(Binary::from(octets))),
+        ]
+    }
 
     /// Returns a message as the bench writes it.
     fn submitted(payload_octets: &[u8]) -> Vec<u8> {
@@ -773,6 +750,30 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn what_fe2o3_writes_is_understood(
+            correlation in proptest::option::of(id()), receiver in ".{0,20}", sections in proptest::collection::vec(any::<Vec<u8>>(), 1..3),
+            length in 1usize..200,
+        ) {
+            let entries = [(names::RECEIVER_CODE.to_owned(), SimpleValue::String(receiver.clone()))];
+            let data: Vec<Data> = sections.iter().cloned().map(Data::from).collect();
+            let message = Message {
+                header: None,
+                delivery_annotations: None,
+                message_annotations: None,
+                properties: Some(Properties { correlation_id: correlation.clone(), ..Properties::default() }),
+                application_properties: Some(ApplicationProperties(entries.into_iter().collect())),
+                body: Body::<serde_amqp::Value>::Data(data.into()),
+                footer: None,
+            };
+            let octets = serde_amqp::to_vec(&Serializable(&message)).unwrap();
+            let outbox_message = OutboxMessage::read(pieces(&octets, length), ID);
+            prop_assert_eq!(outbox_message.receiver_code.as_deref(), Some(&*receiver));
+            let inbox = decoded_by_fe2o3(&outbox_message.inbox(None, &SimulatorPlan::default(), 5));
+            prop_assert_eq!(inbox.body, message.body);
+            prop_assert_eq!(inbox.properties.and_then(|properties| properties.correlation_id), correlation);
+        }
+
         #[test]
         fn any_octets_are_a_letter_with_or_without_flaws(
             octets in proptest::collection::vec(any::<u8>(), 0..200), keep in 0usize..400, draw: u64,
