@@ -27,7 +27,7 @@ damage      300  a large spool with damage in random places
 statistics  300  a thousand simulated comparisons (MAILRUN_COMPARISONS) for each promise of mailrun compare
 audit       600  20 rounds of each fault for our relay (MAILRUN_ROUNDS), 5 for Postfix
 planted    3000  servers that keep or break their word in one way each, and what an audit says of them
-recipes    1200  Exim, OpenSMTPD, chasquid and Haraka by their recipes, apart from this host: audits
+recipes    2400  each server of a recipe apart from this host (those of Debian 13, and Haraka): audits
 browser     600  report.html in Chromium
 dashboard   300  the dashboard in tmux
 packages   1200  archives, Debian packages and the image, installed and run where they will be
@@ -60,7 +60,7 @@ brokers() {
 }
 exim() {
     scripts/install-test-peers.sh exim
-    packaging/tests/debian-root.sh exim
+    packaging/tests/debian-root.sh exim trixie
     ignored exim
 }
 locust() {
@@ -79,7 +79,7 @@ planted() { ignored planted; }
 recipes() {
     scripts/install-test-peers.sh exim
     scripts/install-test-peers.sh haraka
-    for server in exim opensmtpd chasquid; do packaging/tests/debian-root.sh $server; done
+    for server in chasquid courier exim opensmtpd postfix sendmail; do packaging/tests/debian-root.sh $server trixie; done
     ignored recipes
 }
 browser() { scripts/install-test-peers.sh browser && scripts/test-browser.sh target/pages; }

@@ -17,7 +17,7 @@ pub(super) struct RecipeArgs {
 
 #[derive(Debug, Subcommand)]
 enum RecipeCommand {
-    /// Lists the built-in recipes
+    /// Lists the built-in recipes: whether their servers are here, or the command that makes them
     #[command(after_help = KEYS_AND_EXAMPLES)]
     List,
     /// Prints a built-in recipe, to be changed and used as one of your own
@@ -43,8 +43,8 @@ Keys of a recipe (NAME.toml):
   root, other_users, own_session    true: must be root; its processes run as other
                  users; it begins a session, setsid(2)
   variants       values of {variant}, chosen by NAME:VARIANT; the first is the default
-  debian         name of a root that packaging/tests/debian-root.sh makes; a copy of it
-                 is {dir}/root
+  debian         name of a root: exim-trixie is what packaging/tests/debian-root.sh exim
+                 trixie makes; a copy of it is {dir}/root
   programs, install, version, log, title
                  programs that must be there; how to get them; a command that prints
                  the version; its log file; a description
@@ -71,11 +71,16 @@ impl RecipeArgs {
 }
 
 fn list_text() -> Result<String> {
-    let columns = ["recipe", "durability", ""].map(|title| (title, Align::Left));
+    let columns = ["recipe", "durability", "is here", ""].map(|title| (title, Align::Left));
     let mut table = Table::new(columns);
+    let own = std::env::current_exe()?;
     for name in recipe::names() {
         let recipe = Recipe::load(name)?;
-        table.row(vec![name.to_owned(), recipe.durability(), recipe.title().to_owned()]);
+        let presence = match recipe.first_missing(&own) {
+            None => "yes".to_owned(),
+            Some(missing) => missing.remedy.unwrap_or(missing.words),
+        };
+        table.row(vec![name.to_owned(), recipe.durability(), presence, recipe.title().to_owned()]);
     }
     Ok(table.terminal(LIST_WIDTH) + "\n")
 }

@@ -17,11 +17,14 @@ use toml::Spanned;
 /// Built-in recipes. Their files are in `crates/bench/recipes`.
 const BUILT_IN: &[(&str, &str)] = &[
     ("chasquid", include_str!("../../recipes/chasquid.toml")),
+    ("courier", include_str!("../../recipes/courier.toml")),
     ("exim", include_str!("../../recipes/exim.toml")),
     ("haraka", include_str!("../../recipes/haraka.toml")),
     ("mailrun", include_str!("../../recipes/mailrun.toml")),
     ("opensmtpd", include_str!("../../recipes/opensmtpd.toml")),
     ("postfix", include_str!("../../recipes/postfix.toml")),
+    ("postfix-debian", include_str!("../../recipes/postfix-debian.toml")),
+    ("sendmail", include_str!("../../recipes/sendmail.toml")),
 ];
 
 /// A recipe must use at least one placeholder of `LISTEN`, for the address to listen on, and at
@@ -61,8 +64,8 @@ pub(super) struct RecipeKeys {
     /// Programs that must be installed in addition to those that the commands start.
     #[serde(default = "nowhere")]
     pub(super) programs: Spanned<Vec<String>>,
-    /// Name of a Debian root directory that contains the server. `packaging/tests/debian-root.sh`
-    /// makes it, and `{dir}/root` is a copy of it.
+    /// Name of a Debian root directory that contains the server, such as `exim-trixie`.
+    /// `packaging/tests/debian-root.sh exim trixie` makes it, and `{dir}/root` is a copy of it.
     pub(super) debian: Option<Spanned<String>>,
     pub(super) install: Option<String>,
     /// Set if only root can start the server.
@@ -335,8 +338,8 @@ mod tests {
             ("postfx", "unknown recipe \"postfx\"; did you mean \"postfix\"?"),
             (
                 "fnord",
-                "unknown recipe \"fnord\"; built in are chasquid, exim, haraka, mailrun, opensmtpd, postfix; the name of a \
-                 file ends in .toml",
+                "unknown recipe \"fnord\"; built in are chasquid, courier, exim, haraka, mailrun, opensmtpd, postfix, \
+                 postfix-debian, sendmail; the name of a file ends in .toml",
             ),
             ("/nowhere/x.toml", "cannot read /nowhere/x.toml"),
         ] {

@@ -10,5 +10,5 @@ pub(crate) mod leftovers;
 mod server;
 
 pub use file::{Recipe, names};
-pub use server::Places;
+pub use server::{Missing, Places};
 pub(crate) use server::{ServerCommand, next_hop};

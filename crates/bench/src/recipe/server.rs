@@ -35,6 +35,17 @@ pub struct Places {
     pub mailrun: PathBuf,
 }
 
+/// Something that a server needs and that this machine or user lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// Key of the recipe that asks for it, and the byte offset of its value.
+    key: &'static str,
+    offset: usize,
+    pub words: String,
+    /// Command that installs it, if the recipe knows one.
+    pub remedy: Option<String>,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct ServerCommand {
     pub(crate) program: PathBuf,
@@ -85,40 +96,51 @@ impl Recipe {
     /// # Errors
     /// Returns an error that says what is missing, and how to install it if the recipe knows.
     pub(crate) fn check_host(&self, mailrun: &Path) -> Result<()> {
-        let root = &self.keys.root;
-        let is_root = rustix::process::geteuid().is_root();
-        ensure!(!root.get_ref() || is_root, self.error("root", root.span().start, "only root can start this server"));
-        let programs = &self.keys.programs;
-        for program in programs.get_ref() {
-            self.program(program, "programs", programs.span().start)?;
-        }
-        self.debian_tar()?;
-        let first = self.keys.command.get_ref()[0].replace("{mailrun}", &mailrun.to_string_lossy());
-        self.program(&first, "command", self.keys.command.span().start).map(drop)
+        self.first_missing(mailrun).map_or(Ok(()), |missing| Err(self.missing_error(&missing)))
+    }
+
+    fn missing_error(&self, missing: &Missing) -> anyhow::Error {
+        self.error(missing.key, missing.offset, &missing.words)
+    }
+
+    /// Returns the first thing that the server needs and this machine lacks. Being root comes last, because it is of no use
+    /// without the rest.
+    pub fn first_missing(&self, mailrun: &Path) -> Option<Missing> {
+        let (programs, command, root) = (&self.keys.programs, &self.keys.command, &self.keys.root);
+        let first = command.get_ref()[0].replace("{mailrun}", &mailrun.to_string_lossy());
+        let needed = programs.get_ref().iter().map(|program| (program.as_str(), "programs", programs.span().start));
+        needed
+            .chain([(first.as_str(), "command", command.span().start)])
+            .find_map(|(program, key, offset)| self.program(program, key, offset).err())
+            .or_else(|| self.debian_tar().err())
+            .or_else(|| {
+                let is_allowed = !root.get_ref() || rustix::process::geteuid().is_root();
+                let words = "only root can start this server".to_owned();
+                (!is_allowed).then(|| Missing { key: "root", offset: root.span().start, words, remedy: None })
+            })
     }
 
     /// Returns the tar file of the Debian root that the server needs, or `None` if the recipe needs
     /// no such root.
-    fn debian_tar(&self) -> Result<Option<PathBuf>> {
+    fn debian_tar(&self) -> Result<Option<PathBuf>, Missing> {
         let Some(debian) = &self.keys.debian else { return Ok(None) };
-        let begin = format!("{}-", debian.get_ref());
-        let is_it = |path: &PathBuf| {
-            path.extension().is_some_and(|extension| extension == "tar")
-                && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&begin))
-        };
-        let roots = debian_roots().into_iter().filter_map(|place| fs::read_dir(place).ok()).flatten().flatten();
-        let root = roots.map(|entry| entry.path()).find(is_it);
-        let install = self.keys.install.as_deref().unwrap_or_default();
-        let words = || format!("there is no target/roots/{begin}*.tar; to make it: {install}");
-        root.map(Some).ok_or_else(|| self.error("debian", debian.span().start, &words()))
+        let name = format!("{}.tar", debian.get_ref());
+        let tar = debian_roots().into_iter().map(|place| place.join(&name)).find(|path| path.is_file());
+        tar.map(Some).ok_or_else(|| {
+            let words = format!("there is no target/roots/{name}");
+            self.missing("debian", debian.span().start, words, "make")
+        })
     }
 
-    fn program(&self, name: &str, key: &str, offset: usize) -> Result<PathBuf> {
-        find_program(name).ok_or_else(|| {
-            let install = self.keys.install.as_ref().map(|command| format!("; to install it: {command}"));
-            let install = install.unwrap_or_default();
-            self.error(key, offset, &format!("there is no program {name:?} in PATH or /usr/sbin{install}"))
-        })
+    fn program(&self, name: &str, key: &'static str, offset: usize) -> Result<PathBuf, Missing> {
+        let words = || format!("there is no program {name:?} in PATH or /usr/sbin");
+        find_program(name).ok_or_else(|| self.missing(key, offset, words(), "install"))
+    }
+
+    fn missing(&self, key: &'static str, offset: usize, words: String, verb: &str) -> Missing {
+        let remedy = self.keys.install.clone();
+        let words = remedy.iter().fold(words, |words, command| format!("{words}; to {verb} it: {command}"));
+        Missing { key, offset, words, remedy }
     }
 
     /// Creates the state directory and the server's files, and runs the recipe's `prepare`
@@ -155,7 +177,7 @@ impl Recipe {
             );
             return Err(self.error("other_users", other_users.span().start, &words));
         }
-        if let Some(tar) = self.debian_tar()? {
+        if let Some(tar) = self.debian_tar().map_err(|missing| self.missing_error(&missing))? {
             let root = directory.join("root");
             fs::create_dir_all(&root).with_context(cannot)?;
             let words = ["tar", "-xf", &tar.to_string_lossy(), "-C", &root.to_string_lossy()].map(str::to_owned);
@@ -169,7 +191,8 @@ impl Recipe {
         }
         self.version.get_or_init(|| self.ask_version(places).unwrap_or_default());
         let words = self.fill_all(self.keys.command.get_ref(), places);
-        let program = self.program(&words[0], "command", self.keys.command.span().start)?;
+        let program = self.program(&words[0], "command", self.keys.command.span().start);
+        let program = program.map_err(|missing| self.missing_error(&missing))?;
         Ok(ServerCommand { program, arguments: words[1..].to_vec(), environment: self.environment(places) })
     }
 
@@ -317,6 +340,33 @@ pub(crate) fn next_hop(text: &str) -> Result<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_server_lacks_is_named_with_the_command_that_makes_it() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("my.toml");
+        let text = "durability = \"memory\"\ncommand = [\"sh\", \"{listen}\", \"{to}\"]\n";
+        for (keys, words, remedy) in [
+            ("", None, None),
+            ("programs = [\"sh\"]", None, None),
+            ("programs = [\"sh\", \"fnord\"]", Some("there is no program \"fnord\" in PATH or /usr/sbin"), None),
+            (
+                "programs = [\"fnord\"]\ninstall = \"apt-get install fnord\"",
+                Some("there is no program \"fnord\" in PATH or /usr/sbin; to install it: apt-get install fnord"),
+                Some("apt-get install fnord"),
+            ),
+            (
+                "debian = \"fnord-trixie\"\ninstall = \"roots.sh fnord trixie\"",
+                Some("there is no target/roots/fnord-trixie.tar; to make it: roots.sh fnord trixie"),
+                Some("roots.sh fnord trixie"),
+            ),
+        ] {
+            fs::write(&path, format!("{text}{keys}\n")).unwrap();
+            let missing = Recipe::load(path.to_str().unwrap()).unwrap().first_missing(Path::new("mailrun"));
+            let found = missing.as_ref().map(|missing| (missing.words.as_str(), missing.remedy.as_deref()));
+            assert_eq!(found, words.map(|words| (words, remedy)), "{keys}");
+        }
+    }
 
     #[test]
     fn a_directory_that_a_shell_would_misread_is_refused() {
