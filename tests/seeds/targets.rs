@@ -58,6 +58,8 @@ pub(crate) mod mades_plan;
 pub(crate) mod mades_status;
 #[path = "../../fuzz/fuzz_targets/mades_url.rs"]
 pub(crate) mod mades_url;
+#[path = "../../fuzz/fuzz_targets/mailbox.rs"]
+pub(crate) mod mailbox;
 #[path = "../../fuzz/fuzz_targets/notice.rs"]
 pub(crate) mod notice;
 #[path = "../../fuzz/fuzz_targets/page.rs"]
@@ -133,6 +135,7 @@ pub(crate) const ALL: &[Target] = &[
     ("mades_plan", mades_plan::run),
     ("mades_status", mades_status::run),
     ("mades_url", mades_url::run),
+    ("mailbox", mailbox::run),
     ("notice", notice::run),
     ("page", page::run),
     ("proxy", proxy::run),

@@ -1,0 +1,29 @@
+//! Watching a mailbox as state: bytes and time go in, and messages and bytes to send come out. There is
+//! no socket, no clock and no source of randomness.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `url` | the URLs of mailboxes: RFC 5092 for IMAP, RFC 2384 for POP3, and `maildir:DIR` |
+//! | `session` | what both protocols share: options, events, errors and the choice of a login |
+//! | `imap` | a session of IMAP4rev1 (RFC 3501) that waits with IDLE (RFC 2177) or NOOP |
+//! | `pop` | a short session of POP3 (RFC 1939) that lists what is new and ends |
+//!
+//! A session never changes the mailbox, unless it is told to delete messages of a run: it opens the
+//! mailbox with EXAMINE and fetches with BODY.PEEK, so no flag is set. What a session has already
+//! reported is in a [`Position`](imap::Position) or a [`Listing`](pop::Listing), with which the next
+//! session continues after the connection has broken.
+//!
+//! All input is hostile. A line, a response, a message and a list of messages have limits, and a server
+//! that exceeds them ends the session with a [`SessionError`].
+#[cfg(any(test, feature = "checks"))]
+#[doc(hidden)]
+pub mod checks;
+pub mod imap;
+pub mod pop;
+mod session;
+#[cfg(test)]
+mod situations;
+pub mod url;
+
+pub use session::{Announced, Event, Message, SessionError, Step, WatchOptions};
+pub use url::{MailboxUrl, ParseMailboxError, Scheme};

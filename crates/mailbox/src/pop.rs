@@ -1,0 +1,495 @@
+//! A session of POP3 (RFC 1939) that lists a mailbox, fetches what is new, and ends. A server locks the
+//! mailbox as long as a session lasts, so sessions are short, and the driver makes one at each interval.
+//!
+//! ```text
+//! greeting → CAPA → [STLS → CAPA] → AUTH or USER, PASS → UIDL → for each new message: LIST n, TOP n 0 or RETR n,
+//!   [DELE n] → QUIT
+//! ```
+use crate::session::{
+    Announced, Event, Identity, MAX_RESPONSE_BYTES, Message, NO_MECHANISM, PLAIN_LOGIN, SessionError, Step,
+    WatchOptions, exchange_error, mechanism, printable,
+};
+use mailrun_sasl::client::ClientExchange;
+use mailrun_sasl::{Credentials, Mechanism, Mechanisms, Nonce, decode, encode};
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Maximum length of a line. RFC 1939 allows 512 bytes in replies, and messages have longer lines.
+const MAX_LINE_BYTES: usize = MAX_RESPONSE_BYTES;
+/// Maximum length of a unique identifier (RFC 1939 §7).
+const MAX_ID_BYTES: usize = 70;
+
+/// Unique identifiers of the messages that a mailbox had, for the next session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing(HashSet<Box<[u8]>>);
+
+/// What the server offers (RFC 2449).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Offer {
+    mechanisms: Mechanisms,
+    user: bool,
+    start_tls: bool,
+}
+
+/// A message that is new.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct NewMessage {
+    number: u32,
+    id: Box<[u8]>,
+    at: Duration,
+    bytes: u64,
+}
+
+/// What the session waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waiting {
+    Greeting,
+    Capabilities,
+    CapabilityLine,
+    StartTls,
+    TlsStarted,
+    Login,
+    User,
+    Password,
+    List,
+    ListLine,
+    Size,
+    Content,
+    ContentLine,
+    /// The driver handles a message that was reported.
+    Driver,
+    Delete,
+    Quit,
+    Closed,
+}
+
+impl Waiting {
+    fn step(self) -> Step {
+        match self {
+            Self::Greeting => Step::Greeting,
+            Self::Capabilities | Self::CapabilityLine => Step::Capability,
+            Self::StartTls | Self::TlsStarted => Step::StartTls,
+            Self::Login | Self::User | Self::Password => Step::Login,
+            Self::List | Self::ListLine => Step::Open,
+            Self::Size | Self::Content | Self::ContentLine | Self::Driver => Step::Fetch,
+            Self::Delete => Step::Delete,
+            Self::Quit | Self::Closed => Step::Quit,
+        }
+    }
+}
+
+/// A session with a server of POP3.
+#[derive(Debug)]
+pub struct PopSession {
+    options: Arc<WatchOptions>,
+    identity: Identity,
+    is_encrypted: bool,
+    waiting: Waiting,
+    deadline: Duration,
+    /// The beginning of a line whose end has not arrived.
+    line: Vec<u8>,
+    offer: Offer,
+    exchange: Option<ClientExchange>,
+    /// Messages that were there or have been reported. `None` in the first session of a mailbox.
+    known: Option<Listing>,
+    listed: HashSet<Box<[u8]>>,
+    new: VecDeque<NewMessage>,
+    content: Vec<u8>,
+    to_delete: Option<u32>,
+    deleted: u64,
+    response_bytes: usize,
+}
+
+impl PopSession {
+    /// Creates a session on a connection that has just been made. `known` is what the last session
+    /// returned; without it, messages that are already there are skipped.
+    pub fn new(
+        options: Arc<WatchOptions>,
+        (credentials, nonce): (Credentials, Nonce),
+        known: Option<Listing>,
+        is_encrypted: bool,
+        now: Duration,
+    ) -> Self {
+        Self {
+            deadline: now + options.reply_timeout,
+            options,
+            identity: Identity { credentials, nonce },
+            is_encrypted,
+            waiting: Waiting::Greeting,
+            line: Vec::new(),
+            offer: Offer::default(),
+            exchange: None,
+            known,
+            listed: HashSet::new(),
+            new: VecDeque::new(),
+            content: Vec::new(),
+            to_delete: None,
+            deleted: 0,
+            response_bytes: 0,
+        }
+    }
+
+    /// Returns what has been reported, for the next session. Returns `None` if the mailbox has never been
+    /// listed.
+    pub fn into_listing(self) -> Option<Listing> {
+        self.known
+    }
+
+    /// What the session does now.
+    pub fn step(&self) -> Step {
+        self.waiting.step()
+    }
+
+    /// Time at which the driver must call [`PopSession::tick`].
+    pub fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    /// Asks for the deletion of the message that was reported last.
+    pub fn delete(&mut self, uid: u32) {
+        self.to_delete = Some(uid);
+    }
+
+    /// Takes input, appends output to `out` and what happened to `events`. An event is to be handled
+    /// before more input is given, because a reported message may be deleted until then.
+    ///
+    /// # Errors
+    /// Returns a [`SessionError`] if the session cannot continue.
+    pub fn receive(
+        &mut self,
+        mut input: &[u8],
+        now: Duration,
+        out: &mut Vec<u8>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), SessionError> {
+        while !input.is_empty() && !matches!(self.waiting, Waiting::TlsStarted | Waiting::Closed) {
+            if self.waiting == Waiting::Driver {
+                return Err(self.violation("it answers without a question".to_owned()));
+            }
+            let end = input.iter().position(|octet| *octet == b'\n');
+            let (part, rest) = input.split_at(end.map_or(input.len(), |end| end + 1));
+            input = rest;
+            if self.line.len() + part.len() > MAX_LINE_BYTES {
+                return Err(self.violation(format!("a line is longer than {MAX_LINE_BYTES} bytes")));
+            }
+            self.line.extend_from_slice(part);
+            if end.is_some() {
+                let line = std::mem::take(&mut self.line);
+                let text = line.strip_suffix(b"\n").unwrap_or(&line);
+                self.take_line(text.strip_suffix(b"\r").unwrap_or(text), now, out, events)?;
+                self.line = line;
+                self.line.clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up waiting for a reply that is overdue.
+    ///
+    /// # Errors
+    /// Returns a [`SessionError`] if the session cannot continue.
+    pub fn tick(&mut self, now: Duration) -> Result<(), SessionError> {
+        if now < self.deadline || self.waiting == Waiting::Closed {
+            return Ok(());
+        }
+        Err(SessionError::Timeout { step: self.step(), after: self.options.reply_timeout })
+    }
+
+    /// Continues after the driver has started TLS.
+    pub fn tls_started(&mut self, now: Duration, out: &mut Vec<u8>) {
+        if self.waiting == Waiting::TlsStarted {
+            self.line.clear();
+            self.is_encrypted = true;
+            self.offer = Offer::default();
+            self.command(b"CAPA", Waiting::Capabilities, now, out);
+        }
+    }
+
+    fn take_line(
+        &mut self,
+        line: &[u8],
+        now: Duration,
+        out: &mut Vec<u8>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), SessionError> {
+        match self.waiting {
+            Waiting::CapabilityLine | Waiting::ListLine | Waiting::ContentLine => {
+                self.response_bytes += line.len() + 2;
+                return match line {
+                    b"." => self.lines_ended(now, out, events),
+                    [b'.', unstuffed @ ..] => self.list_line(unstuffed, now),
+                    line => self.list_line(line, now),
+                };
+            }
+            Waiting::Login if line.starts_with(b"+ ") || line == b"+" => return self.challenge(line, now, out),
+            _ => {}
+        }
+        if let Some(refusal) = line.strip_prefix(b"-ERR") {
+            return self.refused(refusal, now, out);
+        }
+        let Some(text) = line.strip_prefix(b"+OK") else {
+            let sample = printable(&String::from_utf8_lossy(&line[..line.len().min(80)]));
+            return Err(self.violation(format!("{sample:?} is neither +OK nor -ERR")));
+        };
+        self.accepted(text, now, out, events)
+    }
+
+    fn refused(&mut self, text: &[u8], now: Duration, out: &mut Vec<u8>) -> Result<(), SessionError> {
+        let text = printable(&String::from_utf8_lossy(text));
+        match self.waiting {
+            // CAPA is an extension.
+            Waiting::Capabilities => {
+                self.offer.user = true;
+                self.log_in(now, out)
+            }
+            // The message was deleted since it was listed, by another session with the same mailbox.
+            Waiting::Size | Waiting::Content => {
+                self.new.pop_front();
+                self.fetch_next(now, out);
+                Ok(())
+            }
+            Waiting::Greeting => Err(SessionError::Closed { step: self.step(), text }),
+            _ => Err(SessionError::Refused { step: self.step(), text }),
+        }
+    }
+
+    fn accepted(
+        &mut self,
+        text: &[u8],
+        now: Duration,
+        out: &mut Vec<u8>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), SessionError> {
+        match self.waiting {
+            Waiting::Greeting => self.command(b"CAPA", Waiting::Capabilities, now, out),
+            Waiting::Capabilities => self.expect_lines(Waiting::CapabilityLine),
+            Waiting::StartTls => {
+                self.waiting = Waiting::TlsStarted;
+                events.push(Event::StartTls);
+            }
+            Waiting::User => {
+                let command = [b"PASS ", self.identity.credentials.secret.as_bytes()].concat();
+                self.command(&command, Waiting::Password, now, out);
+            }
+            Waiting::Login | Waiting::Password => {
+                if let Some(exchange) = self.exchange.take() {
+                    exchange.accept().map_err(exchange_error)?;
+                }
+                self.command(b"UIDL", Waiting::List, now, out);
+            }
+            Waiting::List => self.expect_lines(Waiting::ListLine),
+            Waiting::Size => {
+                let text = String::from_utf8_lossy(text);
+                let size = text.split_ascii_whitespace().nth(1).and_then(|size| size.parse().ok());
+                let (Some(size), Some(message)) = (size, self.new.front_mut()) else {
+                    return Err(self.violation("it did not tell the size of a message".to_owned()));
+                };
+                message.bytes = size;
+                let number = message.number;
+                let fetch = if self.options.whole { format!("RETR {number}") } else { format!("TOP {number} 0") };
+                self.command(fetch.as_bytes(), Waiting::Content, now, out);
+            }
+            Waiting::Content => self.expect_lines(Waiting::ContentLine),
+            Waiting::Delete => {
+                self.deleted += 1;
+                self.fetch_next(now, out);
+            }
+            Waiting::Quit => {
+                // Messages are deleted only now (RFC 1939 §6).
+                if self.deleted > 0 {
+                    events.push(Event::Deleted(self.deleted));
+                }
+                self.waiting = Waiting::Closed;
+                events.push(Event::Done);
+            }
+            Waiting::TlsStarted
+            | Waiting::Driver
+            | Waiting::CapabilityLine
+            | Waiting::ListLine
+            | Waiting::ContentLine
+            | Waiting::Closed => {}
+        }
+        Ok(())
+    }
+
+    fn expect_lines(&mut self, waiting: Waiting) {
+        self.waiting = waiting;
+        self.response_bytes = 0;
+        self.content.clear();
+    }
+
+    /// Takes a line of a reply with several lines.
+    fn list_line(&mut self, line: &[u8], now: Duration) -> Result<(), SessionError> {
+        match self.waiting {
+            Waiting::CapabilityLine => {
+                if self.response_bytes > MAX_RESPONSE_BYTES {
+                    return Err(self.violation("it lists too many capabilities".to_owned()));
+                }
+                self.note_capability(line);
+            }
+            Waiting::ListLine => self.note_message(line, now)?,
+            _ => {
+                // The deadline is not moved, so a message cannot last forever.
+                if self.options.whole && self.response_bytes > self.options.message_bytes {
+                    let limit = self.options.message_bytes;
+                    return Err(self.violation(format!("a message is longer than {limit} bytes")));
+                }
+                if self.options.whole || self.content.len() + line.len() < MAX_RESPONSE_BYTES {
+                    self.content.extend_from_slice(line);
+                    self.content.extend_from_slice(b"\r\n");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn note_capability(&mut self, line: &[u8]) {
+        let mut words = line.splitn(2, |octet| *octet == b' ');
+        let name = words.next().unwrap_or_default();
+        if name.eq_ignore_ascii_case(b"SASL") {
+            self.offer.mechanisms = Mechanisms::parse(words.next().unwrap_or_default());
+        } else if name.eq_ignore_ascii_case(b"USER") {
+            self.offer.user = true;
+        } else if name.eq_ignore_ascii_case(b"STLS") {
+            self.offer.start_tls = true;
+        }
+    }
+
+    fn note_message(&mut self, line: &[u8], now: Duration) -> Result<(), SessionError> {
+        let mut words = line.splitn(2, |octet| *octet == b' ');
+        let number = words.next().and_then(|number| std::str::from_utf8(number).ok()?.parse::<u32>().ok());
+        let id = words.next().filter(|id| (1..=MAX_ID_BYTES).contains(&id.len()));
+        let (Some(number), Some(id)) = (number, id) else {
+            return Err(self.violation("a line of its list is no number with an identifier".to_owned()));
+        };
+        if self.listed.len() >= self.options.messages {
+            return Err(self.violation(format!("the mailbox has more than {} messages", self.options.messages)));
+        }
+        let id: Box<[u8]> = id.into();
+        // A second message with the same identifier cannot be told from the first.
+        if self.listed.insert(id.clone()) && self.known.as_ref().is_some_and(|Listing(known)| !known.contains(&id)) {
+            self.new.push_back(NewMessage { number, id, at: now, bytes: 0 });
+        }
+        Ok(())
+    }
+
+    fn lines_ended(&mut self, now: Duration, out: &mut Vec<u8>, events: &mut Vec<Event>) -> Result<(), SessionError> {
+        match self.waiting {
+            Waiting::CapabilityLine => self.log_in(now, out)?,
+            Waiting::ListLine => {
+                let listed = std::mem::take(&mut self.listed);
+                match &mut self.known {
+                    None => self.known = Some(Listing(listed)),
+                    // Identifiers of messages that are gone need not be remembered.
+                    Some(Listing(known)) => known.retain(|id| listed.contains(id)),
+                }
+                events.push(Event::Watching { idle: false });
+                self.fetch_next(now, out);
+            }
+            _ => {
+                let Some(message) = self.new.pop_front() else { return Ok(()) };
+                if let Some(Listing(known)) = &mut self.known {
+                    known.insert(message.id);
+                }
+                let content = std::mem::take(&mut self.content);
+                let announced = Announced::At(message.at);
+                events.push(Event::Message(Message { uid: message.number, announced, bytes: message.bytes, content }));
+                // The driver decides about the deletion before the next command is sent.
+                self.waiting = Waiting::Driver;
+                self.deadline = now + self.options.reply_timeout;
+            }
+        }
+        Ok(())
+    }
+
+    /// Continues after a message that was reported has been handled. The driver calls this after each
+    /// [`Event::Message`].
+    pub fn handled(&mut self, now: Duration, out: &mut Vec<u8>) {
+        if self.waiting != Waiting::Driver {
+            return;
+        }
+        match self.to_delete.take() {
+            Some(number) => self.command(format!("DELE {number}").as_bytes(), Waiting::Delete, now, out),
+            None => self.fetch_next(now, out),
+        }
+    }
+
+    fn fetch_next(&mut self, now: Duration, out: &mut Vec<u8>) {
+        match self.new.front() {
+            Some(message) => {
+                let command = format!("LIST {}", message.number);
+                self.command(command.as_bytes(), Waiting::Size, now, out);
+            }
+            None => self.command(b"QUIT", Waiting::Quit, now, out),
+        }
+    }
+
+    fn log_in(&mut self, now: Duration, out: &mut Vec<u8>) -> Result<(), SessionError> {
+        if self.options.starts_tls && !self.is_encrypted {
+            if !self.offer.start_tls {
+                let text = "the server does not offer STLS".to_owned();
+                return Err(SessionError::Refused { step: Step::StartTls, text });
+            }
+            self.command(b"STLS", Waiting::StartTls, now, out);
+            return Ok(());
+        }
+        let may_reveal = self.is_encrypted || self.options.allows_plain_login;
+        let Identity { credentials, nonce } = &self.identity;
+        let Some(chosen) = mechanism(self.offer.mechanisms, credentials, may_reveal)? else {
+            return self.plain_login(may_reveal, now, out);
+        };
+        let exchange = ClientExchange::new(chosen, credentials, Some(nonce)).map_err(exchange_error)?;
+        let mut command = format!("AUTH {}", chosen.name());
+        // RFC 5034 allows the first response in the command, if the line is not too long.
+        let initial = exchange.initial().map(encode).filter(|response| command.len() + response.len() < 250);
+        self.exchange = Some(match initial {
+            Some(response) => {
+                command = format!("{command} {response}");
+                exchange.initial_sent()
+            }
+            None => exchange,
+        });
+        self.command(command.as_bytes(), Waiting::Login, now, out);
+        Ok(())
+    }
+
+    fn plain_login(&mut self, may_reveal: bool, now: Duration, out: &mut Vec<u8>) -> Result<(), SessionError> {
+        let Credentials { name, secret, mechanisms } = &self.identity.credentials;
+        if !self.offer.user || !mechanisms.has(Mechanism::Login) {
+            return Err(NO_MECHANISM);
+        }
+        if !may_reveal {
+            return Err(PLAIN_LOGIN);
+        }
+        let is_one_word = !name.contains(|letter: char| letter.is_control() || letter == ' ');
+        if !is_one_word || secret.contains(char::is_control) {
+            return Err(SessionError::Login("the user or the password has characters that USER and PASS forbid"));
+        }
+        let command = format!("USER {name}");
+        self.command(command.as_bytes(), Waiting::User, now, out);
+        Ok(())
+    }
+
+    fn challenge(&mut self, line: &[u8], now: Duration, out: &mut Vec<u8>) -> Result<(), SessionError> {
+        let challenge = decode(line.get(2..).unwrap_or_default());
+        let (Some(challenge), Some(exchange)) = (challenge, self.exchange.take()) else {
+            return Err(self.violation("a challenge is not in Base64".to_owned()));
+        };
+        let (response, exchange) = exchange.respond(&challenge).map_err(exchange_error)?;
+        self.exchange = Some(exchange);
+        self.command(encode(&response).as_bytes(), Waiting::Login, now, out);
+        Ok(())
+    }
+
+    fn command(&mut self, command: &[u8], waiting: Waiting, now: Duration, out: &mut Vec<u8>) {
+        out.extend_from_slice(command);
+        out.extend_from_slice(b"\r\n");
+        self.waiting = waiting;
+        self.deadline = now + self.options.reply_timeout;
+    }
+
+    fn violation(&self, text: String) -> SessionError {
+        SessionError::Violation { step: self.step(), text }
+    }
+}

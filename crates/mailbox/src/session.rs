@@ -1,0 +1,256 @@
+//! What sessions of IMAP and POP3 have in common.
+use mailrun_sasl::client::ExchangeError;
+use mailrun_sasl::{Credentials, Mechanism, Mechanisms, Nonce};
+use std::time::Duration;
+
+/// Maximum length of a response without the content of a message. The longest in practice lists a
+/// server's capabilities or flags.
+pub(crate) const MAX_RESPONSE_BYTES: usize = 64 << 10;
+/// Maximum number of characters of a server's text in an error.
+const MAX_TEXT_CHARS: usize = 200;
+/// Mechanisms that do not reveal the password to somebody who listens.
+const HIDING_MECHANISMS: Mechanisms = Mechanisms::NONE.with(Mechanism::ScramSha256).with(Mechanism::CramMd5);
+
+/// How a mailbox is watched. All sessions of a program share these options.
+#[derive(Clone, Debug)]
+pub struct WatchOptions {
+    /// The session must start TLS with STARTTLS or STLS before it logs in.
+    pub starts_tls: bool,
+    /// The password may be sent without TLS, for example because the server is on this host.
+    pub allows_plain_login: bool,
+    /// Fetch the whole message. Otherwise only the header field that carries the trace is fetched, which
+    /// POP3 cannot do: there it is the header.
+    pub whole: bool,
+    /// Interval at which to ask for new messages, instead of IDLE. A session asks at this interval also
+    /// if the server does not offer IDLE.
+    pub poll: Option<Duration>,
+    /// Interval in which to ask a server without IDLE if `poll` is not set.
+    pub default_poll: Duration,
+    /// Name of the header field that carries the trace.
+    pub trace_field: &'static str,
+    /// Maximum size of a message that is fetched whole.
+    pub message_bytes: usize,
+    /// Maximum number of messages of a mailbox that a session remembers.
+    pub messages: usize,
+    /// Time limit for a reply.
+    pub reply_timeout: Duration,
+    /// Time after which IDLE is sent again. RFC 2177 asks for less than 29 minutes.
+    pub idle_renewal: Duration,
+}
+
+impl WatchOptions {
+    /// Returns the options of a session that looks for the field `trace_field`, over a connection that
+    /// nobody but the server can read.
+    pub fn new(trace_field: &'static str) -> Self {
+        Self {
+            starts_tls: false,
+            allows_plain_login: true,
+            whole: false,
+            poll: None,
+            default_poll: Duration::from_secs(1),
+            trace_field,
+            message_bytes: 64 << 20,
+            messages: 1 << 20,
+            reply_timeout: Duration::from_secs(60),
+            idle_renewal: Duration::from_secs(25 * 60),
+        }
+    }
+
+    /// Maximum number of bytes that a session reads before a response is complete.
+    pub(crate) fn response_bytes(&self) -> usize {
+        if self.whole { self.message_bytes.saturating_add(MAX_RESPONSE_BYTES) } else { MAX_RESPONSE_BYTES }
+    }
+}
+
+/// What a session reports to its driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The driver must start TLS and then call `tls_started`. Input that came before is discarded.
+    StartTls,
+    /// The mailbox is open, and messages that arrive from now on are reported.
+    Watching {
+        /// The server reports new messages by itself. Otherwise the session asks at an interval.
+        idle: bool,
+    },
+    /// A new message.
+    Message(Message),
+    /// The messages that the driver wanted to delete are deleted.
+    Deleted(u64),
+    /// POP3: the session has ended, and the driver should close the connection.
+    Done,
+}
+
+/// When the server told of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Announced {
+    /// At this time, by itself or in the answer to a question.
+    At(Duration),
+    /// The time is unknown, because too many announcements came at once.
+    Unknown,
+}
+
+/// A message that is new in the mailbox.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Its number, with which the driver may ask for its deletion.
+    pub uid: u32,
+    /// When the server told of it.
+    pub announced: Announced,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// The content if it was fetched whole. Otherwise the fields with the trace, or the header.
+    pub content: Vec<u8>,
+}
+
+impl std::fmt::Debug for Message {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let content = String::from_utf8_lossy(&self.content);
+        write!(f, "Message({}, {:?}, {} bytes, {content:?})", self.uid, self.announced, self.bytes)
+    }
+}
+
+/// What a session does, for messages and statistics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Waiting for the greeting.
+    Greeting,
+    /// Asking for the capabilities.
+    Capability,
+    /// Starting TLS.
+    StartTls,
+    /// Logging in.
+    Login,
+    /// Opening or listing the mailbox.
+    Open,
+    /// Waiting for messages.
+    Watch,
+    /// Fetching messages.
+    Fetch,
+    /// Deleting messages.
+    Delete,
+    /// Ending the session.
+    Quit,
+}
+
+impl Step {
+    /// Name of the step in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Greeting => "greeting",
+            Self::Capability => "capabilities",
+            Self::StartTls => "STARTTLS",
+            Self::Login => "login",
+            Self::Open => "opening the mailbox",
+            Self::Watch => "waiting for mail",
+            Self::Fetch => "fetching",
+            Self::Delete => "deleting",
+            Self::Quit => "quitting",
+        }
+    }
+}
+
+/// Reason why a session cannot continue. The driver closes the connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SessionError {
+    /// The server ended the session.
+    #[error("the server closed the session ({}): {text}", step.name())]
+    Closed {
+        /// What the session was doing.
+        step: Step,
+        /// The server's words.
+        text: String,
+    },
+    /// The server refused a command.
+    #[error("the server refused ({}): {text}", step.name())]
+    Refused {
+        /// What the session was doing.
+        step: Step,
+        /// The server's words.
+        text: String,
+    },
+    /// The server does not speak the protocol, or exceeds a limit.
+    #[error("the server broke the protocol ({}): {text}", step.name())]
+    Violation {
+        /// What the session was doing.
+        step: Step,
+        /// What was wrong.
+        text: String,
+    },
+    /// The server did not answer in time.
+    #[error("no reply within {after:?} ({})", step.name())]
+    Timeout {
+        /// What the session was doing.
+        step: Step,
+        /// The time limit.
+        after: Duration,
+    },
+    /// The session cannot log in without revealing the password.
+    #[error("cannot log in: {0}")]
+    Login(&'static str),
+    /// The mailbox was renumbered, so it is unknown which of its messages are new.
+    #[error("UIDVALIDITY changed from {before} to {now}: messages that came meanwhile cannot be told from others")]
+    Renumbered {
+        /// UIDVALIDITY in the session before.
+        before: u32,
+        /// UIDVALIDITY of this session.
+        now: u32,
+    },
+}
+
+impl SessionError {
+    /// Returns what the session was doing.
+    pub fn step(&self) -> Step {
+        match self {
+            Self::Closed { step, .. }
+            | Self::Refused { step, .. }
+            | Self::Violation { step, .. }
+            | Self::Timeout { step, .. } => *step,
+            Self::Login(_) => Step::Login,
+            Self::Renumbered { .. } => Step::Open,
+        }
+    }
+}
+
+/// Returns a server's text without control characters and of limited length.
+pub(crate) fn printable(text: &str) -> String {
+    text.trim().chars().filter(|letter| !letter.is_control()).take(MAX_TEXT_CHARS).collect()
+}
+
+/// Mechanism with which to log in to a server that offers these.
+///
+/// # Errors
+/// If none may be used.
+pub(crate) fn mechanism(
+    offered: Mechanisms,
+    credentials: &Credentials,
+    may_reveal: bool,
+) -> Result<Option<Mechanism>, SessionError> {
+    let wanted = offered.and(credentials.mechanisms);
+    let usable = if may_reveal { wanted } else { wanted.and(HIDING_MECHANISMS) };
+    match usable.strongest() {
+        None if !wanted.is_empty() => Err(PLAIN_LOGIN),
+        chosen => Ok(chosen),
+    }
+}
+
+pub(crate) const PLAIN_LOGIN: SessionError =
+    SessionError::Login("the server offers only mechanisms that reveal the password, and the connection has no TLS");
+pub(crate) const NO_MECHANISM: SessionError = SessionError::Login("the server offers no mechanism that can be used");
+
+pub(crate) fn exchange_error(error: ExchangeError) -> SessionError {
+    match error {
+        ExchangeError::Credentials => {
+            SessionError::Login("the user or the password has characters that the mechanism forbids")
+        }
+        ExchangeError::Challenge | ExchangeError::ServerUnverified => {
+            SessionError::Violation { step: Step::Login, text: error.to_string() }
+        }
+    }
+}
+
+/// Identity of a session: who logs in, and the nonce of the login.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) credentials: Credentials,
+    pub(crate) nonce: Nonce,
+}

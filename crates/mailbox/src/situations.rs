@@ -1,0 +1,371 @@
+//! Tables of what servers say, and what a session makes of it.
+use crate::checks::{Played, imap, options, pop};
+use crate::imap::Position;
+use crate::{Announced, Event, Message, WatchOptions};
+use std::sync::Arc;
+use std::time::Duration;
+
+const GREETING: &str = "* OK [CAPABILITY IMAP4rev1 SASL-IR IDLE UIDPLUS AUTH=PLAIN] ready\r\n";
+const LOGGED_IN: &str = "m1 OK [CAPABILITY IMAP4rev1 IDLE UIDPLUS] in\r\n";
+const OPENED: &str = "* 3 EXISTS\r\n* OK [UIDVALIDITY 7] v\r\n* OK [UIDNEXT 12] n\r\nm2 OK [READ-ONLY] open\r\n";
+const NEWS: &str = "+ idling\r\n* 4 EXISTS\r\nm3 OK idle ended\r\n";
+const FETCHED: &str =
+    "* 4 FETCH (UID 12 RFC822.SIZE 500 BODY[HEADER.FIELDS (X-Mailrun)] {17}\r\nX-Mailrun: v1\r\n\r\n)\r\n";
+
+fn events(played: &Played) -> String {
+    let name = |event: &Event| match event {
+        Event::StartTls => "tls".to_owned(),
+        Event::Watching { idle } => if *idle { "idle" } else { "poll" }.to_owned(),
+        Event::Message(message) => format!("{}:{}", message.uid, message.bytes),
+        Event::Deleted(count) => format!("deleted {count}"),
+        Event::Done => "done".to_owned(),
+    };
+    let error = played.error.as_ref().map(|error| format!("! {error}"));
+    played.events.iter().map(name).chain(error).collect::<Vec<_>>().join(" ")
+}
+
+/// Plays a script whole and cut at every byte, and expects the same of both.
+fn play_imap(options: WatchOptions, position: Option<Position>, script: &str) -> (Played, Option<Position>) {
+    let options = Arc::new(options);
+    let whole = imap(&options, position.clone(), &mut std::iter::once(script.as_bytes()));
+    let cut = imap(&options, position, &mut script.as_bytes().chunks(1));
+    assert_eq!(events(&whole.0), events(&cut.0), "cut at every byte: {script}");
+    assert_eq!((&whole.0.sent, &whole.1), (&cut.0.sent, &cut.1), "cut at every byte: {script}");
+    whole
+}
+
+#[test]
+fn a_session_reports_what_is_new() {
+    let good = [GREETING, LOGGED_IN, OPENED, NEWS, FETCHED, "m4 OK fetched\r\n+ idling\r\n"].concat();
+    let (played, position) = play_imap(options(), None, &good);
+    let announced = Announced::At(Duration::from_secs(1000));
+    let content = b"X-Mailrun: v1\r\n\r\n".to_vec();
+    let message = Message { uid: 12, announced, bytes: 500, content };
+    assert_eq!(played.events, [Event::Watching { idle: true }, Event::Message(message)]);
+    assert_eq!(played.error, None);
+    assert_eq!(position, Some(Position::new(7, 13)));
+    assert_eq!(
+        played.sent,
+        "m1 AUTHENTICATE PLAIN AHVzZXIAcGVuY2ls\r\nm2 SELECT INBOX\r\nm3 IDLE\r\nDONE\r\n\
+         m4 UID FETCH 12:* (UID RFC822.SIZE BODY.PEEK[HEADER.FIELDS (X-Mailrun)])\r\nm5 IDLE\r\n"
+    );
+}
+
+#[test]
+fn what_servers_say_has_these_results() {
+    let opened = [GREETING, LOGGED_IN, OPENED].concat();
+    let fetching = [GREETING, LOGGED_IN, OPENED, NEWS].concat();
+    for (what, script, expected) in [
+        // Servers that are right.
+        ("a flag changed", opened.clone() + "+ idling\r\n* 1 FETCH (FLAGS (\\Seen))\r\n", "idle"),
+        ("a response of an extension", opened.clone() + "* VANISHED (EARLIER) 1:5\r\n+ idling\r\n", "idle"),
+        ("the last message is not new", fetching.clone() + "* 3 FETCH (UID 11 BODY[] {1}\r\nx)\r\nm4 OK done\r\n", "idle"),
+        ("a message twice", fetching.clone() + FETCHED + FETCHED + "m4 OK done\r\n", "idle 12:500"),
+        ("EXISTS before +", opened.clone() + "* 4 EXISTS\r\n+ idling\r\nm3 OK ended\r\n" + FETCHED, "idle 12:500"),
+        ("no content", fetching.clone() + "* 4 FETCH (UID 12 BODY[HEADER.FIELDS (X-Mailrun)] NIL)\r\n", "idle 12:0"),
+        (
+            "a deletion, and as many as before",
+            opened.clone() + "+ idling\r\n* 1 EXPUNGE\r\n* 3 EXISTS\r\nm3 OK ended\r\n* 3 FETCH (UID 12 BODY[] \"x\")\r\n",
+            "idle 12:1",
+        ),
+        (
+            "an unknown capability, and LOGIN",
+            "* OK hello\r\n* CAPABILITY IMAP4rev1 XYZ\r\nm1 OK done\r\nm2 OK in\r\n* CAPABILITY IMAP4rev1\r\nm3 OK done\r\n\
+             * 0 EXISTS\r\n* OK [UIDVALIDITY 1] v\r\n* OK [UIDNEXT 1] n\r\nm4 OK open\r\n"
+                .to_owned(),
+            "poll",
+        ),
+        // Refusals.
+        ("a full server", "* BYE too many\r\n".to_owned(), "! the server closed the session (greeting): too many"),
+        (
+            "a wrong password",
+            GREETING.to_owned() + "m1 NO [AUTHENTICATIONFAILED] no\r\n",
+            "! the server refused (login): no",
+        ),
+        (
+            "no such mailbox",
+            [GREETING, LOGGED_IN, "m2 NO no mailbox\r\n"].concat(),
+            "! the server refused (opening the mailbox): no mailbox",
+        ),
+        (
+            "no mechanism",
+            "* OK [CAPABILITY IMAP4rev1 LOGINDISABLED AUTH=GSSAPI] hello\r\n".to_owned(),
+            "! cannot log in: the server offers no mechanism that can be used",
+        ),
+        ("BYE", opened.clone() + "+ idling\r\n* BYE down\r\n", "idle ! the server closed the session (waiting for mail): down"),
+        ("BYE", fetching.clone() + "* BYE down\r\n", "idle ! the server closed the session (fetching): down"),
+        ("NO", fetching.clone() + "m4 NO [SERVERBUG] oops\r\n", "idle ! the server refused (fetching): oops"),
+        // Servers that are wrong.
+        (
+            "a wrong tag",
+            fetching.clone() + "m3 OK fetched\r\n",
+            "idle ! the server broke the protocol (fetching): a result has the tag \"m3\" instead of \"m4\"",
+        ),
+        (
+            "a result of nothing",
+            opened.clone() + "m3 OK idle ended\r\n",
+            "idle ! the server broke the protocol (waiting for mail): it ended IDLE by itself",
+        ),
+        (
+            "EXISTS shrinks",
+            opened.clone() + "+ idling\r\n* 2 EXISTS\r\n",
+            "idle ! the server broke the protocol (waiting for mail): 2 messages exist after 3, and it told of no deletion",
+        ),
+        (
+            "a deletion of nothing",
+            opened.clone() + "* 9 EXPUNGE\r\n",
+            "idle ! the server broke the protocol (waiting for mail): message 9 of 3 was deleted",
+        ),
+        (
+            "no UIDNEXT",
+            [GREETING, LOGGED_IN, "* 3 EXISTS\r\nm2 OK open\r\n"].concat(),
+            "! the server broke the protocol (opening the mailbox): it told neither UIDNEXT nor UIDVALIDITY",
+        ),
+        (
+            "another protocol",
+            "220 mail ESMTP\r\n".to_owned(),
+            "! the server broke the protocol (greeting): a response cannot be read: \"220 mail ESMTP\"",
+        ),
+        (
+            "LF alone",
+            "* OK ready\n".to_owned(),
+            "! the server broke the protocol (greeting): a line ends with LF alone: \"* OK ready\"",
+        ),
+        (
+            "a literal of 10 GB",
+            fetching.clone() + "* 4 FETCH (UID 12 BODY[] {10000000000}\r\n",
+            "idle ! the server broke the protocol (fetching): a response cannot be read: \
+             \"* 4 FETCH (UID 12 BODY[] {10000000000}\"",
+        ),
+        (
+            "a + too many",
+            opened.clone() + "+ idling\r\n+ idling\r\n",
+            "idle ! the server broke the protocol (waiting for mail): it asks to continue where nothing is to continue",
+        ),
+    ] {
+        let (played, _) = play_imap(options(), None, &script);
+        assert_eq!(events(&played), expected, "{what}: {script}");
+    }
+}
+
+#[test]
+fn a_broken_connection_loses_and_repeats_nothing() {
+    let again = |uid_next: u32, validity: u32| {
+        let open =
+            format!("* 6 EXISTS\r\n* OK [UIDVALIDITY {validity}] v\r\n* OK [UIDNEXT {uid_next}] n\r\nm2 OK open\r\n");
+        [GREETING, LOGGED_IN, &open].concat()
+    };
+    let fetch = |uids: &[u32]| -> String {
+        let line = |uid: &u32| format!("* {} FETCH (UID {uid} RFC822.SIZE 1 BODY[] \"x\")\r\n", uid - 8);
+        uids.iter().map(line).collect()
+    };
+    // 14 was fetched before 13, and then the connection broke.
+    let first = [GREETING, LOGGED_IN, OPENED, NEWS, &fetch(&[12, 14])].concat();
+    let (played, position) = play_imap(options(), None, &first);
+    assert_eq!(events(&played), "idle 12:1 14:1");
+    let second = again(15, 7) + &fetch(&[12, 13, 14]) + "m3 OK done\r\n";
+    let (played, after) = play_imap(options(), position.clone(), &second);
+    assert_eq!(events(&played), "idle 13:1");
+    assert_eq!(after, Some(Position::new(7, 15)));
+    let (played, unchanged) = play_imap(options(), after.clone(), &again(15, 7));
+    assert_eq!((events(&played).as_str(), unchanged), ("idle", after), "nothing came meanwhile");
+    assert!(played.sent.ends_with("m3 IDLE\r\n"), "{}", played.sent);
+    let (played, renumbered) = play_imap(options(), position, &again(15, 8));
+    assert!(events(&played).starts_with("! UIDVALIDITY changed from 7 to 8"), "{}", events(&played));
+    assert_eq!(renumbered, Some(Position::new(8, 15)), "the next session watches the new mailbox");
+}
+
+#[test]
+fn a_session_remembers_a_bounded_amount() {
+    let endless_line = "* OK ".to_owned() + &"x".repeat(300_000);
+    let endless_literal = [GREETING, LOGGED_IN, OPENED, NEWS, "* 4 FETCH (UID 12 BODY[] {4000000000}\r\n"].concat();
+    let endless_literal = endless_literal + &"x".repeat(300_000);
+    for script in [endless_line, endless_literal] {
+        let (played, _) = imap(&Arc::new(options()), None, &mut script.as_bytes().chunks(1000));
+        assert!(events(&played).ends_with("a response is longer than 65536 bytes"), "{}", events(&played));
+    }
+    let many: String = (12..200).map(|uid| format!("* 4 FETCH (UID {uid} BODY[] \"x\")\r\n")).collect();
+    let (played, _) = play_imap(options(), None, &[GREETING, LOGGED_IN, OPENED, NEWS, &many].concat());
+    assert!(events(&played).ends_with("more than 100 messages came at once"), "{}", events(&played));
+}
+
+#[test]
+fn what_precedes_tls_is_forgotten() {
+    let options = WatchOptions { starts_tls: true, allows_plain_login: false, ..options() };
+    let script = "* OK [CAPABILITY IMAP4rev1 STARTTLS AUTH=PLAIN] ready\r\nm1 OK go\r\n* CAPABILITY IMAP4rev1 AUTH=LOGIN\r\nm2 OK done\r\n";
+    let (played, _) = imap(&Arc::new(options.clone()), None, &mut std::iter::once(script.as_bytes()));
+    assert_eq!(
+        (played.sent.as_str(), played.error),
+        ("m1 STARTTLS\r\nm2 CAPABILITY\r\n", None),
+        "injected input counts for nothing"
+    );
+    for (greeting, expected) in [
+        (
+            "* OK [CAPABILITY IMAP4rev1 AUTH=PLAIN] ready\r\n",
+            "! the server refused (STARTTLS): the server does not offer STARTTLS",
+        ),
+        (
+            "* PREAUTH [CAPABILITY IMAP4rev1] ready\r\n",
+            "! the server broke the protocol (greeting): it has logged the session in",
+        ),
+    ] {
+        let (played, _) = play_imap(options.clone(), None, greeting);
+        assert!(events(&played).starts_with(expected), "{}", events(&played));
+    }
+    let clear = WatchOptions { starts_tls: false, ..options };
+    for offered in ["AUTH=PLAIN AUTH=LOGIN", "XYZ"] {
+        let (played, _) = play_imap(clear.clone(), None, &format!("* OK [CAPABILITY IMAP4rev1 {offered}] ready\r\n"));
+        assert!(events(&played).contains("reveal the password"), "{}", events(&played));
+        assert_eq!(played.sent, "", "the password is not sent");
+    }
+}
+
+#[test]
+fn a_silent_server_is_left_and_idle_is_renewed() {
+    let options = Arc::new(options());
+    let identity = crate::checks::identity();
+    let start = Duration::from_secs(1000);
+    let new =
+        || crate::imap::ImapSession::new(Arc::clone(&options), identity.clone(), "INBOX", None, false, false, start);
+    let (mut out, mut events) = (Vec::new(), Vec::new());
+    let mut silent = new();
+    assert_eq!(silent.tick(start + Duration::from_secs(59), &mut out, &mut events), Ok(()));
+    let error = silent.tick(start + Duration::from_secs(60), &mut out, &mut events).unwrap_err();
+    assert_eq!(error.to_string(), "no reply within 60s (greeting)");
+    let mut idle = new();
+    let script = [GREETING, LOGGED_IN, OPENED, "+ idling\r\n"].concat();
+    idle.receive(script.as_bytes(), start, &mut out, &mut events).unwrap();
+    assert!(String::from_utf8_lossy(&out).contains("EXAMINE INBOX"), "nothing is changed unless it is asked for");
+    assert!(idle.deadline() < start + Duration::from_secs(29 * 60), "RFC 2177");
+    out.clear();
+    let renewal = idle.deadline();
+    idle.tick(renewal, &mut out, &mut events).unwrap();
+    idle.receive(b"m3 OK ended\r\n", renewal, &mut out, &mut events).unwrap();
+    assert_eq!(String::from_utf8_lossy(&out), "DONE\r\nm4 IDLE\r\n");
+}
+
+#[test]
+fn messages_are_deleted_by_their_uids() {
+    let options = Arc::new(options());
+    let now = Duration::from_secs(1000);
+    let mut session =
+        crate::imap::ImapSession::new(options, crate::checks::identity(), "INBOX", None, true, false, now);
+    let (mut out, mut events) = (Vec::new(), Vec::new());
+    let script = [GREETING, LOGGED_IN, OPENED, NEWS, FETCHED].concat();
+    session.receive(script.as_bytes(), now, &mut out, &mut events).unwrap();
+    session.delete(12);
+    out.clear();
+    let script = b"m4 OK done\r\nm5 OK stored\r\n* 4 EXPUNGE\r\nm6 OK gone\r\n+ idling\r\n";
+    session.receive(script, now, &mut out, &mut events).unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&out),
+        "m5 UID STORE 12 +FLAGS.SILENT (\\Deleted)\r\nm6 UID EXPUNGE 12\r\nm7 IDLE\r\n"
+    );
+    assert_eq!(events.last(), Some(&Event::Deleted(1)));
+}
+
+/// What a server of POP3 says to somebody who logs in.
+const POP: &[&str] = &["+OK hello\r\n", "+OK\r\nSASL PLAIN\r\nUIDL\r\nTOP\r\n.\r\n", "+OK in\r\n"];
+
+fn play_pop(options: WatchOptions, known: bool, deletes: bool, rest: &[&str]) -> Played {
+    let options = Arc::new(options);
+    let script: Vec<&[u8]> = POP.iter().chain(rest).map(|text| text.as_bytes()).collect();
+    let known = known.then(crate::pop::Listing::default);
+    let whole = pop(&options, known.clone(), deletes, &mut script.iter().copied()).0;
+    let cut = pop(&options, known, deletes, &mut script.iter().flat_map(|text| text.chunks(1))).0;
+    assert_eq!(whole, cut, "cut at every byte");
+    whole
+}
+
+#[test]
+fn pop_sessions_report_what_is_new_and_end() {
+    let list = "+OK\r\n1 a\r\n2 b\r\n.\r\n";
+    let fetch = ["+OK 1 500\r\n", "+OK\r\nX-Mailrun: v1\r\n..dot\r\n\r\n.\r\n"];
+    let played = play_pop(options(), false, false, &[list, "+OK bye\r\n"]);
+    assert_eq!(events(&played), "poll done", "what was there before is skipped");
+    let rest = [list, fetch[0], fetch[1], "-ERR no such message\r\n", "+OK bye\r\n"];
+    let played = play_pop(options(), true, false, &rest);
+    assert_eq!(events(&played), "poll 1:500 done", "the second was deleted meanwhile");
+    let Event::Message(message) = &played.events[1] else { panic!("{:?}", played.events) };
+    assert_eq!(message.content, b"X-Mailrun: v1\r\n.dot\r\n\r\n");
+    assert_eq!(played.sent, "CAPA\r\nAUTH PLAIN AHVzZXIAcGVuY2ls\r\nUIDL\r\nLIST 1\r\nTOP 1 0\r\nLIST 2\r\nQUIT\r\n");
+    let rest = ["+OK\r\n1 a\r\n.\r\n", fetch[0], fetch[1], "+OK deleted\r\n", "+OK bye\r\n"];
+    let played = play_pop(WatchOptions { whole: true, ..options() }, true, true, &rest);
+    assert_eq!(events(&played), "poll 1:500 deleted 1 done");
+    assert!(played.sent.ends_with("LIST 1\r\nRETR 1\r\nDELE 1\r\nQUIT\r\n"), "{}", played.sent);
+}
+
+#[test]
+fn servers_of_pop_are_bounded_and_may_refuse() {
+    let long_list = (1..200).map(|number| format!("{number} id{number}\r\n")).collect::<String>();
+    let long_list = format!("+OK\r\n{long_list}.\r\n");
+    let long_line = format!("+OK {}", "x".repeat(70_000));
+    let long_message = format!("+OK\r\n{}", format!("{}\r\n", "x".repeat(60)).repeat(2000));
+    let new = "+OK\r\n1 a\r\n.\r\n";
+    for (rest, expected) in [
+        (vec!["-ERR locked\r\n"], "! the server refused (opening the mailbox): locked"),
+        (vec!["* OK\r\n"], "! the server broke the protocol (opening the mailbox): \"* OK\" is neither +OK nor -ERR"),
+        (vec!["+OK\r\nx\r\n"], "its list is no number with an identifier"),
+        (vec![long_list.as_str()], "the mailbox has more than 100 messages"),
+        (vec![long_line.as_str()], "a line is longer than 65536 bytes"),
+        (vec![new, "+OK\r\n"], "it did not tell the size of a message"),
+        (vec![new, "+OK 1 9999\r\n", long_message.as_str()], "a message is longer than 65536 bytes"),
+    ] {
+        let options = WatchOptions { whole: true, ..options() };
+        let script: Vec<&[u8]> = POP.iter().chain(&rest).map(|text| text.as_bytes()).collect();
+        let (played, _) = pop(&Arc::new(options), Some(Default::default()), false, &mut script.into_iter());
+        assert!(events(&played).ends_with(expected), "{} for {rest:.100?}", events(&played));
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_input_is_bounded_and_cuts_do_not_matter(
+        choice: u8,
+        words in proptest::collection::vec(proptest::sample::select(WORDS), 0..40),
+        noise in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..20),
+    ) {
+        let good = if choice & 32 > 0 { [GREETING, LOGGED_IN, OPENED, NEWS].concat() } else { String::new() };
+        crate::checks::check(&[&[choice], good.as_bytes(), words.concat().as_bytes(), &noise].concat());
+    }
+}
+
+/// Pieces of what servers say.
+const WORDS: &[&str] = &[
+    GREETING,
+    LOGGED_IN,
+    OPENED,
+    NEWS,
+    FETCHED,
+    "* ",
+    "m3 OK x\r\n",
+    "m4 OK x\r\n",
+    "m4 NO x\r\n",
+    "m5 OK x\r\n",
+    "+ idling\r\n",
+    "+ \r\n",
+    "* BYE x\r\n",
+    "* 5 EXISTS\r\n",
+    "* 1 EXPUNGE\r\n",
+    "* 3 FETCH (UID 13 BODY[] {3}\r\nabc)\r\n",
+    "{5}\r\n",
+    "\r\n",
+    "\n",
+    "\"",
+    "(",
+    ")",
+    "+OK\r\n",
+    "+OK 1 2\r\n",
+    "-ERR x\r\n",
+    ".\r\n",
+    "1 a\r\n",
+    "2 b\r\n",
+    "SASL PLAIN\r\n",
+    "imaps://",
+    "a@",
+    "h",
+    ":1",
+    "/",
+    "%41",
+    "maildir:",
+];
