@@ -34,6 +34,7 @@ mod defects;
 #[path = "../dialogs/dialog.rs"]
 mod dialog;
 mod dialogs;
+mod dialogue;
 mod disk;
 mod docs;
 mod docs_reference;

@@ -23,6 +23,7 @@ mod compare_output;
 mod completions;
 mod connection;
 mod cpus;
+mod dialogue;
 mod disk;
 #[cfg(test)]
 mod examples;

@@ -1,6 +1,7 @@
 //! `mailrun relay`: turns the command-line arguments into the relay's configuration.
 use super::busy_poll::BusyPollArg;
 use super::cpus::CpusArg;
+use super::dialogue::DialogueArgs;
 use super::keep_awake::KeepAwakeArg;
 use super::values;
 use anyhow::{Context, Result, anyhow, bail};
@@ -90,6 +91,8 @@ pub(super) struct RelayArgs {
     cpus: CpusArg,
     #[command(flatten)]
     keep_awake: KeepAwakeArg,
+    #[command(flatten)]
+    dialogue: DialogueArgs,
     /// Allow delivery to public addresses; also by the environment variable MAILRUN_ALLOW_PUBLIC=1.
     #[arg(
         long,
@@ -188,6 +191,9 @@ pub(super) fn run(typed: &RelayArgs) -> Result<ExitCode> {
         return Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(2) });
     }
     typed.cpus.place()?;
+    let live = typed.live();
+    let stdout_option = (live == LiveMode::Json).then_some("--live json");
+    let dialogue = typed.dialogue.clone().options(stdout_option)?;
     let config = typed.config()?;
     let _awake = typed.keep_awake.begin(false)?;
     let (level, changes) = tracing_subscriber::reload::Layer::new(level_filter(config.log));
@@ -195,9 +201,9 @@ pub(super) fn run(typed: &RelayArgs) -> Result<ExitCode> {
     log.report_panics();
     let lines = tracing_subscriber::fmt::layer().with_writer(log.clone()).with_ansi(false);
     tracing_subscriber::registry().with(level).with(lines).init();
-    let live = typed.live();
     super::party_outputs::exit_with_parent(live);
-    let orders = RelayOptions { reread: reload(typed, changes), json: typed.json.clone(), live, log: log.clone() };
+    let reread = reload(typed, changes);
+    let orders = RelayOptions { reread, json: typed.json.clone(), live, log: log.clone(), dialogue };
     let code = match mailrun_relay::run(config, orders) {
         Ok(done) => {
             if live != LiveMode::Json && !typed.quiet {

@@ -2,6 +2,7 @@
 use super::busy_poll::ThreadArgs;
 use super::capabilities::CapabilityArgs;
 use super::cpus::CpusArg;
+use super::dialogue::DialogueArgs;
 use super::exit_status::Strictness;
 use super::keep_awake::KeepAwakeArg;
 use super::party_outputs::{OutputArgs, exit_with_parent, finish};
@@ -63,6 +64,8 @@ pub(super) struct SinkArgs {
     seed: Option<u64>,
     #[command(flatten)]
     dump: DumpArgs,
+    #[command(flatten)]
+    dialogue: DialogueArgs,
 }
 
 /// Limits of what a sink accepts.
@@ -194,6 +197,7 @@ Examples:
   mailrun sink --fault 'drop 0.1%' --seed 1   loses one message in a thousand
   mailrun sink --fault 'rcpt: soft reject 0.01' --fault '.: hard reject \"554 5.7.1 Spam\" 1%'
   mailrun sink --rules FILE --seed 7 --http 127.0.0.1:8025
+  mailrun sink --dialogue-of @a.example         shows how a server delivers to a.example
   curl -X PUT --data-binary @FILE http://127.0.0.1:8025/rules
   curl -X PUT --data '{\"rules\": [\"rcpt: domain cap 5\"]}' http://127.0.0.1:8025/rules
   mailrun bench --fault '.: lose reply 0.01'";
@@ -209,6 +213,11 @@ impl SinkArgs {
             live != LiveMode::Dashboard,
             "a sink has no dashboard: use --progress line; its figures are at --http ADDRESS"
         );
+        let stdout_option = match live {
+            LiveMode::Json => Some("--live json"),
+            _ => report.has_json_on_stdout().then_some("--json -"),
+        };
+        let dialogue = self.dialogue.options(stdout_option)?;
         exit_with_parent(live);
         let _awake = self.keep_awake.begin(false)?;
         let finished = sink::run(SinkOptions {
@@ -236,6 +245,7 @@ impl SinkArgs {
             rules: self.faults.rulebook()?,
             seed: self.seed.unwrap_or(1),
             dump: self.dump.target(),
+            dialogue,
             run: self.outputs.run_id,
             capabilities: self.welcome.options()?,
             outputs,

@@ -39,7 +39,7 @@ const USUAL: [Usual; 5] = [
     Usual {
         command: "sink",
         options: "listen http max-messages max-message-size tls tls-cert tls-key tls-write-cert auth-any \
-                  auth-users lmtp fault maildir dump-dir out json quiet",
+                  auth-users lmtp fault dialogue dialogue-of maildir dump-dir out json quiet",
         examples: &["mailrun sink --listen 127.0.0.1:2525 --http 127.0.0.1:8025"],
     },
     Usual {

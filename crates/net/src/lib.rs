@@ -37,6 +37,7 @@
 //! | `client_io` | connections of the clients, blocking and non-blocking |
 //! | `client_limits` | limits for each client address |
 //! | `client_session` | drives one client session, for a caller with many sessions |
+//! | `dialogue_log` | shows what clients and the server say to each other |
 //! | `handler` | the trait that an embedding program implements |
 //! | `message_handler` | handlers that get whole messages, with a limit of memory |
 //! | `nonce` | random bytes that nobody can guess |
@@ -55,6 +56,7 @@ mod client;
 mod client_io;
 mod client_limits;
 mod client_session;
+mod dialogue_log;
 mod handler;
 mod message_handler;
 mod nonce;
@@ -73,6 +75,7 @@ pub mod worker;
 pub use client::{AsyncClient, Client, ClientBuilder, Error, SendOutcome};
 pub use client_limits::{Admission, ClientKey, ClientLimit, ClientLimits, ClientRefusal, Clients};
 pub use client_session::{ClientSecurity, ClientSession, MessageSource, NextAction, SessionEnd};
+pub use dialogue_log::{DialogueFilter, DialogueFilterError, DialogueLog, DialogueWriter};
 pub use handler::{Answer, CloseReason, Handler, LoginOutcome, Peer, ReadLimit};
 pub use mailrun_eventloop::{
     Acceptor, BusyPoll, Endpoint, FdTable, PageAlignedBuffer, ResourceExhausted, Socket, Timer, WorkerOptions, clock,

@@ -1,6 +1,7 @@
 //! The embeddable server. Its workers accept and serve connections.
 use crate::client_limits::{ClientLimits, Clients};
-use crate::handler::Peer;
+use crate::dialogue_log::DialogueLog;
+use crate::handler::{CloseReason, Peer};
 use crate::message_handler::{BufferBudget, DEFAULT_MESSAGE_BYTES, MessageHandler, MessageService};
 use crate::proxy_header::Proxied;
 use crate::server_session::{ClientAdmission, ServerSession};
@@ -71,6 +72,7 @@ pub struct Server<S, M> {
     security: ServerSecurity,
     proxied: Proxied,
     worker_options: WorkerOptions,
+    dialogue: Option<Arc<DialogueLog>>,
     offer_change: Option<OfferChange>,
     service: PhantomData<fn() -> S>,
 }
@@ -103,6 +105,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
             security: ServerSecurity::None,
             proxied: Proxied::No,
             worker_options: WorkerOptions::default(),
+            dialogue: None,
             offer_change: None,
             service: PhantomData,
         }
@@ -182,6 +185,13 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
+    /// Shows the dialogues of sessions.
+    #[must_use]
+    pub fn dialogue(mut self, log: Option<Arc<DialogueLog>>) -> Self {
+        self.dialogue = log;
+        self
+    }
+
     /// Changes the extensions that are offered and required, such as AUTH, XCLIENT or LMTP. Several
     /// changes are applied one after the other.
     #[must_use]
@@ -246,8 +256,8 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
                 let security = self.security.clone();
                 let proxied = self.proxied;
                 let listener = listener.try_clone()?;
-                let context =
-                    ServerContext { settings, security, proxied, sessions, clients: Arc::clone(&self.clients) };
+                let (clients, dialogue) = (Arc::clone(&self.clients), self.dialogue.clone());
+                let context = ServerContext { settings, security, proxied, sessions, clients, dialogue };
                 let make = self.make.clone();
                 let stopped = stopped.clone();
                 let (begun, begins) = channel();
@@ -382,6 +392,7 @@ struct ServerContext {
     proxied: Proxied,
     sessions: Arc<SessionSlots>,
     clients: Arc<Clients>,
+    dialogue: Option<Arc<DialogueLog>>,
 }
 
 async fn serve<S: Service>(
@@ -446,7 +457,12 @@ async fn accept<S: Service>(
             Ok(_) if !place.sessions.try_acquire(client) => Some(ReplyReason::TooManySessions.reply()),
             Ok(_) => None,
         };
+        let dialogue = place.dialogue.as_ref().and_then(|log| log.session(address));
         if let Some(reply) = refusal {
+            if let Some(mut dialogue) = dialogue {
+                dialogue.server(reply.wire());
+                dialogue.closed(CloseReason::HungUp);
+            }
             // Ignore an error: the client also notices that the connection is closed.
             let _ = send(&descriptor, reply.wire(), SendFlags::NOSIGNAL);
             continue;
@@ -466,8 +482,9 @@ async fn accept<S: Service>(
             // Without another descriptor the connection cannot be watched, so it is closed
             // immediately.
             if let Ok(socket) = Socket::from_accepted(descriptor) {
-                let session =
-                    ServerSession::new(socket.into(), handler, settings, security, worker_buffers).admitted(admission);
+                let session = ServerSession::new(socket.into(), handler, settings, security, worker_buffers)
+                    .admitted(admission)
+                    .shown(dialogue);
                 session.run(proxied, |address| admit(&clients, classify(&*service, address), address)).await;
             }
             open.set(open.get() - 1);

@@ -1,6 +1,7 @@
 //! Drives a server session for its handler. It reads, asks, answers and writes, but decides
 //! nothing.
 use crate::client_limits::{Admission, ClientLimit};
+use crate::dialogue_log::SessionDialogue;
 use crate::handler::{Answer, CloseReason, Handler, LoginOutcome, ReadLimit};
 use crate::nonce::nonce;
 use crate::proxy_header::Proxied;
@@ -62,6 +63,8 @@ pub(crate) struct ServerSession<H: Handler> {
     flushed_by: Option<Duration>,
     /// Time of the last turn, until the task sleeps. It saves reading the clock twice.
     now: Option<Duration>,
+    /// Set if the session's dialogue is shown.
+    dialogue: Option<Box<SessionDialogue>>,
 }
 
 impl<H: Handler> ServerSession<H> {
@@ -90,7 +93,13 @@ impl<H: Handler> ServerSession<H> {
             idle_timeout,
             flushed_by: None,
             now: None,
+            dialogue: None,
         }
+    }
+
+    pub(crate) fn shown(mut self, dialogue: Option<Box<SessionDialogue>>) -> Self {
+        self.dialogue = dialogue;
+        self
     }
 
     pub(crate) fn admitted(mut self, admission: Option<Admission>) -> Self {
@@ -127,6 +136,9 @@ impl<H: Handler> ServerSession<H> {
             self.handler.gave_up(cause);
         }
         self.handler.disconnect(reason);
+        if let Some(mut dialogue) = self.dialogue.take() {
+            dialogue.closed(reason);
+        }
     }
 
     /// Waits until the client has closed the connection, and drops everything that it still sends.
@@ -161,6 +173,9 @@ impl<H: Handler> ServerSession<H> {
             Ok(header) => {
                 self.handler.proxy_header(&header);
                 let ProxyHeader::Proxied { source, .. } = header else { return Ok(()) };
+                if let Some(dialogue) = &mut self.dialogue {
+                    dialogue.client_is("the proxy's client", source);
+                }
                 match admit(source.ip()) {
                     Ok(admission) => {
                         self.admission = admission;
@@ -171,6 +186,7 @@ impl<H: Handler> ServerSession<H> {
             }
             Err(error) => {
                 self.handler.proxy_header_missing(&error);
+                self.show_event("no PROXY header: ", &error);
                 // A peer that is not a proxy gets no reply.
                 self.server.hang_up(None, &mut Vec::new());
                 Err(error)
@@ -233,14 +249,24 @@ impl<H: Handler> ServerSession<H> {
             Ok(handshake) => {
                 self.server.tls_started(clock::now());
                 self.handler.tls_established(&handshake);
+                if let Some(dialogue) = &mut self.dialogue {
+                    dialogue.tls_started(&handshake);
+                }
                 Ok(())
             }
             Err(error) => {
                 self.handler.tls_failed(&error);
+                self.show_event("TLS failed: ", &error);
                 // The handler already knows the reason. It must not count the same time-out again
                 // when the session ends.
                 Err(io::ErrorKind::ConnectionAborted.into())
             }
+        }
+    }
+
+    fn show_event(&mut self, event: &str, error: &io::Error) {
+        if let Some(dialogue) = &mut self.dialogue {
+            dialogue.event(&format!("{event}{error}"));
         }
     }
 
@@ -278,6 +304,9 @@ impl<H: Handler> ServerSession<H> {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
             let input = &room[..count];
+            if let Some(dialogue) = &mut self.dialogue {
+                dialogue.client(input);
+            }
             let now = self.stream.input_at();
             let out = buffers.outbox.bytes();
             self.now = Some(now);
@@ -393,6 +422,9 @@ impl<H: Handler> ServerSession<H> {
 
     /// Writes as much as the socket accepts, and keeps the rest. `out` is empty afterwards.
     fn write(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
+        if let Some(dialogue) = &mut self.dialogue {
+            dialogue.server(out);
+        }
         let mut written_bytes = 0;
         while self.unsent.is_empty() && written_bytes < out.len() {
             match self.stream.try_write(&out[written_bytes..]) {
@@ -506,7 +538,13 @@ impl<H: Handler> Drop for ServerSession<H> {
         if !self.has_unsent() {
             // Ignore an error: if the client is gone, nobody would read the reply.
             let _ = self.stream.try_write(ReplyReason::ShuttingDown.reply().wire());
+            if let Some(dialogue) = &mut self.dialogue {
+                dialogue.server(ReplyReason::ShuttingDown.reply().wire());
+            }
         }
         self.handler.disconnect(CloseReason::ShuttingDown);
+        if let Some(dialogue) = &mut self.dialogue {
+            dialogue.closed(CloseReason::ShuttingDown);
+        }
     }
 }

@@ -19,6 +19,7 @@ pub mod checks;
 pub mod chrony;
 pub mod clock_exchange;
 pub mod cpus;
+pub mod dialogue_output;
 pub mod event_output;
 pub mod file_size_limit;
 pub mod host;

@@ -216,7 +216,7 @@ impl LogBuffer {
             self.emptied.notify_all();
             if dropped_count > 0 {
                 // The dropped lines came after the lines of this batch.
-                let what = format!("log lines were dropped because standard error was blocked lines={dropped_count}");
+                let what = format!("log lines were dropped because nobody read them in time lines={dropped_count}");
                 batch.extend_from_slice(format_line("WARN", &what).as_bytes());
             }
             is_below_shown = !below.is_empty();

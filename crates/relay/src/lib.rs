@@ -74,6 +74,7 @@ use fault_log::CommonFault;
 use inherited_sockets::InheritedSockets;
 use log_target::LOG_TARGET;
 use mailrun_net::{Endpoint, Proxied, RunningServer, Server, ServerSecurity, Service, clock};
+use mailrun_party::dialogue_output::{DialogueOptions, DialogueOutput};
 use mailrun_party::event_output::EventOutput;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::live::{LiveEvent, LiveMode};
@@ -108,6 +109,8 @@ pub struct RelayOptions {
     pub json: Option<PathBuf>,
     pub live: LiveMode,
     pub log: LogWriter,
+    /// Where the dialogues with clients are shown, if they are.
+    pub dialogue: Option<DialogueOptions>,
 }
 
 pub struct RelayOutcome {
@@ -140,6 +143,7 @@ pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
     config.warnings().iter().for_each(|warning| tracing::warn!(target: LOG_TARGET, "{warning}"));
     // The call changes the environment, so it must come before any worker thread starts.
     let mut inherited = InheritedSockets::from_environment()?;
+    let dialogue = options.dialogue.map(DialogueOutput::open).transpose()?;
     service_manager::notify_status("opening the spool");
     let context = Arc::new(build_context(config, &options.log)?);
     let relay = Arc::new(RunningRelay { context: Arc::clone(&context), workers: WorkerCalls::default() });
@@ -147,7 +151,7 @@ pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
     certificates::watch(&context)?;
     let control = control::server::open(&context.initial_config().control, &relay)?;
     let http = context.initial_config().http.map(|address| control::http::serve(address, &relay)).transpose()?;
-    let running = listen(&relay, &mut inherited)?;
+    let running = listen(&relay, &mut inherited, dialogue.as_ref())?;
     inherited.refuse_unused()?;
     context.set_listening(running.iter().map(|running| running.endpoint().clone()).collect());
     service_manager::start_watchdog(&relay)?;
@@ -171,6 +175,7 @@ pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
     let failed = context.spool.failure();
     service_manager::notify_stopping();
     shut_down(&context, running, control);
+    dialogue.iter().for_each(DialogueOutput::flush);
     let failed = failed.or_else(|| context.spool.failure());
     let unwritten = outputs.write_or_report(
         &report.record(&context, relay.workers.count()),
@@ -248,7 +253,11 @@ fn explain_damage(error: mailrun_spool::Error, directory: &std::path::Path) -> S
 }
 
 /// Starts one server for each listening address. Each server has its own workers.
-fn listen(relay: &Arc<RunningRelay>, inherited: &mut InheritedSockets) -> Result<Vec<RunningServer>> {
+fn listen(
+    relay: &Arc<RunningRelay>,
+    inherited: &mut InheritedSockets,
+    dialogue: Option<&DialogueOutput>,
+) -> Result<Vec<RunningServer>> {
     let config = relay.context.config();
     let tls = config.tls.as_ref().map(|tls| tls.setup.clone());
     let offered = tls.clone().map_or(ServerSecurity::None, ServerSecurity::Offered);
@@ -259,6 +268,7 @@ fn listen(relay: &Arc<RunningRelay>, inherited: &mut InheritedSockets) -> Result
     let all = plain.chain(encrypted).chain(lmtp);
     all.map(|(endpoint, security, protocol)| {
         let server = server(relay, &config, endpoint, security.clone(), protocol);
+        let server = server.dialogue(dialogue.map(DialogueOutput::log));
         let started = match inherited.take(endpoint) {
             Some(socket) => server.start_on(socket, endpoint.clone()),
             None => server.start_at(endpoint),

@@ -45,11 +45,13 @@
 //! | file | subject |
 //! |---|---|
 //! | `address` | paths and mailboxes, with their syntax and lengths (RFC 5321 §4.1.2, §4.5.3.1) |
+//! | `address_pattern` | patterns of addresses: `user@domain`, `@domain`, `user@` |
 //! | `checks` | checks of what each parser promises for any input, for tests and fuzz targets |
 //! | `chunk` | messages in chunks (RFC 3030) |
 //! | `client` | the side that sends mail |
 //! | `command` | parses command lines (RFC 5321 §4.1.1) |
 //! | `data` | dot-stuffing, end of data, line endings (RFC 5321 §4.5.2) |
+//! | `dialogue` | the dialogue of a session as text, without login data |
 //! | `domain` | domains in the form in which they are compared |
 //! | `dsn` | requests for delivery status notifications (RFC 3461) |
 //! | `envelope` | the lines of MAIL, RCPT and DATA, written once for many messages |
@@ -66,6 +68,7 @@
 //! | `xclient` | XCLIENT, with which a proxy names its client (Postfix) |
 //! | `xtext` | the encoding of text in a parameter's value (RFC 3461 §4) |
 pub mod address;
+pub mod address_pattern;
 #[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;
@@ -73,6 +76,7 @@ pub mod chunk;
 pub mod client;
 pub mod command;
 pub mod data;
+pub mod dialogue;
 pub mod domain;
 pub mod dsn;
 pub mod envelope;
@@ -90,6 +94,7 @@ pub mod xclient;
 pub mod xtext;
 
 pub use address::Path;
+pub use address_pattern::AddressPattern;
 pub use client::Client;
 pub use domain::Domain;
 pub use envelope::Envelope;

@@ -37,6 +37,7 @@ pub use dump::DumpTarget;
 use dump::MessageDump;
 use handler::SinkService;
 use mailrun_net::{Endpoint, FdTable, ResourceExhausted, Server};
+use mailrun_party::dialogue_output::DialogueOutput;
 use mailrun_party::http_server;
 use mailrun_party::interrupt::Interrupt;
 use mailrun_party::outputs::FinishedRun;
@@ -67,6 +68,7 @@ pub fn run(options: SinkOptions) -> Result<FinishedRun> {
     let (full, tallies) = channel();
     let control = ActiveRules::new(options.rules.clone(), options.seed);
     let dump = options.dump.clone().map(MessageDump::open).transpose()?;
+    let dialogue = options.dialogue.clone().map(DialogueOutput::open).transpose()?;
     let users = options.capabilities.users()?;
     let protocol = options.capabilities.protocol;
     let shared = Arc::new(SinkContext::new(control, dump, users, options.messages, options.run, protocol));
@@ -85,6 +87,7 @@ pub fn run(options: SinkOptions) -> Result<FinishedRun> {
         .proxied(capabilities.proxy_header)
         .fd_table(FdTable::Private)
         .busy_poll(options.busy_poll)
+        .dialogue(dialogue.as_ref().map(DialogueOutput::log))
         .offer(move |offer| capabilities.apply(offer))
         .limits(options.limits.clone())
         .workers(options.workers)
@@ -94,6 +97,7 @@ pub fn run(options: SinkOptions) -> Result<FinishedRun> {
     let mut collector = SinkCollector::begin(options, server.endpoint(), http, &shared)?;
     collector.collect(&tallies, &shared, &interrupt, &mut certificates);
     server.stop();
+    dialogue.iter().for_each(DialogueOutput::flush);
     Ok(collector.finish(&tallies))
 }
 

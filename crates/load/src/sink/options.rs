@@ -3,6 +3,7 @@ use super::dump::DumpTarget;
 use super::rulebook::Rulebook;
 use mailrun_journey::RunId;
 use mailrun_net::BusyPoll;
+use mailrun_party::dialogue_output::DialogueOptions;
 use mailrun_party::outputs::Outputs;
 use mailrun_smtp::Limits;
 
@@ -29,6 +30,8 @@ pub struct SinkOptions {
     pub seed: u64,
     /// Where messages are stored, if they are.
     pub dump: Option<DumpTarget>,
+    /// Where the dialogues of sessions are shown, if they are.
+    pub dialogue: Option<DialogueOptions>,
     pub run: Option<RunId>,
     pub capabilities: CapabilityOptions,
     pub outputs: Outputs,

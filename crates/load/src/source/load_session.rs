@@ -1,6 +1,6 @@
 //! The source's side of a session: its messages, what each reply means for them, and the times.
 use super::context::SourceContext;
-use super::dialogue::Dialogue;
+use super::dialogue::DialoguePrinter;
 use super::domains::{MessageDomains, RecipientDomains, UnitFate};
 use super::envelopes::{EnvelopeBuffer, EnvelopeInput};
 use super::message_set::MessageChoice;
@@ -180,7 +180,7 @@ pub(super) struct LoadSession {
     /// Number of messages for this connection, or `None` for no limit.
     message_limit: Option<u64>,
     envelope_buffer: EnvelopeBuffer,
-    dialogue: Option<Dialogue>,
+    dialogue: Option<DialoguePrinter>,
     pause: ThinkPause,
 }
 
@@ -193,7 +193,7 @@ struct ThinkPause {
 
 impl LoadSession {
     pub(super) fn new(setting: Arc<SourceContext>, recorder: Rc<SourceWorkerState>) -> Self {
-        let dialogue = (setting.options.dialogue == DialogueOutput::Stdout).then(Dialogue::default);
+        let dialogue = (setting.options.dialogue == DialogueOutput::Stdout).then(DialoguePrinter::new);
         Self {
             dialogue,
             context: setting,
@@ -270,8 +270,8 @@ impl LoadSession {
     }
 
     pub(super) fn connection_established(&mut self, began: Duration, now: Duration) {
-        if self.dialogue.is_some() {
-            Dialogue::event(&format!("Connected to {}", self.context.options.to));
+        if let Some(dialogue) = &mut self.dialogue {
+            dialogue.event(&format!("Connected to {}", self.context.options.to));
         }
         self.connected_at = now;
         self.commands_sent_at = now;
@@ -291,8 +291,8 @@ impl LoadSession {
 
     /// Gives up the message that waits for this connection.
     pub(super) fn connection_failed(&mut self, reason: &str) {
-        if self.dialogue.is_some() {
-            Dialogue::event(&format!("No connection to {}: {reason}", self.context.options.to));
+        if let Some(dialogue) = &mut self.dialogue {
+            dialogue.event(&format!("No connection to {}: {reason}", self.context.options.to));
         }
         let error = ErrorEvent { phase: Phase::Connect, code: 0, text: reason, at: clock::now() };
         self.worker.update_tally(|tally| self.count_error(tally, error, 0));
@@ -319,8 +319,8 @@ impl LoadSession {
             SessionEnd::Violated(verb, violation) => (*verb, violation.to_string()),
             SessionEnd::TlsFailed(error) => (Some(Verb::StartTls), reason(error)),
         };
-        if self.dialogue.is_some() && !matches!(ended, SessionEnd::Closed) {
-            Dialogue::event(&what);
+        if let Some(dialogue) = self.dialogue.as_mut().filter(|_| !matches!(ended, SessionEnd::Closed)) {
+            dialogue.event(&what);
         }
         self.writing_message = false;
         self.take_back_answered();
@@ -558,8 +558,8 @@ impl LoadSession {
 
 impl MessageSource for LoadSession {
     fn tls_established(&mut self, handshake: &Handshake) {
-        if self.dialogue.is_some() {
-            Dialogue::tls_established(handshake);
+        if let Some(dialogue) = &mut self.dialogue {
+            dialogue.tls_established(handshake);
         }
         // The wait for the greeting, or for the reply to the next EHLO, starts now.
         let now = clock::now();
@@ -648,7 +648,7 @@ impl MessageSource for LoadSession {
     }
 
     fn sending(&mut self, outbox: &Outbox) {
-        if let Some(dialogue) = &self.dialogue {
+        if let Some(dialogue) = &mut self.dialogue {
             dialogue.sent(&outbox.to_vec());
         }
     }
