@@ -104,7 +104,7 @@ fuzz() { FUZZ_OPTIONS=-seed=$((MAILRUN_SEED + 1)) scripts/fuzz.sh "${FUZZ_SECOND
 
 # The fuzz targets that read code of that crate.
 targets_of() {
-    grep -lE "\b$1::|crates/$1/" fuzz/fuzz_targets/*.rs | sed 's/.*\///; s/\.rs$//'
+    grep -lE "\bmailrun_${1//-/_}::|crates/$1/" fuzz/fuzz_targets/*.rs | sed 's/.*\///; s/\.rs$//'
 }
 
 # The parts whose subject is among the changed files, one per line.
@@ -114,7 +114,7 @@ changed_parts() {
     has '^crates/(spool|relay)/' && printf '%s\n' power-cut damage audit
     has '^crates/(forgetful|bench/src/audit)/' && echo planted
     has '^crates/compare/' && echo statistics
-    has '^crates/(mades|amqp)/' && echo brokers
+    has '^crates/(mades.*|amqp)/' && echo brokers
     has '^crates/report/|^tests/browser/' && echo browser
     has '^crates/dashboard/|^tests/dashboard/' && echo dashboard
     has '^packaging/|^Cargo.lock$' && echo packages
@@ -128,7 +128,7 @@ changed_parts() {
 # The fuzz targets of the crates that have changed.
 changed_targets() {
     local crate
-    for crate in $(sed -n 's/^crates\/\([a-z]*\)\/src\/.*/\1/p' <<<"$1" | sort -u); do targets_of "$crate"; done | sort -u
+    for crate in $(sed -n 's/^crates\/\([a-z-]*\)\/src\/.*/\1/p' <<<"$1" | sort -u); do targets_of "$crate"; done | sort -u
 }
 
 export PATH="$PWD/target/peers:$PWD/target/tools/pypi/bin:$PATH"

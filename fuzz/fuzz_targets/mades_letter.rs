@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_mades::checks::mades_letter::check(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_mades_simulator::checks::mades_letter::check(data));

@@ -7,8 +7,8 @@ use crate::mades::at_the_broker;
 use crate::party::{Ended, Process, mailrun, peer, run, wait_until};
 use crate::stand_in_endpoint::Endpoint;
 use mailrun_mades::api::{DecodedMessage, OutgoingProperties, payload};
-use mailrun_mades::embedded::{Elements, Reader, Scalar};
 use mailrun_mades::{Broker, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
+use mailrun_mades_simulator::embedded::{Elements, Reader, Scalar};
 use std::path::Path;
 use std::thread;
 

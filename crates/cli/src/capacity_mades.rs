@@ -12,7 +12,7 @@ use clap::Args;
 use mailrun_bench::capacity::{MadesCapacityOptions, SearchCourse, default_mades_goal, search_mades};
 use mailrun_bench::mades::{MadesBenchOptions, MadesTarget};
 use mailrun_journey::threshold::{LossGoal, RunProtocol, Threshold};
-use mailrun_mades::bench::MadesMode;
+use mailrun_mades_bench::MadesMode;
 use mailrun_party::party_options::{PartyOptions, TypedOptions};
 use std::process::ExitCode;
 

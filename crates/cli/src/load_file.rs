@@ -37,7 +37,7 @@ pub(super) fn expanded(words: Vec<OsString>, bench: impl FnOnce() -> Command) ->
     let is_typed = |option: &Arg| typed.iter().any(|typed| typed == option.get_id().as_str());
     // An option of the file that cannot be used together with a typed one gives way, too.
     let is_in_the_way = |option: &Arg| {
-        let excludes = |one: &Arg, other: &Arg| bench.get_arg_conflicts_with(one).iter().any(|arg| *arg == other);
+        let excludes = |one: &Arg, other: &Arg| bench.get_arg_conflicts_with(one).contains(&other);
         let others = bench.get_arguments().filter(|other| is_typed(other));
         is_typed(option) || others.into_iter().any(|other| excludes(option, other) || excludes(other, option))
     };

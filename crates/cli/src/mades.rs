@@ -16,11 +16,11 @@ use mailrun_journey::record::{Arrival, Mades, Workload};
 use mailrun_journey::threshold::{MetricSource, RunProtocol, Threshold};
 use mailrun_journey::{RunId, Stage};
 use mailrun_load::source::{Distribution, OfferedRate, RateStage};
-use mailrun_mades::bench::{
+use mailrun_mades::{Broker, BrokerSecurity, BrokerUrl, Password, SaslMechanism, TlsSetup, Verification};
+use mailrun_mades_bench::{
     AcknowledgementMode, AcknowledgementOptions, Leftovers, MAX_ACCELERATION, MadesMode, MadesOptions, MadesPreflight,
     MarketLoad, MarketShape, MessagePath, PayloadKind,
 };
-use mailrun_mades::{Broker, BrokerSecurity, BrokerUrl, Password, SaslMechanism, TlsSetup, Verification};
 use mailrun_party::live::LiveMode;
 use mailrun_party::local_address::{is_local_address, is_on_this_host};
 use mailrun_party::outputs::FinishedRun;
@@ -330,7 +330,7 @@ impl MadesArgs {
             return mades_ladder::climb(&ladder, &options);
         }
         report.open(live)?;
-        let FinishedRun { record, write_error: unwritten } = mailrun_mades::bench::run(options)?;
+        let FinishedRun { record, write_error: unwritten } = mailrun_mades_bench::run(options)?;
         if live != LiveMode::Json {
             report.finish(&record, directory.as_deref())?;
         }

@@ -9,13 +9,16 @@ use super::values;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use mailrun_dashboard::progress_output::ProgressOutput;
-use mailrun_mades::embedded::{self, ListenOptions, ListenerAuth, ListenerCounts, PlainCredentials, QueueLimits};
-use mailrun_mades::endpoint::{self, EndpointOptions, EndpointSnapshot, QueueBackend};
-use mailrun_mades::simulator::{
+use mailrun_mades::{Broker, BrokerSecurity, Password, SaslMechanism, TlsSetup, Verification};
+use mailrun_mades_bench::MadesMode;
+use mailrun_mades_simulator::embedded::{
+    self, ListenOptions, ListenerAuth, ListenerCounts, PlainCredentials, QueueLimits,
+};
+use mailrun_mades_simulator::endpoint::{self, EndpointOptions, EndpointSnapshot, QueueBackend};
+use mailrun_mades_simulator::model::{
     DelayDistribution, EndpointMode, Leg, Outage, PRESETS, PlanTime, ReceivedOn, SimulationTotals, SimulatorPlan,
     TracingValue,
 };
-use mailrun_mades::{Broker, BrokerSecurity, Password, SaslMechanism, TlsSetup, Verification};
 use mailrun_net::Endpoint;
 use mailrun_party::event_output::EventOutput;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
@@ -405,7 +408,7 @@ impl MadesEndpointArgs {
 
     /// Refuses options that have no effect under this plan.
     fn check_effects(&self, plan: &SimulatorPlan) -> Result<()> {
-        self.queues.check_effects(plan.mode.into())?;
+        self.queues.check_effects(mades_mode(plan.mode))?;
         let is_tracing = plan.mode == EndpointMode::Tracing;
         let compat = self.behaviour.go_mades_bench_compat && !is_tracing;
         effects::refuse_without_effect(&[("--go-mades-bench-compat", compat)], "without --mode tracing")?;
@@ -419,7 +422,7 @@ impl MadesEndpointArgs {
         let interrupt = Interrupt::watch()?;
         let stop = interrupt.wait_for(StopRequest::Stop);
         let truth = self.files.log_messages.as_deref().map(truth_file).transpose()?;
-        let names = self.queues.names(plan.mode.into());
+        let names = self.queues.names(mades_mode(plan.mode));
         let (backend, serving) = self.place.open(self.allow_public).await?;
         let address = serving.as_ref().map(|serving| serving.address.to_string());
         let setup =
@@ -446,6 +449,15 @@ impl MadesEndpointArgs {
     }
 }
 
+/// Returns the mode in which the bench works with endpoints of this kind.
+fn mades_mode(mode: EndpointMode) -> MadesMode {
+    match mode {
+        EndpointMode::Endpoint => MadesMode::Endpoint,
+        EndpointMode::Toolbox => MadesMode::Toolbox,
+        EndpointMode::Tracing => MadesMode::Tracing,
+    }
+}
+
 /// Reads the files that the plan names, and checks that the plan can be followed.
 pub(super) fn resolve_files(plan: &mut SimulatorPlan) -> Result<()> {
     for delay in plan.delays_mut() {
@@ -459,7 +471,7 @@ pub(super) fn resolve_files(plan: &mut SimulatorPlan) -> Result<()> {
 
 pub(super) fn read_plan(path: &Path, preset: &SimulatorPlan) -> Result<SimulatorPlan> {
     let text = read_text(path)?;
-    mailrun_mades::simulator::plan_file::read(&text, path, preset).map_err(|error| anyhow!(error))
+    mailrun_mades_simulator::model::plan_file::read(&text, path, preset).map_err(|error| anyhow!(error))
 }
 
 fn read_text(path: &Path) -> Result<String> {

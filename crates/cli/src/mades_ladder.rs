@@ -6,7 +6,7 @@ use anyhow::Result;
 use mailrun_journey::judge;
 use mailrun_journey::record::{Ending, Mades, Outcome, Record};
 use mailrun_load::source::Distribution;
-use mailrun_mades::bench::{MadesOptions, MadesPreflight};
+use mailrun_mades_bench::{MadesOptions, MadesPreflight};
 use mailrun_party::interrupt::{INTERRUPTED_STATUS, Interrupt, Interrupted, StopRequest};
 use mailrun_party::outputs::FinishedRun;
 use mailrun_text::table::{Align, Table, right};
@@ -125,7 +125,7 @@ pub(super) fn climb(ladder: &PayloadLadder, options: &MadesOptions) -> Result<Ex
             out: options.out.as_ref().map(|directory| directory.join(size_text(*size))),
             ..options.clone()
         };
-        let FinishedRun { record, write_error } = match mailrun_mades::bench::run(run) {
+        let FinishedRun { record, write_error } = match mailrun_mades_bench::run(run) {
             Ok(finished) => finished,
             Err(error) => {
                 let is_interrupted = error.is::<Interrupted>();

@@ -5,7 +5,7 @@ use anyhow::Result;
 use clap::Args;
 use mailrun_mades::api::EndpointQueueNames;
 use mailrun_mades::api::queues::{ECP_PREFIX, EDX_PREFIX};
-use mailrun_mades::bench::MadesMode;
+use mailrun_mades_bench::MadesMode;
 use mailrun_text::words::listed;
 
 /// Names of the queues.

@@ -2,8 +2,8 @@
 //! program. To run the example: `cargo run -p mailrun-mades --example hello`.
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 use mailrun_mades::api::{OutgoingProperties, Submission, payload};
-use mailrun_mades::embedded::{self, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits};
 use mailrun_mades::{Broker, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
+use mailrun_mades_simulator::embedded::{self, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits};
 use std::error::Error;
 use tokio::net::TcpListener;
 

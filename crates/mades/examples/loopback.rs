@@ -20,8 +20,8 @@ use mailrun_amqp::{
     LinkId, LinkRequest, LinkRole, ListenerAuth, Reader, Writer,
 };
 use mailrun_mades::api::{OutgoingProperties, RunMessageId, payload};
-use mailrun_mades::embedded::{ListenOptions, MemoryQueues, QueueLimits, serve};
 use mailrun_mades::{Broker, Bytes, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
+use mailrun_mades_simulator::embedded::{ListenOptions, MemoryQueues, QueueLimits, serve};
 use rustix::time::{ClockId, clock_gettime};
 use serde_amqp::Value;
 use std::collections::VecDeque;

@@ -1,9 +1,9 @@
-//! MADES over AMQP 1.0: the Business Application API of ECP and EDX, the client side of its queues,
-//! and an endpoint for tests without an ECP installation.
+//! MADES over AMQP 1.0: the Business Application API of ECP and EDX, and the client side of its
+//! queues.
 //!
 //! ```
 //! use mailrun_mades::api::{OutgoingProperties, Submission, payload};
-//! use mailrun_mades::embedded::{self, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits};
+//! use mailrun_mades_simulator::embedded::{self, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits};
 //! use mailrun_mades::{Broker, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,26 +29,22 @@
 //! | module | what it does |
 //! |---|---|
 //! | `api` | messages of the queues in both directions, without sockets |
-//! | `bench` | the bench: load, account and record of a run |
 //! | `broker` | a broker, and how to connect to it |
 //! | `client_state` | state of a connection, which its driver, its links and its owner share |
 //! | `connection` | a connection to a broker |
 //! | `disposition` | outcomes of messages that were sent |
 //! | `driver` | reads and writes the stream of a connection |
-//! | `embedded` | an AMQP 1.0 listener with queues in memory |
-//! | `endpoint` | drives the simulator over a broker or the embedded queues |
 //! | `error` | errors, and what the user can do about each |
 //! | `link` | common parts of sender and receiver links |
 //! | `receiver` | a link that receives messages from a queue |
 //! | `sender` | a link that sends messages to a queue |
 //! | `security` | TLS and authentication |
-//! | `simulator` | the steps of an endpoint pair for each message, without sockets |
 //! | `stream` | the TCP and TLS below AMQP |
 //! | `url` | address of a broker and the login, without showing the password |
+//! | `xml` | encodings and references of XML documents |
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 
 pub mod api;
-pub mod bench;
 mod broker;
 #[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
@@ -57,17 +53,14 @@ mod client_state;
 mod connection;
 mod disposition;
 mod driver;
-pub mod embedded;
-pub mod endpoint;
 mod error;
 mod link;
 mod receiver;
 mod security;
 mod sender;
-pub mod simulator;
 mod stream;
 mod url;
-mod xml;
+pub mod xml;
 
 pub use crate::url::{BrokerUrl, UrlError, password_from_file};
 pub use broker::Broker;

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 const DECLARATION_BYTES: usize = 200;
 
 /// Returns true if the document is UTF-16, with a byte order mark or without one.
-pub(crate) fn is_utf16(octets: &[u8]) -> bool {
+pub fn is_utf16(octets: &[u8]) -> bool {
     byte_order(octets).is_some()
 }
 
@@ -26,7 +26,7 @@ fn byte_order(octets: &[u8]) -> Option<fn([u8; 2]) -> u16> {
 ///
 /// # Errors
 /// Says what is wrong with the encoding.
-pub(crate) fn decode(octets: &[u8]) -> Result<Cow<'_, str>, String> {
+pub fn decode(octets: &[u8]) -> Result<Cow<'_, str>, String> {
     if let Some(unit) = byte_order(octets) {
         let (pairs, rest) = octets.as_chunks::<2>();
         let text = char::decode_utf16(pairs.iter().map(|pair| unit(*pair))).collect::<Result<String, _>>();
@@ -58,7 +58,7 @@ fn declared_encoding(octets: &[u8]) -> Option<String> {
 
 /// Returns true if a document type defines something, such as entities that expand to any size or
 /// defaults of attributes. A document type that only names a schema changes nothing.
-pub(crate) fn defines_something(document_type: &BytesText<'_>) -> bool {
+pub fn defines_something(document_type: &BytesText<'_>) -> bool {
     document_type.xml10_content().contains('[')
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn defines_something(document_type: &BytesText<'_>) -> bool {
 ///
 /// # Errors
 /// Names an entity that XML does not define.
-pub(crate) fn referenced(reference: &BytesRef<'_>) -> Result<char, String> {
+pub fn referenced(reference: &BytesRef<'_>) -> Result<char, String> {
     if let Some(character) = reference.resolve_char_ref().map_err(|error| error.to_string())? {
         return Ok(character);
     }

@@ -2,7 +2,7 @@
 //! mailrun's engine. `docs/drop-in.md` lists the differences and their reasons.
 //!
 //! ```text
-//! flags ─▶ options ─▶ plan ─▶ mailrun_mades::bench::run ─▶ every stage of every message ─▶ follower (flight times) ─▶ report
+//! flags ─▶ options ─▶ plan ─▶ mailrun_mades_bench::run ─▶ every stage of every message ─▶ follower (flight times) ─▶ report
 //! ```
 mod latency;
 mod observer;
@@ -40,18 +40,18 @@ pub(super) fn run(call: &Invocation) -> ExitCode {
     })
 }
 
-fn bench(options: &Options, mode: mailrun_mades::bench::MadesMode) -> Result<ExitCode, FatalError> {
+fn bench(options: &Options, mode: mailrun_mades_bench::MadesMode) -> Result<ExitCode, FatalError> {
     let fatal = |error: anyhow::Error| FatalError(format!("{error:#}"));
     let observer = Rc::new(BenchObserver::new(options, mode));
     let plan = plan::plan(
         options,
         mode,
         PublicTargets::from_environment(),
-        Rc::clone(&observer) as Rc<dyn mailrun_mades::bench::RunObserver>,
+        Rc::clone(&observer) as Rc<dyn mailrun_mades_bench::RunObserver>,
     )?;
     // The original does not handle SIGHUP, so it ends without a report.
     let interrupt = Interrupt::watch_without_hangup().map_err(fatal)?;
-    let record = mailrun_mades::bench::run(plan).map_err(fatal)?.record;
+    let record = mailrun_mades_bench::run(plan).map_err(fatal)?.record;
     observer.end();
     if observer.outcome() == RunOutcome::Interrupted {
         let signal = if interrupt.is_termination() { "Termination Signal" } else { "OS Interrupt" };

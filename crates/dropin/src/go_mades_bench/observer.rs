@@ -7,7 +7,7 @@ use super::stages::{self, ReportedStage};
 use crate::go::output;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
-use mailrun_mades::bench::{MadesMode, MessageStage, RunObserver, RunView};
+use mailrun_mades_bench::{MadesMode, MessageStage, RunObserver, RunView};
 use mailrun_party::interrupt::StopRequest;
 use std::cell::RefCell;
 use std::time::{Duration, SystemTime};

@@ -1,5 +1,5 @@
 //! Stages that each mode reports, with their names and the size that each event is assumed to have.
-use mailrun_mades::bench::{MadesMode, MessageStage};
+use mailrun_mades_bench::{MadesMode, MessageStage};
 
 /// The original assumes this size, in bytes, for an event and for a toolbox' reply.
 const EVENT_BYTES: u64 = 100;
@@ -56,7 +56,7 @@ pub(super) fn of(mode: MadesMode) -> Vec<ReportedStage> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mailrun_mades::bench::{AcknowledgementMode, MessagePath};
+    use mailrun_mades_bench::{AcknowledgementMode, MessagePath};
 
     #[test]
     fn every_mode_reports_stages_that_it_has() {

@@ -3,7 +3,7 @@
 use crate::api::{
     BodyContent, DecodedMessage, InboxMessage, Reply, ReplyOutcome, RunMessageId, SendEvent, Submission, content, inbox,
 };
-use crate::embedded::EncodedMessage;
+use mailrun_amqp::EncodedMessage;
 
 pub fn check(data: &[u8]) {
     let pieces = |length| {

@@ -1,16 +1,12 @@
-//! Reads any text as the URL of a broker, as a message id, and as a shape of load. A text that a
-//! reader accepts must stay the same when it is written and read again.
+//! Reads any text as the URL of a broker and as a message id. A text that a reader accepts must
+//! stay the same when it is written and read again.
 use crate::BrokerUrl;
 use crate::api::RunMessageId;
-use crate::bench::MarketShape;
 
 pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Some(identity) = RunMessageId::read(text) {
         assert_eq!(identity.to_string(), text);
-    }
-    if let Ok(shape) = text.parse::<MarketShape>() {
-        assert_eq!(shape.to_string().parse(), Ok(shape));
     }
     if let Ok(url) = text.parse::<BrokerUrl>() {
         let again: BrokerUrl = url.to_string().parse().expect("what is shown is a URL");

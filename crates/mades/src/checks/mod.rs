@@ -1,8 +1,5 @@
 //! Checks of the promises that each parser makes for any input. Property tests and fuzz targets
 //! call these functions, which panic if a promise is broken.
-pub mod mades_letter;
-pub mod mades_listener;
 pub mod mades_message;
-pub mod mades_plan;
 pub mod mades_status;
 pub mod mades_url;

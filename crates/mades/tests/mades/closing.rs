@@ -4,8 +4,8 @@ use crate::peer::{broker, limited, our_own, start};
 use crate::script::{Then, attach, begin, detach, handshake, say, say_and};
 use fe2o3_amqp_types::definitions::{AmqpError, Role};
 use mailrun_mades::api::{OutgoingProperties, OutgoingTemplate, payload};
-use mailrun_mades::embedded::QueueLimits;
 use mailrun_mades::{Broker, Connection, Disposition, Error, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
+use mailrun_mades_simulator::embedded::QueueLimits;
 use std::time::Duration;
 
 const SHORT_TIMEOUT: Duration = Duration::from_millis(300);

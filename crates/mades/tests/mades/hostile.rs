@@ -7,11 +7,11 @@ use crate::script::{
 };
 use fe2o3_amqp_types::definitions::{AmqpError, Role};
 use mailrun_mades::api::{OutgoingProperties, OutgoingTemplate, payload};
-use mailrun_mades::embedded::{
-    self, EncodedMessage, ListenOptions, ListenerAuth, ListenerCounts, MemoryQueues, QueueIndex, QueueLimits, Writer,
-};
 use mailrun_mades::{
     Broker, Connection, DeliveryHandle, Error, IncomingDelivery, ReceiverLink, ReceiverOptions, SenderOptions, Uuid,
+};
+use mailrun_mades_simulator::embedded::{
+    self, EncodedMessage, ListenOptions, ListenerAuth, ListenerCounts, MemoryQueues, QueueIndex, QueueLimits, Writer,
 };
 use proptest::prelude::*;
 use std::sync::Arc;

@@ -6,8 +6,8 @@ use fe2o3_amqp::acceptor::{
 use fe2o3_amqp::link::{Receiver, Sender};
 use fe2o3_amqp_types::definitions::{self, AmqpError, ErrorCondition};
 use fe2o3_amqp_types::messaging::{Body, Message, Modified};
-use mailrun_mades::embedded::{self, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits};
 use mailrun_mades::{Broker, Connection};
+use mailrun_mades_simulator::embedded::{self, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits};
 use serde_amqp::Value;
 use std::fmt::Debug;
 use std::time::Duration;

@@ -10,9 +10,9 @@
 //! The reader ignores the namespace, because operators use several versions. These versions agree
 //! in the elements that are read.
 use super::run_payloads::RunPayloads;
-use crate::Uuid;
-use crate::api::RunMessageId;
-use crate::xml;
+use mailrun_mades::Uuid;
+use mailrun_mades::api::RunMessageId;
+use mailrun_mades::xml;
 use memchr::memmem;
 use quick_xml::events::Event;
 use quick_xml::reader::Reader;

@@ -12,15 +12,15 @@
 //! appear twice, but no message is lost.
 use super::error::EndpointError;
 use super::output_queue::{OutputQueue, SendResult};
-use crate::api;
-use crate::broker::Broker;
-use crate::connection::Connection;
-use crate::disposition::Disposition;
 use crate::embedded::EncodedMessage;
-use crate::error::Error;
-use crate::receiver::{DeliveryHandle, IncomingDelivery, ReceiverLink, ReceiverOptions};
-use crate::sender::{DispositionFuture, SenderLink, SenderOptions};
-use crate::simulator::{EndpointStep, MessageKey};
+use crate::model::{EndpointStep, MessageKey};
+use mailrun_mades::Broker;
+use mailrun_mades::Connection;
+use mailrun_mades::Disposition;
+use mailrun_mades::Error;
+use mailrun_mades::api;
+use mailrun_mades::{DeliveryHandle, IncomingDelivery, ReceiverLink, ReceiverOptions};
+use mailrun_mades::{DispositionFuture, SenderLink, SenderOptions};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -364,7 +364,7 @@ async fn send_all(
 mod tests {
     use super::*;
     use crate::embedded::{self, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits};
-    use crate::simulator::ReplyKind;
+    use crate::model::ReplyKind;
 
     fn message() -> EncodedMessage {
         vec![0, 0x53, 0x75, 0xa0, 1, 7].into()

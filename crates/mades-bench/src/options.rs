@@ -1,10 +1,10 @@
 use super::market::MarketLoad;
 use super::observer::RunObserver;
 use super::stages::{AcknowledgementMode, MadesMode, MessagePath};
-use crate::Broker;
-use crate::api::EndpointQueueNames;
 use mailrun_journey::RunId;
 use mailrun_journey::record::Arrival;
+use mailrun_mades::Broker;
+use mailrun_mades::api::EndpointQueueNames;
 use mailrun_party::live::LiveMode;
 use mailrun_workload::distribution::Distribution;
 use mailrun_workload::offered_rate::OfferedRate;

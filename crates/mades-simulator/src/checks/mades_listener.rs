@@ -1,8 +1,8 @@
 //! Passes any bytes to the embedded listener of MADES, in one piece and in several. The replies
 //! must be the same, and their size must be limited by the input. The queues must lose no message.
 //! The last byte of the input chooses the credentials, the limits and the cuts.
-use crate::Password;
 use crate::embedded::{FuzzSession, ListenerAuth, MemoryQueues, PlainCredentials, QueueLimits};
+use mailrun_mades::Password;
 
 /// Bytes that the listener may send before any input, and bytes that it may send for each byte of
 /// input. The most expensive inputs are two: a flow of 20 bytes, which is answered and releases a

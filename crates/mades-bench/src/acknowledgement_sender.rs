@@ -4,8 +4,8 @@ use super::options::AcknowledgementOptions;
 use super::run_state::MadesRunState;
 use super::sender::{SettledTransfer, Transfers, await_settlement};
 use super::troubles::TroubleKind;
-use crate::api::{OutgoingProperties, OutgoingTemplate, Payload};
-use crate::{Disposition, Error, SenderLink};
+use mailrun_mades::api::{OutgoingProperties, OutgoingTemplate, Payload};
+use mailrun_mades::{Disposition, Error, SenderLink};
 use mailrun_net::clock;
 use std::rc::Rc;
 

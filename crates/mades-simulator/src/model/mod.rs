@@ -10,26 +10,26 @@
 //! delay      durations of the steps
 //! capacity   rates and workers of the steps
 //! outage     times in which a part is down
-//! model      the next step of each message
+//! simulator  the next step of each message
 //! truth      the record of what the simulator did
 //! ```
 mod capacity;
 mod chance;
 mod delay;
-mod model;
 mod outage;
 mod plan;
 pub mod plan_file;
 mod plan_time;
 pub mod quantity;
+mod simulator;
 mod truth;
 
 pub use capacity::Capacity;
 pub use delay::DelayDistribution;
-pub use model::{ConsumedMessage, EndpointStep, MessageKey, RefusalReason, ReplyKind, SendEventKind, Simulator};
 pub use outage::{Outage, OutageTarget};
 pub use plan::{EndpointMode, Faults, Leg, PRESETS, ReceivedOn, SimulatorPlan, TracingValue};
 pub use plan_time::PlanTime;
+pub use simulator::{ConsumedMessage, EndpointStep, MessageKey, RefusalReason, ReplyKind, SendEventKind, Simulator};
 pub use truth::{DocumentKind, InjectedFaults, MessageFate, MessageRecord, SimulationTotals};
 
 /// Derives a number from an id, for a message that has no number. Random decisions about the

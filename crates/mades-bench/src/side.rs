@@ -18,7 +18,7 @@ use super::stages::MadesMode;
 use super::timer_fd::TimerFd;
 use super::tracker::ReceiveQueue;
 use super::troubles::TroubleKind;
-use crate::{Broker, Connection, Error, ReceiverLink, ReceiverOptions, SenderLink, SenderOptions};
+use mailrun_mades::{Broker, Connection, Error, ReceiverLink, ReceiverOptions, SenderLink, SenderOptions};
 use mailrun_net::clock;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
 use std::rc::Rc;

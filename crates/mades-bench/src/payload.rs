@@ -14,12 +14,12 @@
 use super::document_id::{DOCUMENT_ID_BYTES, DocumentId};
 use super::market_document::DocumentText;
 use super::options::PayloadKind;
-use crate::Uuid;
 use anyhow::{Context, Result, bail};
 use bytes::BytesMut;
 use mailrun_journey::record::Varied;
 use mailrun_journey::trace::{Checksum, RecipientNumbering, ZeroPhase};
 use mailrun_journey::{RunId, Trace, TraceReader, TraceResult};
+use mailrun_mades::Uuid;
 use mailrun_party::outputs;
 use mailrun_workload::distribution::Distribution;
 use mailrun_workload::random::RandomStream;

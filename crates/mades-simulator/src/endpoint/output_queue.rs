@@ -1,4 +1,4 @@
-use crate::simulator::EndpointStep;
+use crate::model::EndpointStep;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutputQueue {

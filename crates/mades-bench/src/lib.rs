@@ -9,6 +9,8 @@
 //!                              monitor ─→ time-outs, live line, series, record
 //! ```
 //! Everything runs on one thread. `tracker` and the modules that it uses do no I/O.
+#![allow(missing_docs)] // only crates that other programs embed document every public item
+
 mod acknowledgement;
 mod acknowledgement_document;
 mod acknowledgement_sender;

@@ -3,15 +3,15 @@
 //!
 //! Messages are read leniently: the endpoint answers an odd message of any program, while the
 //! readers of `api` refuse it.
-use crate::api::message::{APPLICATION_PROPERTIES, DATA, HEADER, PROPERTIES, SectionFields, VALUE};
-use crate::api::status_document::{MessageStatus, StatusDocument};
-use crate::api::{RunMessageId, names};
 use crate::embedded::{DecodeError, EncodedMessage, Reader, Value, Writer};
-use crate::simulator::{
+use crate::model::{
     ConsumedMessage, DocumentKind, EndpointMode, RefusalReason, SendEventKind, SimulatorPlan, TracingValue, number_of,
 };
-use crate::xml;
 use bytes::Bytes;
+use mailrun_mades::api::message::{APPLICATION_PROPERTIES, DATA, HEADER, PROPERTIES, SectionFields, VALUE};
+use mailrun_mades::api::status_document::{MessageStatus, StatusDocument};
+use mailrun_mades::api::{RunMessageId, names};
+use mailrun_mades::xml;
 use quick_xml::events::Event;
 use std::borrow::Cow;
 use std::ops::Range;
@@ -469,10 +469,12 @@ fn error_text(refusal: RefusalReason, plan: &SimulatorPlan) -> (&str, &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{DecodedMessage, EventState, InboxMessage, OutgoingProperties, ReplyOutcome, SendEvent, payload};
     use fe2o3_amqp_types::messaging::message::__private::{Deserializable, Serializable};
     use fe2o3_amqp_types::messaging::{ApplicationProperties, Body, Data, Message, MessageId, Properties};
     use fe2o3_amqp_types::primitives::{Binary, SimpleValue};
+    use mailrun_mades::api::{
+        DecodedMessage, EventState, InboxMessage, OutgoingProperties, ReplyOutcome, SendEvent, payload,
+    };
     use proptest::prelude::*;
 
     const ID: Uuid = Uuid::from_u128(5);
@@ -542,12 +544,12 @@ mod tests {
         let identity = Some(RunMessageId { sequence: 12, run: RUN });
 
         let message = read(&outbox_message.reply_accepted(5));
-        let reply = crate::api::Reply::read(&message);
+        let reply = mailrun_mades::api::Reply::read(&message);
         assert_eq!((&reply.outcome, reply.identity()), (&ReplyOutcome::Accepted, identity));
         assert_eq!((reply.message_id.as_deref(), reply.oddities), (Some(&*ID.to_string()), vec![]));
 
         let message = read(&outbox_message.reply_refused(RefusalReason::TooLong, &plan, 5));
-        let reply = crate::api::Reply::read(&message);
+        let reply = mailrun_mades::api::Reply::read(&message);
         let ReplyOutcome::Refused(refusal) = &reply.outcome else { panic!("{reply:?}") };
         assert_eq!((refusal.code.as_deref(), reply.identity()), (Some("ECP-STANDIN-105"), identity));
         assert_eq!(refusal.message.as_deref(), Some("the payload is larger than this endpoint accepts"));
@@ -579,7 +581,7 @@ mod tests {
             [(None, false, "RECEIVED", 5), (None, true, "FAILED", 3), (Some(RefusalReason::NoType), true, "FAILED", 1)]
         {
             let message = read(&outbox_message.status(refusal, failed, &plan, 5));
-            let reply = crate::api::Reply::read(&message);
+            let reply = mailrun_mades::api::Reply::read(&message);
             let ReplyOutcome::Status(status) = &reply.outcome else { panic!("{reply:?}") };
             assert_eq!((status.last.value.as_str(), status.history.len()), (last, states));
             assert_eq!(status.original_message_id.is_some(), refusal.is_none());
@@ -597,7 +599,7 @@ mod tests {
             let inbox = InboxMessage::read(&message);
             assert_eq!(inbox.content.octets().collect::<Vec<_>>(), [&octets[..]]);
             let identity = Some(RunMessageId { sequence: 12, run: RUN });
-            assert_eq!((inbox.identity(), crate::api::inbox::identity(&message)), (identity, identity));
+            assert_eq!((inbox.identity(), mailrun_mades::api::inbox::identity(&message)), (identity, identity));
             assert_eq!((inbox.sent_at_ms, &inbox.oddities), (Some(5), &vec![]));
             let message = read(&outbox_message.inbox(Some(u64::MAX / 3), &SimulatorPlan::default(), 5));
             let changed = InboxMessage::read(&message).content.octets().next().unwrap().to_vec();
@@ -746,7 +748,7 @@ mod tests {
         out.described_binary(DATA, b"x");
         let outbox_message = OutboxMessage::read(EncodedMessage::from(octets), ID);
         let reply = read(&outbox_message.reply_accepted(5));
-        assert_eq!(reply.correlation_id(), Some(crate::api::AmqpMessageId::Ulong(77)));
+        assert_eq!(reply.correlation_id(), Some(mailrun_mades::api::AmqpMessageId::Ulong(77)));
     }
 
     proptest! {

@@ -3,11 +3,11 @@
 use super::pacer::PacerAction;
 use super::run_state::MadesRunState;
 use super::timer_fd::TimerFd;
-use crate::api::{AmqpMessage, OutgoingProperties, OutgoingTemplate, Payload};
-use crate::{Disposition, DispositionFuture, Error, SenderLink};
 use bytes::BytesMut;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
+use mailrun_mades::api::{AmqpMessage, OutgoingProperties, OutgoingTemplate, Payload};
+use mailrun_mades::{Disposition, DispositionFuture, Error, SenderLink};
 use mailrun_net::clock;
 use std::collections::VecDeque;
 use std::pin::pin;

@@ -2,8 +2,8 @@
 //! not lost.
 use super::run_state::MadesRunState;
 use super::stages::MadesMode;
-use crate::api::Submission;
-use crate::{Connection, Error, IncomingDelivery, ReceiverOptions};
+use mailrun_mades::api::Submission;
+use mailrun_mades::{Connection, Error, IncomingDelivery, ReceiverOptions};
 use std::time::Duration;
 use tokio::time::timeout;
 

@@ -14,7 +14,7 @@ use super::arrivals::{self, Ownership, UnmatchedEvent};
 use super::run_state::MadesRunState;
 use super::tracker::ReceiveQueue;
 use super::troubles::TroubleKind;
-use crate::{DeliveryHandle, Error, IncomingDelivery, ReceiverLink};
+use mailrun_mades::{DeliveryHandle, Error, IncomingDelivery, ReceiverLink};
 use mailrun_net::clock;
 use std::rc::Rc;
 use std::time::Duration;
@@ -203,8 +203,10 @@ const EMPTY_QUEUE_TIMEOUT: Duration = Duration::from_millis(500);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::embedded::{self, EncodedMessage, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits};
-    use crate::{Broker, Connection, ReceiverOptions};
+    use mailrun_mades::{Broker, Connection, ReceiverOptions};
+    use mailrun_mades_simulator::embedded::{
+        self, EncodedMessage, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits,
+    };
 
     #[test]
     fn a_queue_that_others_fill_is_not_purged_forever() {

@@ -14,14 +14,14 @@ mod output_queue;
 mod queues;
 mod remote;
 
-use crate::api;
-use crate::broker::Broker;
 use crate::embedded::{EncodedMessage, MemoryQueues};
-use crate::simulator::{
+use crate::model::{
     EndpointMode, EndpointStep, MessageKey, ReceivedOn, ReplyKind, SimulationTotals, Simulator, SimulatorPlan,
 };
 pub use error::EndpointError;
 use futures_util::future::LocalBoxFuture;
+use mailrun_mades::Broker;
+use mailrun_mades::api;
 use messages::OutboxMessage;
 #[doc(hidden)]
 pub use messages::fuzz_outbox_message;

@@ -1,11 +1,11 @@
 //! Passes any bytes to the stand-in as a message out of an outbox, in one piece and in several. The
 //! stand-in must write the same messages in both cases, and must not write too much. The client
 //! side must be able to decode what it writes.
-use crate::Bytes;
-use crate::api::{DecodedMessage, InboxMessage, Reply, SendEvent};
 use crate::embedded::EncodedMessage;
 use crate::endpoint::fuzz_outbox_message;
-use crate::simulator::SimulatorPlan;
+use crate::model::SimulatorPlan;
+use mailrun_mades::Bytes;
+use mailrun_mades::api::{DecodedMessage, InboxMessage, Reply, SendEvent};
 
 /// Maximum size in bytes of everything that the stand-in adds to the payload: seven texts of at
 /// most 1 KiB, an id, and names.

@@ -2,9 +2,9 @@
 use super::error::EndpointError;
 use super::output_queue::{OutputQueue, SendResult};
 use super::remote::{BrokerDelivery, BrokerQueues};
-use crate::api;
 use crate::embedded::{self, DeliveryOutcome, EncodedMessage, MemoryQueues, QueueIndex};
-use crate::simulator::{EndpointStep, MessageKey};
+use crate::model::{EndpointStep, MessageKey};
+use mailrun_mades::api;
 use std::sync::Arc;
 use tokio::sync::Notify;
 

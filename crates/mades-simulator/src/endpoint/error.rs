@@ -1,4 +1,4 @@
-use crate::error::Error;
+use mailrun_mades::Error;
 use std::io;
 
 #[derive(Debug, thiserror::Error)]

@@ -10,7 +10,6 @@
 //! With acknowledgement documents, every mode except the last one also has the stage acknowledged
 //! at its end. A correct endpoint reports the stages in this order, but the bench does not rely on
 //! that, because events may overtake the reply.
-use crate::simulator::EndpointMode;
 use mailrun_journey::Stage;
 
 /// A stage of a message. Arrays of figures by stage use the number of the variant as the index.
@@ -93,16 +92,6 @@ impl MadesMode {
     /// Returns the stage at which a message has arrived at its destination.
     pub fn arrival(self) -> MessageStage {
         if self == Self::Tracing { MessageStage::Traced } else { MessageStage::Inbox }
-    }
-}
-
-impl From<EndpointMode> for MadesMode {
-    fn from(mode: EndpointMode) -> Self {
-        match mode {
-            EndpointMode::Endpoint => Self::Endpoint,
-            EndpointMode::Toolbox => Self::Toolbox,
-            EndpointMode::Tracing => Self::Tracing,
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use super::run_state::MadesRunState;
 use super::stages::{MadesMode, MessageStage};
 use super::tracker::{EndpointReply, PayloadIntegrity, ReceiveQueue};
 use super::troubles::TroubleKind;
-use crate::api::{DecodedMessage, EventState, InboxMessage, Oddity, Reply, ReplyOutcome, SendEvent};
+use mailrun_mades::api::{DecodedMessage, EventState, InboxMessage, Oddity, Reply, ReplyOutcome, SendEvent};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 

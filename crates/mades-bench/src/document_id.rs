@@ -5,7 +5,7 @@
 //! 0123456789abcdef8000000000000007   UUID without hyphens (RFC 9562, version 8), because
 //! └─ of the run ─┘└─ message 7 ──┘   the schemas permit an mRID at most 35 characters
 //! ```
-use crate::Uuid;
+use mailrun_mades::Uuid;
 
 pub(super) const DOCUMENT_ID_BYTES: usize = 32;
 const VERSION: u64 = 0x8000;

@@ -1,0 +1,5 @@
+//! Checks of the promises that each parser makes for any input. Property tests and fuzz targets
+//! call these functions, which panic if a promise is broken.
+pub mod mades_letter;
+pub mod mades_listener;
+pub mod mades_plan;
