@@ -10,7 +10,7 @@ const REFUSALS: [(&str, &str); 19] = [
     ("bnech", "unknown command \"bnech\"; did you mean \"bench\"?"),
     ("bench --messages 0", "--messages: \"0\": must be more than zero"),
     ("bench 127.0.0.1:1", "cannot reach 127.0.0.1:1: Connection refused. Check that a server listens there."),
-    ("bench relay-400 --compare mailrun,sendmail", "sendmail is not one of mailrun"),
+    ("bench relay-400 --compare mailrun,qmail", "qmail is not one of mailrun"),
     ("source 8.8.8.8", "8.8.8.8 is a public address"),
     ("bench --corpus /nowhere", "--corpus /nowhere: cannot be read: No such file or directory"),
     ("bench --corpus /dev/null", "--corpus /dev/null is neither a file nor a directory"),

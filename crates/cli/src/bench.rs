@@ -236,7 +236,7 @@ impl BenchArgs {
         let keep_awake = self.keep_awake;
         let options = self.options()?;
         report.open(LiveMode::Line)?;
-        let _awake = keep_awake.begin(!options.target.has_server_here())?;
+        let _awake = keep_awake.begin_load(!options.target.has_server_here(), &options.workload)?;
         announced.announce();
         let outcome = mailrun_bench::run(options)?;
         report.finish(&outcome.record, Some(&outcome.directory))?;

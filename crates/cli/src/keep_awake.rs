@@ -1,7 +1,12 @@
 //! `--keep-awake`: an option of every command that measures.
 use anyhow::Result;
 use clap::Args;
+use mailrun_journey::record::{Arrival, Workload};
 use mailrun_party::keep_awake::{AwakeProcessors, KeepAwakeMode, keep_awake};
+
+/// Maximum number of sessions in a closed loop that leave processors time to sleep. Measured in
+/// docs/decisions/0024-processors-are-kept-awake.md.
+const MAX_SLEEPY_SESSIONS: u32 = 4;
 
 /// The sleep of this host's processors.
 #[derive(Args, Clone, Copy, Debug, Default)]
@@ -13,6 +18,19 @@ pub(super) struct KeepAwakeArg {
 }
 
 impl KeepAwakeArg {
+    /// Keeps the processors awake during a load, until the returned value is dropped. With `auto`, it
+    /// does so only if `is_usual` is set and the load leaves the processors time to sleep: few
+    /// sessions, or a rate that does not depend on the server. More sessions keep them awake by
+    /// themselves, and a processor that waits without sleeping takes power and time from the others.
+    ///
+    /// # Errors
+    ///
+    /// If `on` was given, but this host cannot keep its processors awake.
+    pub(super) fn begin_load(self, is_usual: bool, load: &Workload) -> Result<AwakeProcessors> {
+        let is_sleepy = load.arrival != Arrival::Closed || load.sessions <= MAX_SLEEPY_SESSIONS;
+        self.begin(is_usual && is_sleepy)
+    }
+
     /// Keeps the processors awake until the returned value is dropped. With `auto`, it does so only
     /// if `is_usual` is set.
     ///

@@ -12,7 +12,7 @@ use super::shard::{self, ShardArgs, WholeLoad};
 use super::values;
 use anyhow::{Result, bail};
 use clap::Args;
-use mailrun_journey::record::{Arrival, Pipelining};
+use mailrun_journey::record::{Arrival, Pipelining, Workload};
 use mailrun_journey::threshold::{RunProtocol, Threshold};
 use mailrun_load::source::{
     self, AddressPattern, AllowedTargets, CorpusOptions, DialogueOutput, Distribution, DsnParameters,
@@ -424,7 +424,9 @@ impl SourceArgs {
             self.shard.announce();
         }
         let is_own_run = live != LiveMode::Json;
-        let _awake = self.keep_awake.begin(is_own_run && !is_on_this_host(self.server.address()))?;
+        let is_usual = is_own_run && !is_on_this_host(self.server.address());
+        let load = Workload { sessions: self.load.sessions, arrival, ..Workload::default() };
+        let _awake = self.keep_awake.begin_load(is_usual, &load)?;
         let finished = source::run(SourceOptions {
             name: self.label,
             messages: self.load.messages.or((!is_limited).then_some(DEFAULT_MESSAGES)),

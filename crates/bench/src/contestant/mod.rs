@@ -250,7 +250,7 @@ mod tests {
         let command: Contestant = "/opt/mta --in {listen} --out {to}".parse().unwrap();
         assert_eq!(command.to_string(), "mta");
         assert_eq!(command.durability(), "unknown");
-        for word in ["sendmail", "", "mailrun:never", "  "] {
+        for word in ["qmail", "", "mailrun:never", "  "] {
             assert!(word.parse::<Contestant>().is_err(), "{word}");
         }
     }
