@@ -23,6 +23,7 @@ use futures_util::future::LocalBoxFuture;
 use mailrun_mades::Broker;
 use mailrun_mades::api;
 use messages::OutboxMessage;
+#[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub use messages::fuzz_outbox_message;
 use output_queue::{OutputQueue, SendResult};

@@ -5,7 +5,12 @@ use super::session::{Admission, BrokerSession};
 use bytes::{Buf, BytesMut};
 use futures_util::future::BoxFuture;
 use mailrun_amqp::{ConnectionError, IDLE_TIMEOUT_MS, ListenerAuth};
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -34,10 +39,30 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 /// listener announces.
 const SILENCE_TIMEOUT: Duration = Duration::from_millis(2 * IDLE_TIMEOUT_MS as u64);
 
+/// Returns a TLS configuration (TLS 1.2 and 1.3) with the certificate chain and the key in these
+/// files. Clients need no certificate.
+///
+/// # Errors
+/// Names the file that cannot be read or is invalid.
+pub fn tls_from_pem(chain: &Path, key: &Path) -> Result<Arc<ServerConfig>, String> {
+    let failure = |path: &Path, reason: &dyn std::fmt::Display| format!("{}: {reason}", path.display());
+    let certificates: Vec<CertificateDer<'static>> =
+        CertificateDer::pem_file_iter(chain).and_then(Iterator::collect).map_err(|error| failure(chain, &error))?;
+    if certificates.is_empty() {
+        return Err(failure(chain, &"it contains no certificate"));
+    }
+    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| failure(key, &error))?;
+    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("the provider has suites for both versions");
+    let config = builder.with_no_client_auth().with_single_cert(certificates, secret);
+    config.map(Arc::new).map_err(|error| failure(key, &error))
+}
+
 #[derive(Clone)]
 pub struct ListenOptions {
     pub mechanisms: ListenerAuth,
-    pub tls: Option<Arc<rustls::ServerConfig>>,
+    pub tls: Option<Arc<ServerConfig>>,
     pub max_message_bytes: u64,
     /// Maximum number of connections. Excess connections are closed as soon as they are open.
     pub max_connections: usize,

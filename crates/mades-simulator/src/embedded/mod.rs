@@ -4,22 +4,21 @@
 //! ```text
 //! queues        the queues, by address
 //! session       connects one AMQP connection with the queues
-//! certificate   the listener's own certificate, from PEM files
 //! listener      sockets, TLS, time limits
 //! fuzz_session  a session without sockets, for fuzz targets
 //! ```
 //!
 //! Frames, types and the state of a connection are in the crate `amqp`.
-mod certificate;
+#[cfg(any(test, feature = "checks"))]
 mod fuzz_session;
 mod listener;
 mod queues;
 mod session;
 
-pub use certificate::tls_from_pem;
+#[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub use fuzz_session::FuzzSession;
-pub use listener::{ListenOptions, ListenerCounts, serve};
+pub use listener::{ListenOptions, ListenerCounts, serve, tls_from_pem};
 pub use mailrun_amqp::{
     DecodeError, DeliveryOutcome, Elements, EncodedMessage, ListenerAuth, PlainCredentials, Reader, Scalar, Value,
     Writer,

@@ -433,6 +433,7 @@ impl DocumentHead {
 
 /// Writes every message that a simulator may write about a message, whatever the bytes of that
 /// message are. Fuzz targets call this function.
+#[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub fn fuzz_outbox_message(message: EncodedMessage, plan: &SimulatorPlan, draw: u64) -> Vec<EncodedMessage> {
     let outbox_message = OutboxMessage::read(message, Uuid::from_u128(draw.into()));

@@ -1,6 +1,6 @@
 //! The capacity of a step: its messages and bytes per second, and workers that each message keeps
 //! busy for a while.
-use super::plan_time::PlanTime;
+use super::quantity::PlanTime;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -4,8 +4,7 @@
 //! ```text
 //! plan       all settings, as a plan file has them
 //! plan_file  reads a plan file
-//! plan_time  times in a plan
-//! quantity   rates and counts in a plan
+//! quantity   times, rates and counts in a plan
 //! chance     random decisions, which depend on the seed
 //! delay      durations of the steps
 //! capacity   rates and workers of the steps
@@ -19,7 +18,6 @@ mod delay;
 mod outage;
 mod plan;
 pub mod plan_file;
-mod plan_time;
 pub mod quantity;
 mod simulator;
 mod truth;
@@ -28,7 +26,7 @@ pub use capacity::Capacity;
 pub use delay::DelayDistribution;
 pub use outage::{Outage, OutageTarget};
 pub use plan::{EndpointMode, Faults, Leg, PRESETS, ReceivedOn, SimulatorPlan, TracingValue};
-pub use plan_time::PlanTime;
+pub use quantity::PlanTime;
 pub use simulator::{ConsumedMessage, EndpointStep, MessageKey, RefusalReason, ReplyKind, SendEventKind, Simulator};
 pub use truth::{DocumentKind, InjectedFaults, MessageFate, MessageRecord, SimulationTotals};
 

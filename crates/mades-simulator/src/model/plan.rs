@@ -2,8 +2,7 @@
 use super::capacity::Capacity;
 use super::delay::DelayDistribution;
 use super::outage::Outage;
-use super::plan_time::PlanTime;
-use super::quantity;
+use super::quantity::{self, PlanTime};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

@@ -7,6 +7,25 @@ use std::time::Duration;
 
 const MAX_TIME: Duration = Duration::from_secs(7 * 86_400);
 
+/// A time with its unit, such as `250ms`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PlanTime(pub Duration);
+
+impl TryFrom<String> for PlanTime {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        time(&text).map(Self)
+    }
+}
+
+impl From<PlanTime> for String {
+    fn from(time: PlanTime) -> Self {
+        format!("{:?}", time.0)
+    }
+}
+
 /// Reads a time, for example `250ms`, `10s`, `1m` or `1h30m`. A number without a unit is in
 /// seconds.
 ///

@@ -764,7 +764,7 @@ impl<M> Simulator<M> {
 #[cfg(test)]
 mod tests {
     use super::super::plan::Leg;
-    use super::super::plan_time::PlanTime;
+    use super::super::quantity::PlanTime;
     use super::super::{Capacity, Outage};
     use super::*;
     use proptest::prelude::*;
