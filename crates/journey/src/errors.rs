@@ -2,6 +2,7 @@
 //! recipient of each kind.
 use crate::record::ErrorRow;
 use crate::stage::Phase;
+use mailrun_text::printable::clipped;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -63,8 +64,8 @@ impl Errors {
         if let Some(kind) = self.kinds.get_mut(&(error.phase, error.code)) {
             kind.count.merge(count);
         } else if self.kinds.len() < Self::MAX_KINDS {
-            let text = printable(error.text, Self::MAX_TEXT_CHARACTERS);
-            let sample = sample().map(|sample| printable(&sample, Self::MAX_SAMPLE_CHARACTERS));
+            let text = clipped(error.text, Self::MAX_TEXT_CHARACTERS);
+            let sample = sample().map(|sample| clipped(&sample, Self::MAX_SAMPLE_CHARACTERS));
             self.kinds.insert((error.phase, error.code), ErrorKind { count, text, sample });
         } else {
             self.count_other(error.phase, count);
@@ -133,12 +134,6 @@ impl Errors {
             None => self.other = Some((phase, count)),
         }
     }
-}
-
-/// Makes a peer's text safe to print. Long texts are cut, and control characters become blanks,
-/// because a reply may contain escape sequences.
-pub(crate) fn printable(text: &str, max_chars: usize) -> String {
-    text.trim().chars().take(max_chars).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]

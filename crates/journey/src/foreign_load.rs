@@ -83,9 +83,10 @@ impl<'a> BusyHost<'a> {
         shares.sum::<f64>() / rows.len().max(1) as f64
     }
 
-    /// Returns the same for messages that were under way in these windows, whose waits are known only
-    /// as a sum. It delays most messages if it consists of waits of just this length. Each of these
-    /// delays one message, or all that come meanwhile if they come more often.
+    /// Returns the greatest share of the messages under way in these windows that waits of the
+    /// processors can have delayed by more than `delay_ms`. Of the waits only the sum is known. They
+    /// delay the most messages if each of them has just this length. Each delays one message, or all
+    /// that come meanwhile if they come more often.
     fn share_above(&self, delay_ms: f64, rows: &[WaitRow]) -> f64 {
         let waited_ms: f64 = rows.iter().map(|row| row.waited_ms.max(0.0)).sum();
         if delay_ms >= waited_ms {

@@ -22,6 +22,7 @@ use crate::record::{
 };
 use crate::stage::{Phase, Stage};
 use crate::throughput::MIN_ARRIVALS;
+use mailrun_text::misspelling::nearest;
 use mailrun_text::quantities::{count, duration, percent, rate, without_commas};
 use mailrun_text::words::{counted, grouped};
 use std::time::Duration;
@@ -30,8 +31,6 @@ use std::time::Duration;
 const MAX_BYTES: usize = 200;
 /// Shortest window of freshness. The record has a row per second.
 const MIN_WINDOW: Duration = Duration::from_secs(1);
-/// Maximum number of letters by which a suggested name may differ.
-const MAX_DISTANCE: usize = 2;
 
 /// Stages that every record has.
 const STAGES: [Stage; 4] = [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered];
@@ -1090,10 +1089,8 @@ fn of_k6(subject: &str) -> Option<String> {
 
 /// Makes the error about an unknown name. It suggests a similar name, if there is one.
 fn unknown(what: &str, name: &str, known: &[&str]) -> String {
-    let distance = |known: &str| strsim::damerau_levenshtein(&known.to_lowercase(), &name.to_lowercase());
-    let nearest = known.iter().map(|known| (distance(known), *known)).min_by_key(|(distance, _)| *distance);
-    match nearest.filter(|(distance, known)| *distance <= MAX_DISTANCE && *distance < known.len()) {
-        Some((_, nearest)) => format!("unknown {what} {name:?}; did you mean {nearest:?}?"),
+    match nearest(name, known.iter().copied()) {
+        Some(nearest) => format!("unknown {what} {name:?}; did you mean {nearest:?}?"),
         None => format!("unknown {what} {name:?}; known: {}", known.join(", ")),
     }
 }

@@ -354,7 +354,7 @@ impl HeaderSample {
         let text = |name: &[u8]| {
             let (start, value) = line.split_at_checked(name.len())?;
             let value = start.eq_ignore_ascii_case(name).then_some(value)?;
-            Some(crate::errors::printable(&String::from_utf8_lossy(value), Self::MAX_CHARS))
+            Some(mailrun_text::printable::clipped(&String::from_utf8_lossy(value), Self::MAX_CHARS))
         };
         text(b"From:").map(|from| (true, from)).or_else(|| Some((false, text(b"Subject:")?)))
     }

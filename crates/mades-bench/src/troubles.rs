@@ -3,6 +3,7 @@
 use mailrun_journey::record::MadesTrouble;
 use mailrun_journey::seconds::EventTimes;
 use mailrun_net::clock;
+use mailrun_text::printable::clipped;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -72,14 +73,14 @@ impl Troubles {
     pub(super) fn add(&mut self, trouble: TroubleKind, code: &str, text: &str) {
         let now = clock::now();
         self.event_times.add(now);
-        let code = printable(code);
+        let code = clipped(code, MAX_TEXT_CHARS);
         if let Some(kind) = self.counts.get_mut(&(trouble, code.clone())) {
             kind.count += 1;
             kind.times.last = now;
         } else if self.counts.len() < MAX_KINDS || trouble == TroubleKind::Connection {
             // The codes of a connection are the bench's own, and one of them explains the verdict.
             let times = TroubleTimes { first: now, last: now };
-            self.counts.insert((trouble, code), TroubleCount { text: printable(text), count: 1, times });
+            self.counts.insert((trouble, code), TroubleCount { text: clipped(text, MAX_TEXT_CHARS), count: 1, times });
         } else {
             self.others += 1;
         }
@@ -129,12 +130,6 @@ impl Troubles {
         }
         rows
     }
-}
-
-/// Makes a text of a peer safe to print. It shortens the text and replaces control characters by
-/// spaces.
-fn printable(text: &str) -> String {
-    text.trim().chars().take(MAX_TEXT_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! [`read`] lets serde read a whole file and stops at the first mistake. To report all mistakes of
 //! a file at once, read the file as [`Section`]s. Their keys are taken one by one, and keys that
 //! were not taken are reported as unknown.
-use mailrun_text::misspelling::is_misspelling;
+use mailrun_text::misspelling::{is_misspelling, nearest};
 use serde::de::DeserializeOwned;
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use strsim::damerau_levenshtein;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
@@ -90,8 +89,7 @@ fn plain_message(message: &str) -> String {
 
 /// Describes a key that nothing knows. If a known key has a similar name, the text suggests it.
 pub fn unknown_key<'k>(key: &str, place: &str, known: impl Iterator<Item = &'k str> + Clone) -> String {
-    let nearest = known.clone().min_by_key(|known| damerau_levenshtein(known, key));
-    match nearest.filter(|known| is_misspelling(key, known)) {
+    match nearest(key, known.clone()) {
         Some(known) => format!("unknown key {key:?}{place}; did you mean {known:?}?"),
         None => format!("unknown key {key:?}{place}; known keys: {}", known.collect::<Vec<_>>().join(", ")),
     }

@@ -3,7 +3,7 @@
 use super::fates::when;
 use super::section::{Section, SectionBody};
 use super::stages::time_cell;
-use super::workload::{arrival, sizes};
+use super::workload::{arrival, security, sizes};
 use mailrun_journey::record::{
     AcknowledgementSender, Arrival, Mades, MadesAcknowledgements, MadesHop, MadesWindow, Record,
 };
@@ -22,8 +22,8 @@ pub(crate) fn offered(record: &Record, mades: &Mades) -> Option<Section> {
     };
     let durable = if mades.durable { "durable" } else { "not durable" };
     let brokers = match (plain(&mades.outbox_url), plain(&mades.inbox_url)) {
-        (one, other) if one == other => format!("{one}, {}", tls(&workload.tls)),
-        (outbox, inbox) => format!("outbox at {outbox}, inbox at {inbox}, {}", tls(&workload.tls)),
+        (one, other) if one == other => format!("{one}, {}", security(workload)),
+        (outbox, inbox) => format!("outbox at {outbox}, inbox at {inbox}, {}", security(workload)),
     };
     let queue = |queue: &mailrun_journey::record::MadesQueue| format!("{} {}", plain(&queue.role), plain(&queue.name));
     let mut facts = vec![
@@ -85,13 +85,6 @@ fn mode(mode: &str) -> String {
         _ => "",
     };
     format!("{}, {what}", plain(mode))
-}
-
-fn tls(word: &str) -> String {
-    match word {
-        "" | "none" => "no TLS".to_owned(),
-        word => format!("TLS: {}", plain(word)),
-    }
 }
 
 fn arrival_of(record: &Record) -> String {

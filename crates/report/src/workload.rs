@@ -214,11 +214,15 @@ fn staged(stages: &[OfferedStage]) -> String {
     format!(" in stages: {}", listed.join(", "))
 }
 
-fn target(workload: &Workload) -> String {
-    let security = match workload.tls.as_str() {
+pub(super) fn security(workload: &Workload) -> String {
+    match workload.tls.as_str() {
         "" | "none" => "no TLS".to_owned(),
         kind => format!("TLS: {}", plain(kind)),
-    };
+    }
+}
+
+fn target(workload: &Workload) -> String {
+    let security = security(workload);
     let transfer = if workload.chunking { ", BDAT" } else { "" };
     format!("{}, {}{transfer}, {security}", plain(&workload.target), plain(&workload.protocol).to_uppercase())
 }
