@@ -166,16 +166,13 @@ impl RecordUnion {
             let span = TimeSpan::of(begin_s, row.duration_s);
             match self.stages.iter_mut().find(|stage| stage.row.name == row.name) {
                 Some(stage) => {
-                    stage.row.count = stage.row.count.saturating_add(row.count);
-                    let sums = [
-                        (&mut stage.row.failed, row.failed),
-                        (&mut stage.row.missing, row.missing),
-                        (&mut stage.row.late, row.late),
-                        (&mut stage.row.duplicates, row.duplicates),
-                    ];
-                    sums.into_iter().for_each(|(sum, more)| *sum = sum.saturating_add(more));
+                    add(&mut stage.row.count, row.count);
+                    add(&mut stage.row.failed, row.failed);
+                    add(&mut stage.row.missing, row.missing);
+                    add(&mut stage.row.late, row.late);
+                    add(&mut stage.row.duplicates, row.duplicates);
+                    add(&mut stage.row.bytes, row.bytes);
                     stage.arrivals.merge(&arrivals);
-                    stage.row.bytes = stage.row.bytes.saturating_add(row.bytes);
                     stage.row.since = stage.row.since.or(row.since);
                     stage.span = stage.span.join(span);
                     add_times(&mut stage.times, times);
@@ -207,7 +204,7 @@ impl RecordUnion {
             if let Some(second) = second(row.second) {
                 let known = self.usage.entry(second).or_default();
                 known.cores += row.cores;
-                known.rss_bytes = known.rss_bytes.saturating_add(row.rss_bytes);
+                add(&mut known.rss_bytes, row.rss_bytes);
             }
         }
     }
@@ -352,12 +349,21 @@ fn add_rows(sum: &mut Record, more: Record) {
     // Until then, each of them has observed what happened.
     sum.observed_until_s = sum.observed_until_s.into_iter().chain(more.observed_until_s).reduce(f64::min);
     sum.parties.extend(more.parties);
-    more.tls.into_iter().for_each(|row| add_tls(&mut sum.tls, row));
-    more.exhausted.into_iter().for_each(|row| add_exhausted(&mut sum.exhausted, row));
-    more.pauses.into_iter().for_each(|row| add_pause(&mut sum.pauses, row));
+    let is_same_tls = |one: &TlsRow, other: &TlsRow| (&one.version, &one.cipher) == (&other.version, &other.cipher);
+    join_rows(&mut sum.tls, more.tls, is_same_tls, |known, row| {
+        add(&mut known.handshakes, row.handshakes);
+        add(&mut known.resumed, row.resumed);
+    });
+    let is_same_resource = |one: &ExhaustedRow, other: &ExhaustedRow| one.resource == other.resource;
+    join_rows(&mut sum.exhausted, more.exhausted, is_same_resource, |known, row| add(&mut known.count, row.count));
+    let is_same_phase = |one: &PauseRow, other: &PauseRow| one.phase == other.phase;
+    join_rows(&mut sum.pauses, more.pauses, is_same_phase, |known, row| {
+        add(&mut known.count, row.count);
+        add(&mut known.of, row.of);
+    });
     if let (Some(sum), Some(more)) = (&mut sum.warm_up, more.warm_up) {
-        sum.created = sum.created.saturating_add(more.created);
-        sum.accepted = sum.accepted.saturating_add(more.accepted);
+        add(&mut sum.created, more.created);
+        add(&mut sum.accepted, more.accepted);
     }
     sum.missing.extend(more.missing);
     sum.slowest = slowest_of(std::mem::take(&mut sum.slowest), more.slowest);
@@ -372,31 +378,17 @@ fn add_rows(sum: &mut Record, more: Record) {
     sum.surroundings = disturbance(sum.surroundings.take(), more.surroundings);
 }
 
-fn add_tls(rows: &mut Vec<TlsRow>, row: TlsRow) {
-    let kind = |row: &TlsRow| (row.version.clone(), row.cipher.clone());
-    match rows.iter_mut().find(|known| kind(known) == kind(&row)) {
-        Some(known) => {
-            known.handshakes = known.handshakes.saturating_add(row.handshakes);
-            known.resumed = known.resumed.saturating_add(row.resumed);
-        }
-        None => rows.push(row),
-    }
+fn add(sum: &mut u64, more: u64) {
+    *sum = sum.saturating_add(more);
 }
 
-fn add_exhausted(rows: &mut Vec<ExhaustedRow>, row: ExhaustedRow) {
-    match rows.iter_mut().find(|known| known.resource == row.resource) {
-        Some(known) => known.count = known.count.saturating_add(row.count),
-        None => rows.push(row),
-    }
-}
-
-fn add_pause(rows: &mut Vec<PauseRow>, row: PauseRow) {
-    match rows.iter_mut().find(|known| known.phase == row.phase) {
-        Some(known) => {
-            known.count = known.count.saturating_add(row.count);
-            known.of = known.of.saturating_add(row.of);
+/// Adds each row to the row of the same thing, if there is one.
+fn join_rows<T>(rows: &mut Vec<T>, more: Vec<T>, is_same: fn(&T, &T) -> bool, add: fn(&mut T, &T)) {
+    for row in more {
+        match rows.iter_mut().find(|known| is_same(known, &row)) {
+            Some(known) => add(known, &row),
+            None => rows.push(row),
         }
-        None => rows.push(row),
     }
 }
 
@@ -408,11 +400,11 @@ fn add_domain(rows: &mut Vec<DomainRow>, mut row: DomainRow) {
     let sum = |one: Option<u64>, other: Option<u64>| Some(one?.saturating_add(other?));
     match rows.iter_mut().find(|known| known.domain == row.domain) {
         Some(known) => {
-            known.created = known.created.saturating_add(row.created);
-            known.accepted = known.accepted.saturating_add(row.accepted);
-            known.rejected = known.rejected.saturating_add(row.rejected);
-            known.failed = known.failed.saturating_add(row.failed);
-            known.in_doubt = known.in_doubt.saturating_add(row.in_doubt);
+            add(&mut known.created, row.created);
+            add(&mut known.accepted, row.accepted);
+            add(&mut known.rejected, row.rejected);
+            add(&mut known.failed, row.failed);
+            add(&mut known.in_doubt, row.in_doubt);
             known.delivered = sum(known.delivered, row.delivered);
             known.duplicates = sum(known.duplicates, row.duplicates);
         }
@@ -554,11 +546,11 @@ mod tests {
             handshakes,
             resumed,
         };
-        let mut rows = Vec::new();
+        let mut sum = Record::empty();
         for next in [row("1.3", "a", 5, 2), row("1.3", "b", 1, 0), row("1.2", "a", 1, 1), row("1.3", "a", 7, 4)] {
-            add_tls(&mut rows, next);
+            add_rows(&mut sum, Record { tls: vec![next], ..Record::empty() });
         }
-        let counts: Vec<_> = rows.iter().map(|row| (row.handshakes, row.resumed)).collect();
+        let counts: Vec<_> = sum.tls.iter().map(|row| (row.handshakes, row.resumed)).collect();
         assert_eq!(counts, [(12, 6), (1, 0), (1, 1)]);
     }
 
