@@ -1,10 +1,19 @@
 # What this project can do for a developer. CI runs `make test` (.ci/run), and `make test-slow` every night.
-.PHONY: test test-slow test-repeat test-packages package package-targets check-tag release-draft bench-packages gallery book bench bench-cost bench-locust results fmt
+.PHONY: test clippy rustdoc oldest-rust test-slow test-repeat test-packages package package-targets check-tag release-draft push-image publish-wheels publish-crates bench-packages gallery book bench bench-cost bench-locust results fmt
 
 # Everything a commit must pass: format, clippy, dependencies, and the tests, with real peers, which it installs where it
 # can. At most 15 minutes on two cores.
 test:
 	@scripts/test.sh
+
+# One stage of `make test` alone, and two checks beside it: the API documentation, and the oldest Rust that Cargo.toml declares.
+clippy:
+	@scripts/test.sh clippy
+rustdoc:
+	@scripts/test-slow.sh --part doc
+oldest-rust:
+	@version=$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) && rustup toolchain install "$$version" --profile minimal && \
+	cargo "+$$version" check --workspace --all-targets --locked
 
 # What takes longer: PART=power-cut for one part, PART=changed for the parts whose subject has changed (since SINCE=COMMIT).
 # `scripts/test-slow.sh` has the list.
@@ -24,6 +33,16 @@ package:
 test-packages: package
 	@scripts/install-test-peers.sh packages
 	@packaging/tests/all.sh
+
+# What a release publishes beside its draft, which cannot be taken back: the image of both architectures (REGISTRY_USER and
+# REGISTRY_PASSWORD), the wheels (TWINE_PASSWORD), the crates (CARGO_REGISTRY_TOKEN). DRY_RUN=1 checks wheels and crates only.
+push-image: check-tag
+	@printf %s "$$REGISTRY_PASSWORD" | skopeo login --username "$$REGISTRY_USER" --password-stdin ghcr.io
+	@packaging/push-image.sh "ghcr.io/mailrun/mailrun:$${TAG#v}"
+publish-wheels:
+	@scripts/publish.sh wheels
+publish-crates:
+	@scripts/publish.sh crates
 
 # The speed of the static program beside the dynamic one. The machine should be idle.
 bench-packages:

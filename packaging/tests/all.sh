@@ -4,7 +4,7 @@ cd "$(dirname "$0")/../.."
 # shellcheck source=packaging/tests/lib.sh
 . packaging/tests/lib.sh
 failed=
-for one in scripts binary static debian image wheel aarch64; do
+for one in scripts binary static debian image push wheel aarch64; do
   echo "== $one"
   "packaging/tests/$one.sh" || failed="$failed $one"
 done

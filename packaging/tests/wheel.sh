@@ -3,7 +3,7 @@
 cd "$(dirname "$0")/../.."
 # shellcheck source=packaging/tests/lib.sh
 . packaging/tests/lib.sh
-wheel=$(find "$OUT" -name "mailrun-$VERSION-*.whl" | head -n 1)
+wheel=$(find "$OUT" -name "mailrun-$VERSION-*$(uname -m).whl" | head -n 1)
 [ -n "$wheel" ] || skip "the wheel: it was not built"
 environment=$(mktemp -d -p "$WORK")
 trap 'rm -rf "$environment"' EXIT
@@ -17,3 +17,5 @@ expect_line '^PASS ' "$WORK/wheel.out"
 "$environment/bin/pip" uninstall --quiet --yes --disable-pip-version-check mailrun
 [ ! -e "$program" ] || fail "the program is there after it was removed"
 ok "$(basename "$wheel") runs the bench"
+DRY_RUN=1 scripts/publish.sh wheels >"$WORK/twine.out" 2>&1 || fail "$(cat "$WORK/twine.out")"
+ok "PyPI would take the wheels, says twine"
