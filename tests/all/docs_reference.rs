@@ -219,7 +219,9 @@ fn the_jobs_run_as_they_are_printed() {
     let Some(flags) = namespaces() else { return };
     let page = page("docs/ci.md");
     assert!(page.text.contains(SERVER));
-    let jobs = page.blocks("yaml");
+    // Those of the action and of the component have no commands: action.rs runs these.
+    let mut jobs = page.blocks("yaml");
+    jobs.retain(|job| job.contains("mailrun bench"));
     assert_eq!(jobs.len(), 2);
     let files = [("ci/start-server", SERVER), ("base/ci/start-server", SERVER)];
     for (job, has_comparison) in jobs.iter().zip([true, false]) {

@@ -16,6 +16,7 @@
 //! parallel.
 #![allow(clippy::unwrap_used)] // The lint exempts `#[test]` functions but not the functions that they call
 
+mod action;
 mod amqp_peers;
 mod architecture;
 mod audit;

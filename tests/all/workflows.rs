@@ -1,5 +1,5 @@
-//! The GitHub workflow files are valid YAML and call only existing targets of the Makefile. The tag of a release must
-//! be the version.
+//! The GitHub workflow files are valid YAML, call only existing targets of the Makefile, and pin the actions of others. The tag
+//! of a release must be the version.
 use crate::party::{Ended, peer, run};
 use std::fs;
 use std::path::Path;
@@ -25,18 +25,46 @@ fn workflows_call_targets_of_the_makefile() {
     assert!(calls >= 4, "{calls}");
 }
 
+/// A tag can be moved to other code; the hash of a commit cannot.
+#[test]
+fn actions_of_others_are_pinned_by_the_hash_of_a_release() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let workflows = fs::read_dir(root.join(".github/workflows")).unwrap().map(|entry| entry.unwrap().path());
+    let mut pins = Vec::new();
+    for file in workflows.chain([root.join("action.yml")]) {
+        let text = fs::read_to_string(&file).unwrap();
+        for line in text.lines().filter_map(|line| line.trim().trim_start_matches("- ").strip_prefix("uses: ")) {
+            let (action, rest) = line.split_once('@').unwrap();
+            let (hash, version) = rest.split_once(" # ").unwrap_or_else(|| panic!("{}: {line}", file.display()));
+            assert!(hash.len() == 40 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()), "{line}");
+            assert!(version.starts_with('v') && version.matches('.').count() == 2, "{line}");
+            pins.push((action.to_owned(), rest.to_owned()));
+        }
+    }
+    pins.sort();
+    pins.dedup();
+    let twice = pins.windows(2).find(|pair| pair[0].0 == pair[1].0);
+    assert!(pins.len() >= 4 && twice.is_none(), "{twice:?} {pins:?}");
+}
+
 #[test]
 fn workflows_are_yaml() {
     let Some(python) = peer("python3") else { return };
     if run(&python, &["-c", "import yaml"]).code != Some(0) {
         return crate::skipped::skip("python3-yaml", "it is not installed");
     }
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(".github/workflows");
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
+    let github = Path::new(env!("CARGO_MANIFEST_DIR")).join(".github");
+    let files = |name: &str| fs::read_dir(github.join(name)).unwrap().map(|entry| entry.unwrap().path());
+    for path in files("").filter(|path| path.is_file()).chain(files("ISSUE_TEMPLATE")).chain(files("workflows")) {
+        if path.extension().is_none_or(|extension| extension != "yml") {
+            continue;
+        }
         let read = run(&python, &["-c", TO_JSON, path.to_str().unwrap()]);
         assert_eq!(read.code, Some(0), "{}: {}", path.display(), read.err);
         let workflow: serde_json::Value = serde_json::from_str(&read.out).unwrap();
+        if !path.parent().unwrap().ends_with("workflows") {
+            continue;
+        }
         let jobs = workflow["jobs"].as_object().unwrap();
         assert!(!jobs.is_empty() && jobs.values().all(|job| job["timeout-minutes"].is_number()), "{}", path.display());
     }
