@@ -27,7 +27,7 @@ damage      300  a large spool with damage in random places
 statistics  300  a thousand simulated comparisons (MAILRUN_COMPARISONS) for each promise of mailrun compare
 audit       600  20 rounds of each fault for our relay (MAILRUN_ROUNDS), 5 for Postfix
 planted    3000  servers that keep or break their word in one way each, and what an audit says of them
-recipes    2400  each server of a recipe apart from this host (those of Debian 13, and Haraka): audits
+recipes    2400  each server of a recipe apart from this host (those of Debian 13, and Haraka): audits; the services of Compose
 browser     600  report.html in Chromium
 dashboard   300  the dashboard in tmux
 packages   1200  archives, Debian packages and the image, installed and run where they will be
@@ -122,6 +122,7 @@ changed_parts() {
     has '^crates/(eventloop|load)/' && echo delay
     has '^crates/(journey|load)/' && echo exim
     has '^crates/locust/' && echo locust
+    has '^crates/bench/recipes/|^deploy/compose/|^packaging/tests/debian-root.sh$' && echo recipes
     has '^(docs/|README.md)' && printf '%s\n' docs book
     [ -z "$(changed_targets "$files")" ] || echo fuzz
 }

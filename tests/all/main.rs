@@ -31,6 +31,7 @@ mod circles;
 mod compare;
 mod compare_live;
 mod completions;
+mod compose;
 mod defects;
 #[path = "../dialogs/dialog.rs"]
 mod dialog;
