@@ -161,9 +161,26 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("cargo install --path . --profile dist        # for figures that you publish", BUILDS),
     ("sudo apt-get remove mailrun", INSTALLS),
     ("sudo apt-get purge mailrun", INSTALLS),
+    ("sudo apt-get install dovecot-imapd dovecot-lmtpd", INSTALLS),
+    ("sudo install -d -o mail -g mail /tmp/private-dovecot/mail", DOVECOT),
+    ("sudo dovecot -F -c /tmp/private-dovecot/dovecot.conf &", DOVECOT),
+    ("export MAILRUN_MAILBOX_PASSWORD=secret", DOVECOT),
+    (
+        "mailrun bench lmtp://127.0.0.1:40024 --to 'user{0..99}@a.example' --mailbox 'imap://user{0..99}@127.0.0.1:40143' --rate 200 --duration 10s",
+        DOVECOT,
+    ),
+    (
+        "mailrun bench lmtp://127.0.0.1:40024 --to 'user{0..99}@a.example' --mailbox 'imap://user{0..99}@127.0.0.1:40143' --rate 200 --duration 10s --poll 1s",
+        DOVECOT,
+    ),
+    (
+        "mailrun bench mx.example --to 'user{0..9}@mx.example' --mailbox 'imaps://user{0..9}@mx.example' --mailbox-password-file passwords --rate 5 --duration 1m --threshold 'delivered.within(10s) >= 100%'",
+        DOVECOT,
+    ),
     ("sudo postsuper -d ID", "deletes a message of a queue that is empty here"),
 ];
 const POSTFIX_TLS: &str = "the Postfix of this page has no certificate; secured_peers.rs has one with TLS and AUTH";
+const DOVECOT: &str = "needs Dovecot; the stand-in of load/sink/mailboxes speaks IMAP";
 const INSTALLS: &str =
     "installs, removes or downloads packages; packaging/tests/debian.sh does it in a root of its own";
 const CONTAINERS: &str = "needs Docker; packaging/tests/image.sh runs the image by what is there";

@@ -59,6 +59,7 @@ mod mades;
 mod mades_brokers;
 mod mades_compare;
 mod mades_help;
+mod mailboxes;
 mod manual;
 mod no_panics;
 mod own_certificate;

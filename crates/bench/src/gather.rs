@@ -463,7 +463,7 @@ fn account_without_units(ledger: &LedgerRow, sink: Option<&SinkResults>) -> Ledg
         Some(arrivals) => LedgerRow {
             delivered: Some(arrivals.units.count()),
             duplicates: Some(arrivals.duplicates),
-            corrupt: Some(arrivals.corrupt),
+            corrupt: arrivals.corrupt,
             ..ledger.clone()
         },
     }
@@ -480,7 +480,7 @@ fn arrivals(sink: &SinkResults) -> Option<Arrivals<'_>> {
         rewritten: ledger.rewritten.unwrap_or_default(),
         copied: ledger.copied.unwrap_or_default(),
         duplicates: ledger.duplicates.unwrap_or_default(),
-        corrupt: ledger.corrupt.unwrap_or_default(),
+        corrupt: ledger.corrupt,
         converted: ledger.converted.unwrap_or_default(),
         foreign: ledger.foreign.unwrap_or_default(),
         untimed: ledger.untimed.unwrap_or_default(),

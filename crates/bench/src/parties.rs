@@ -454,8 +454,9 @@ impl PartyProcess {
         if let Some(line) = output.lines().find(|line| line.starts_with(ALLOCATION_FAILED)) {
             return line.to_owned();
         }
-        // Skip the line that says where the party listens, because it is no complaint.
-        let is_telling = |line: &&str| !line.is_empty() && !line.contains(": listening on ");
+        // Skip the line that says where the party listens or what it watches, because it is no complaint.
+        let is_start = |line: &str| line.contains(": listening on ") || line.starts_with("mailrun sink: watching ");
+        let is_telling = |line: &&str| !line.is_empty() && !is_start(line);
         let line = output.lines().rev().map(str::trim).find(is_telling);
         match line {
             Some(line) => line.strip_prefix("mailrun: ").unwrap_or(line).to_owned(),

@@ -20,6 +20,9 @@ const RELAYED_DURATION_S: f64 = 8.0;
 /// Address of the bench's own sink. The kernel chooses the port.
 const ANY_PORT: &str = "127.0.0.1:0";
 
+/// Option of a sink that watches mailboxes instead of listening.
+const MAILBOX: &str = "mailbox";
+
 /// Option of a source whose messages have no trace.
 pub(super) const NO_TRACE: &str = "no-trace";
 
@@ -174,10 +177,12 @@ impl BenchOptions {
     /// Makes the options for `mailrun sink`.
     pub(super) fn sink_arguments(&self, run: RunId, files: &PartyFiles, listen: &str) -> PartyOptions {
         let own_certificate = (self.trusted == TrustedCertificate::OwnSink).then(|| files.certificate());
+        // A sink that watches mailboxes does not listen.
+        let listen = Some(listen).filter(|_| !self.sink_options.has(MAILBOX));
         of_party(run, files)
             .and(self.party_options.clone())
             .and(self.sink_options.clone())
-            .with("listen", listen)
+            .with_some("listen", listen)
             .with("seed", self.workload.seed)
             .with_some("tls-write-cert", own_certificate)
             .with_some("cpus", self.placement.sink.as_ref())

@@ -5,6 +5,7 @@ use super::cpus::PlacementArgs;
 use super::exit_status::Strictness;
 use super::keep_awake::KeepAwakeArg;
 use super::load_file;
+use super::mailboxes::MailboxArgs;
 use super::rare_options;
 use super::relays::{self, BenchRelayArgs};
 use super::results::ReportArgs;
@@ -83,6 +84,8 @@ pub(super) struct BenchArgs {
     #[command(flatten)]
     _faults: SinkFaultArgs,
     #[command(flatten)]
+    mailboxes: MailboxArgs,
+    #[command(flatten)]
     report: ReportArgs,
     /// Run directory, instead of a new one in mailrun-results.
     #[arg(long, value_name = "DIR", value_parser = values::directory, help_heading = "Results")]
@@ -122,6 +125,7 @@ Examples:
   mailrun bench mx.example --to ann@mx.example
   mailrun bench 127.0.0.1:25 --sink http://127.0.0.1:8025
   mailrun bench 127.0.0.1:25 --sink-listen 127.0.0.1:2526
+  mailrun bench mx.example --to 'user{0..99}@mx.example' --mailbox 'imaps://user{0..99}@mx.example'
   mailrun bench smtps://mx.example --user ann --password-file password
   mailrun bench 127.0.0.1:25 --threshold 'accepted.p99 < 50ms'
   mailrun bench 127.0.0.1:25 --json - --report none | jq .verdict
@@ -197,6 +201,7 @@ impl BenchArgs {
             placement: PlacementArgs::default(),
             approach,
             _faults: SinkFaultArgs::default(),
+            mailboxes: MailboxArgs::default(),
             report: ReportArgs::default(),
             out,
             label,
@@ -245,7 +250,8 @@ impl BenchArgs {
 
     /// Refuses options that have no effect with this server, or without a server.
     fn check(&self) -> Result<()> {
-        let has_own_sink = self.server.is_none() || self.relay.has_own_sink();
+        self.check_mailboxes()?;
+        let has_own_sink = self.server.is_none() || self.relay.has_own_sink() || self.mailboxes.is_used();
         if let Some(fault) = self.typed.of::<SinkFaultArgs>().names().next().filter(|_| !has_own_sink) {
             bail!("--{fault} applies to the bench's own sink; give it to the sink that you start");
         }
@@ -265,11 +271,39 @@ impl BenchArgs {
         Ok(())
     }
 
+    /// Refuses mailboxes without a server that delivers to them, and another sink beside them.
+    fn check_mailboxes(&self) -> Result<()> {
+        if !self.mailboxes.is_used() {
+            return Ok(());
+        }
+        if self.server.is_none() {
+            bail!("--mailbox requires the server that delivers to it: mailrun bench HOST:PORT --mailbox URL");
+        }
+        if !self.sink.is_empty() || self.relay.has_own_sink() {
+            bail!("--mailbox cannot be used with --sink or --sink-listen: the mailboxes are the sink");
+        }
+        if self.typed.of::<SinkFaultArgs>().names().next().is_some() {
+            bail!("--fault and --rules need a sink that listens, and cannot be used with --mailbox");
+        }
+        // Report a mistake in a URL or a password file now, and not from the sink.
+        let run = self.run_id.unwrap_or(RunId([0; 16]));
+        self.mailboxes.options(Some(run), self.reach()).map(drop)
+    }
+
+    fn reach(&self) -> AllowedTargets {
+        if self.allow_public { AllowedTargets::Public } else { AllowedTargets::Local }
+    }
+
     /// Refuses `--shard` if the bench starts the server or the sink itself. The parts of a load
     /// must share both.
     fn check_shard(&self) -> Result<()> {
         if self.server.is_none() {
             bail!("--shard requires a server: mailrun bench HOST:PORT --shard I/N");
+        }
+        if self.mailboxes.is_used() {
+            bail!(
+                "--mailbox cannot be used with --shard: start a mailrun sink --mailbox, and name it to mailrun merge --sink"
+            );
         }
         if self.relay.has_own_sink() {
             bail!(
@@ -303,7 +337,7 @@ impl BenchArgs {
     /// up.
     fn connection_args(&self) -> Result<ConnectionArgs> {
         let Some(server) = &self.server else { return Ok(self.approach.clone()) };
-        check_server(server, if self.allow_public { AllowedTargets::Public } else { AllowedTargets::Local })?;
+        check_server(server, self.reach())?;
         self.approach.for_server(server)
     }
 
@@ -324,6 +358,9 @@ impl BenchArgs {
         let is_direct = target == BenchTarget::OwnSink;
         let sink_options = self.typed.of::<SinkFaultArgs>();
         let sink_options = if is_direct { sink_options.and(approach.sink_options()) } else { sink_options };
+        let has_mailboxes = self.mailboxes.is_used();
+        let sink_options =
+            sink_options.and(self.typed.of::<MailboxArgs>()).flag("allow-public", has_mailboxes && self.allow_public);
         let has_own_relay = matches!(target, BenchTarget::Relay(Contestant::Mailrun(_)));
         let source_options = load_options(&self.typed).and(self.typed.of::<ShardArgs>()).and(approach.of_url());
         let address = self.server.as_ref().map_or("", ServerArg::address);
@@ -333,7 +370,9 @@ impl BenchArgs {
             out: self.out,
             run: self.run_id.or_else(|| part.as_ref().map(shard::run_id)),
             workload,
-            source_options: source_options.flag("allow-public", self.allow_public),
+            source_options: source_options
+                .flag("allow-public", self.allow_public)
+                .flag("auto-submitted", has_mailboxes),
             party_options: self.typed.of::<ThreadArgs>(),
             sink_options,
             syscall_counting: SyscallCounting::Off,
@@ -362,6 +401,10 @@ impl BenchArgs {
 
     fn target(&self, approach: &ConnectionArgs) -> Result<BenchTarget> {
         let Some(server) = &self.server else { return Ok(BenchTarget::of(self.contestant(approach)?)) };
+        if self.mailboxes.is_used() {
+            let address = server.address().to_owned();
+            return Ok(BenchTarget::Relay(Contestant::Running { address, sink: String::new() }));
+        }
         Ok(match self.relay.running(server) {
             Some(running) => BenchTarget::Relay(running),
             None => BenchTarget::Server { address: server.address().to_owned(), sink: self.delivery_sink() },

@@ -41,6 +41,7 @@ mod mades_effects;
 mod mades_endpoint;
 mod mades_ladder;
 mod mades_queues;
+mod mailboxes;
 mod man;
 mod master;
 mod measurement;

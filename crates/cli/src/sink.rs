@@ -5,11 +5,13 @@ use super::cpus::CpusArg;
 use super::dialogue::DialogueArgs;
 use super::exit_status::Strictness;
 use super::keep_awake::KeepAwakeArg;
+use super::mailboxes::MailboxArgs;
 use super::party_outputs::{OutputArgs, exit_with_parent, finish};
 use super::values;
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use mailrun_load::sink::{self, DumpTarget, Rule, Rulebook, SinkOptions};
+use mailrun_load::source::AllowedTargets;
 use mailrun_party::live::LiveMode;
 use mailrun_party::text_file;
 use mailrun_smtp::Limits;
@@ -24,7 +26,7 @@ use std::time::Duration;
 #[command(after_help = RULES)]
 pub(super) struct SinkArgs {
     /// Address to listen on; port 0 picks a free port, unix:PATH makes a unix-domain socket.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:2525")]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:2525", conflicts_with = "mailbox")]
     listen: String,
     /// Address of the HTTP interface, which serves JSON: /status, /ledger, /ledger/RUN, /record/RUN, and takes rules
     /// with PUT /rules. Requests must name the server by an address, localhost, the name of this host, HOST or
@@ -66,6 +68,11 @@ pub(super) struct SinkArgs {
     dump: DumpArgs,
     #[command(flatten)]
     dialogue: DialogueArgs,
+    mailboxes: MailboxArgs,
+    /// Watch mailboxes at public addresses, too. Use it only with a server of your own.
+    #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true,
+          help_heading = "Mailboxes")]
+    allow_public: bool,
 }
 
 /// Limits of what a sink accepts.
@@ -107,6 +114,10 @@ struct DumpArgs {
 }
 
 impl DumpArgs {
+    fn is_used(&self) -> bool {
+        self.dump_dir.is_some() || self.dump_file.is_some() || self.maildir.is_some()
+    }
+
     fn target(self) -> Option<DumpTarget> {
         let file = self.dump_file.map(DumpTarget::File).or(self.maildir.map(DumpTarget::Maildir));
         self.dump_dir.map(DumpTarget::Directory).or(file)
@@ -196,6 +207,7 @@ Examples:
   mailrun sink -m 10000 --tls starttls --tls-write-cert sink.pem
   mailrun sink --fault 'drop 0.1%' --seed 1   loses one message in a thousand
   mailrun sink --fault 'rcpt: soft reject 0.01' --fault '.: hard reject \"554 5.7.1 Spam\" 1%'
+  mailrun sink --mailbox 'imaps://user{0..99}@mail.example' --mailbox-password-file FILE
   mailrun sink --rules FILE --seed 7 --http 127.0.0.1:8025
   mailrun sink --dialogue-of @a.example         shows how a server delivers to a.example
   curl -X PUT --data-binary @FILE http://127.0.0.1:8025/rules
@@ -219,6 +231,18 @@ impl SinkArgs {
         };
         let dialogue = self.dialogue.options(stdout_option)?;
         exit_with_parent(live);
+        let allowed = if self.allow_public { AllowedTargets::Public } else { AllowedTargets::Local };
+        let mailboxes = self.mailboxes.options(self.outputs.run_id, allowed)?;
+        let rules = self.faults.rulebook()?;
+        let capabilities = self.welcome.options()?;
+        if mailboxes.is_some() {
+            let is_server = capabilities.is_used() || !rules.rules.is_empty() || self.dump.is_used();
+            ensure!(
+                !is_server,
+                "a sink that watches mailboxes (--mailbox) is no server: it has no TLS, AUTH and LMTP to \
+                 offer, no faults, and stores no messages"
+            );
+        }
         let _awake = self.keep_awake.begin(false)?;
         let finished = sink::run(SinkOptions {
             name: self.label,
@@ -242,12 +266,13 @@ impl SinkArgs {
                 ..Limits::default()
             },
             hello: self.hostname,
-            rules: self.faults.rulebook()?,
+            rules,
             seed: self.seed.unwrap_or(1),
             dump: self.dump.target(),
             dialogue,
             run: self.outputs.run_id,
-            capabilities: self.welcome.options()?,
+            capabilities,
+            mailboxes,
             outputs,
         })?;
         finish(finished, &report, live, Strictness::Lenient, details.as_deref())

@@ -227,6 +227,10 @@ struct ContentArgs {
     /// Subject of the messages; none by default.
     #[arg(long, value_name = "TEXT", conflicts_with = "corpus")]
     subject: Option<String>,
+    /// Add Auto-Submitted: auto-generated (RFC 3834), so that vacation programs send no answers. A bench with --mailbox
+    /// does.
+    #[arg(long)]
+    auto_submitted: bool,
     /// Add no trace header: what was delivered then cannot be checked, only what was accepted.
     #[arg(long)]
     no_trace: bool,
@@ -493,6 +497,7 @@ pub(super) fn source_options(
         timeout: session.timeout,
         seed: session.seed,
         hello: envelope.ehlo.clone(),
+        auto_submitted: content.auto_submitted,
         trace_headers: if content.no_trace { TraceHeaders::Off } else { TraceHeaders::On },
         run: None,
         shard: None,

@@ -94,6 +94,12 @@ const SERVERS: &[Row] = &[
     ("source unix:/nowhere --bind 127.0.0.2", "--bind has IPv4 addresses"),
     ("source [2606:4700::1111]:25", "public address"),
     ("bench 172.32.0.1:25", "public address"),
+    ("bench --mailbox maildir:/a", "--mailbox requires the server that delivers to it"),
+    ("sink --mailbox http://a@b", "a mailbox begins with imap://"),
+    ("sink --mailbox maildir:/a --expunge", "--expunge deletes only mail of one run"),
+    ("sink --mailbox maildir:/a --listen 127.0.0.1:0", "--listen|--mailbox"),
+    ("sink --mailbox maildir:/a --fault drop", "is no server"),
+    ("sink --whole", "--mailbox"),
 ];
 
 const NUMBERS: &[Row] = &[

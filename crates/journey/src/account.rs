@@ -57,7 +57,8 @@ pub struct Arrivals<'a> {
     pub copied: u64,
     /// Number of arrivals of units that had arrived before.
     pub duplicates: u64,
-    pub corrupt: u64,
+    /// Number of messages that arrived changed. `None` if the sink has not seen their bodies.
+    pub corrupt: Option<u64>,
     /// Messages that a relay converted to 7-bit on their way.
     pub converted: u64,
     /// Messages without a trace of this run.
@@ -149,7 +150,7 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
         duplicates: Some(arrivals.duplicates),
         rewritten: Some(arrivals.rewritten.saturating_add(matched.rewritten)),
         copied: Some(arrivals.copied.saturating_add(matched.copied - doubtful)),
-        corrupt: Some(arrivals.corrupt),
+        corrupt: arrivals.corrupt,
         converted: Some(arrivals.converted),
         foreign: Some(arrivals.foreign),
         delay_notices: Some(arrivals.delay_notices),

@@ -634,6 +634,13 @@ fn missing_explanation(record: &Record, count: u64) -> String {
         return String::new();
     }
     let seen: Vec<&Reception> = receptions(record).collect();
+    if let Some(watched) = seen.iter().find_map(|sink| sink.mailboxes.as_ref()) {
+        let none = match watched.count {
+            1 => "The mailbox has no message".to_owned(),
+            count => format!("None of the {} mailboxes has a message", grouped(count)),
+        };
+        return format!(" {none} of this run: does the server deliver there?");
+    }
     let connections = seen.iter().map(|sink| sink.connections).fold(0, u64::saturating_add);
     if connections == 0 {
         return NOTHING_CAME.to_owned();

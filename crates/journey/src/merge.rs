@@ -60,7 +60,7 @@ pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) ->
 /// Adds facts to the sink's stage that only the source knows: the messages that never arrived, and
 /// whether a trace's time is that of creation or of the schedule.
 fn as_seen_from_source(mut row: StageRow, since: Option<Stage>, ledger: &LedgerRow) -> StageRow {
-    if row.name == Stage::Delivered {
+    if matches!(row.name, Stage::Delivered | Stage::Announced) {
         let missing =
             [ledger.lost, ledger.not_delivered, ledger.bounced].into_iter().flatten().reduce(u64::saturating_add);
         row.missing = missing.unwrap_or(row.missing);

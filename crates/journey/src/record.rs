@@ -749,6 +749,28 @@ pub struct Reception {
     pub untraced_subject: Option<String>,
     /// Rules that rejected, delayed, dropped or changed mail, or cut connections.
     pub rules: Vec<RuleRow>,
+    /// How the sink watched mailboxes; `null` if it listened.
+    #[serde(default)]
+    pub mailboxes: Option<Watched>,
+}
+
+/// How a sink watched mailboxes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Watched {
+    /// Number of mailboxes.
+    pub count: u64,
+    /// Mailboxes whose server tells of messages by itself (IDLE).
+    pub idle: u64,
+    /// Longest interval at which the other mailboxes were asked for messages, in milliseconds; `null` if
+    /// there are none. Announced and delivered are exact only to this interval.
+    pub poll_ms: Option<f64>,
+    /// Whether messages were fetched whole, and their bodies checked.
+    pub whole: bool,
+    /// Sessions that broke and were made again.
+    pub broken: u64,
+    /// Messages of the run that were deleted because the user asked for it.
+    pub deleted: u64,
 }
 
 /// Connections that ended after the same command.

@@ -88,6 +88,22 @@ impl RunTally {
     }
 }
 
+impl RunTally {
+    /// Makes the row of the stage in which the server of a mailbox told of messages. Returns `None` if
+    /// no server did.
+    pub fn told_stage(&self, party: &str, since: Stage, origin: Duration) -> Option<StageRow> {
+        let figures = StageFigures {
+            count: self.told_messages,
+            failed: 0,
+            bytes: 0,
+            arrivals: &self.told_times,
+            times: &self.told,
+            service: &Latencies::default(),
+        };
+        (figures.count > 0).then(|| figures.row(Stage::Announced, party, since, self.first_created, origin))
+    }
+}
+
 /// Figures of a stage from which its row is made.
 pub struct StageFigures<'a> {
     pub count: u64,

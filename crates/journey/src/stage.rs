@@ -1,7 +1,7 @@
 //! The stages of a message's journey, the phases of an SMTP dialogue, and the possible fates of a message.
 //!
 //! ```text
-//! scheduled → created → sent → accepted ─(stored)→ delivered → notified
+//! scheduled → created → sent → accepted ─(stored)→ (announced →) delivered → notified
 //!                          └→ deferred / rejected / expired
 //! ```
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,8 @@ pub enum Stage {
     Accepted,
     /// A relay stored it on disk.
     Stored,
+    /// The server of a mailbox told of the message.
+    Announced,
     /// The message reached the sink.
     Delivered,
     /// A notification reached the sender.
@@ -58,6 +60,7 @@ impl Stage {
             Self::Sent => "sent",
             Self::Accepted => "accepted",
             Self::Stored => "stored",
+            Self::Announced => "announced",
             Self::Delivered => "delivered",
             Self::Notified => "notified",
             Self::Deferred => "deferred",

@@ -597,6 +597,13 @@ pub struct RunTally {
     pub bounces: Bounces,
     /// Latencies from creation to delivery.
     pub delivered: Latencies,
+    /// Latencies from creation until the server of a mailbox told of a message. Empty unless the sink
+    /// watches mailboxes.
+    pub told: Latencies,
+    /// Number of messages that the server told of, without the warm-up.
+    pub told_messages: u64,
+    /// Times at which the server told of messages that were created after the warm-up.
+    pub told_times: Throughput,
     pub slowest: Slowest<SlowDelivery>,
     /// Units since the last tick for domains other than the worker's first. They are not part of
     /// any other count yet, because only merging shows whether a unit has arrived before.
@@ -662,6 +669,9 @@ impl RunTally {
         self.negative += other.negative;
         self.overflow += other.overflow + merged.full;
         self.delivered.merge(&other.delivered);
+        self.told.merge(&other.told);
+        self.told_messages += other.told_messages;
+        self.told_times.merge(&other.told_times);
         self.bodies.merge(&other.bodies);
         self.first_created = earlier(self.first_created, other.first_created);
         self.last_delivered = self.last_delivered.max(other.last_delivered);
@@ -704,6 +714,8 @@ impl RunTally {
         kept.units.clear();
         kept.delivered.clear();
         kept.delivered_times.clear();
+        kept.told.clear();
+        kept.told_times.clear();
         kept.slowest.clear();
         kept.domain_units.clear();
         kept.rewritten_units.clear();
@@ -713,6 +725,8 @@ impl RunTally {
         self.rewritten_units = kept.rewritten_units;
         self.delivered = kept.delivered;
         self.delivered_times = kept.delivered_times;
+        self.told = kept.told;
+        self.told_times = kept.told_times;
         self.slowest = kept.slowest;
         self.domain_units = kept.domain_units;
     }

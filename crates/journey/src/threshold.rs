@@ -34,6 +34,8 @@ const MIN_WINDOW: Duration = Duration::from_secs(1);
 
 /// Stages that every record has.
 const STAGES: [Stage; 4] = [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered];
+/// Stage that only a run with mailboxes has.
+const MAILBOX_STAGE: Stage = Stage::Announced;
 /// Stages that only MADES has, by their names in an expression: those of the report, and others.
 const MADES_STAGES: [(&str, Stage); 11] = [
     ("settled", Stage::Settled),
@@ -984,6 +986,7 @@ fn sources(protocol: RunProtocol) -> Vec<(&'static str, MetricSource)> {
     let stages = STAGES.into_iter().map(|stage| (stage.name(), MetricSource::Stage(stage)));
     match protocol {
         RunProtocol::Smtp => {
+            let stages = stages.chain([(MAILBOX_STAGE.name(), MetricSource::Stage(MAILBOX_STAGE))]);
             stages.chain(Phase::ALL.into_iter().map(|phase| (phase.name(), MetricSource::Phase(phase)))).collect()
         }
         RunProtocol::Mades => {

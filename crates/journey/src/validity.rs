@@ -8,6 +8,7 @@
 use crate::foreign_load;
 use crate::reason::Reason;
 use crate::record::{Cause, ExhaustedRow, PauseRow, Record, Resource, Role, Surroundings};
+use mailrun_text::numbers::latency;
 use mailrun_text::words::{counted, grouped};
 
 /// Stolen processor time is reported from this share on.
@@ -39,12 +40,24 @@ pub fn warnings(record: &Record) -> Vec<String> {
         warnings.extend(other_load_warning(surroundings));
         warnings.extend(listen_queue_warning(surroundings));
     }
+    warnings.extend(poll_warning(record));
     let parties = record.parties.iter().filter(|party| party.role != Role::Relay);
     warnings.extend(parties.filter_map(|party| {
         let rows: Vec<&PauseRow> = record.pauses.iter().filter(|row| row.party == party.name).collect();
         delayed_ack_warning(party.role, &rows)
     }));
     warnings
+}
+
+/// Says by how much the interval between two questions for new mail blurs the times of mailboxes.
+fn poll_warning(record: &Record) -> Option<String> {
+    let watched = record.parties.iter().filter_map(|party| party.reception.as_ref()?.mailboxes.as_ref());
+    let ms = watched.filter_map(|watched| watched.poll_ms).reduce(f64::max)?;
+    let [interval, mean] = [ms, ms / 2.0].map(latency);
+    Some(format!(
+        "The mailboxes were asked for new mail every {interval}: announced and delivered are up to {interval} too late, \
+         and {mean} on average."
+    ))
 }
 
 fn lag_warning(record: &Record) -> Option<String> {

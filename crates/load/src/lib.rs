@@ -4,5 +4,6 @@
 #![allow(missing_docs)] // no crate outside this workspace uses it: a name that says all has no sentence
 
 pub mod locust_worker;
+pub mod mailboxes;
 pub mod sink;
 pub mod source;

@@ -141,29 +141,6 @@ impl AsyncIo {
     }
 }
 
-/// Writes as much of `rest` as the connection accepts. Returns `Ready` when everything is written.
-fn poll_write(stream: &mut Stream, rest: &mut &[u8]) -> Poll<io::Result<()>> {
-    loop {
-        let outcome = match rest.is_empty() {
-            false => stream.try_write(rest).map(|count| *rest = &rest[count..]),
-            true => match stream.flush() {
-                Ok(true) => return Poll::Ready(Ok(())),
-                Ok(false) => Err(io::ErrorKind::WouldBlock.into()),
-                Err(error) => Err(error),
-            },
-        };
-        match outcome {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if stream.poll_writable().is_pending() {
-                    return Poll::Pending;
-                }
-            }
-            Err(error) => return Poll::Ready(Err(error)),
-        }
-    }
-}
-
 impl ClientIo for AsyncIo {
     async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         let deadline = self.deadline();
@@ -173,9 +150,7 @@ impl ClientIo for AsyncIo {
 
     async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         let deadline = self.deadline();
-        let mut rest = bytes;
-        let written = poll_fn(|_| poll_write(&mut self.stream, &mut rest));
-        self.timer.timeout_at(deadline, written).await.ok_or(io::ErrorKind::TimedOut)?
+        self.timer.timeout_at(deadline, self.stream.write_all(bytes)).await.ok_or(io::ErrorKind::TimedOut)?
     }
 
     async fn start_tls(&mut self, setup: &ClientTls) -> io::Result<()> {

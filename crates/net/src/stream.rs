@@ -9,6 +9,7 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use std::fmt;
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::num::NonZeroUsize;
 use std::task::Poll;
@@ -95,6 +96,38 @@ impl Stream {
         }
     }
 
+    /// Writes all bytes, and waits while the connection accepts nothing.
+    ///
+    /// # Errors
+    /// Returns the errors of `send`.
+    pub async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut rest = bytes;
+        poll_fn(|_| self.poll_write(&mut rest)).await
+    }
+
+    /// Writes as much of `rest` as the connection accepts. Returns `Ready` when everything is written.
+    fn poll_write(&mut self, rest: &mut &[u8]) -> Poll<io::Result<()>> {
+        loop {
+            let outcome = match rest.is_empty() {
+                false => self.try_write(rest).map(|count| *rest = &rest[count..]),
+                true => match self.flush() {
+                    Ok(true) => return Poll::Ready(Ok(())),
+                    Ok(false) => Err(io::ErrorKind::WouldBlock.into()),
+                    Err(error) => Err(error),
+                },
+            };
+            match outcome {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if self.poll_writable().is_pending() {
+                        return Poll::Pending;
+                    }
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
     /// Writes as much of several pieces as the connection accepts.
     ///
     /// # Errors
@@ -131,7 +164,7 @@ impl Stream {
     }
 
     /// Returns the time ([`crate::clock::now`]) at which the last input had been read.
-    pub(crate) fn input_at(&self) -> Duration {
+    pub fn input_at(&self) -> Duration {
         self.socket.input_at()
     }
 

@@ -228,7 +228,7 @@ fn latencies(record: &Record, width: usize) -> Vec<String> {
 fn rows(record: &Record) -> impl Iterator<Item = &StageRow> {
     let is_shown = |row: &&StageRow| match record.mades {
         Some(_) => row.latency_ms.is_some(),
-        None => [Stage::Accepted, Stage::Delivered].contains(&row.name),
+        None => [Stage::Accepted, Stage::Announced, Stage::Delivered].contains(&row.name),
     };
     record.stages.iter().filter(is_shown)
 }

@@ -29,7 +29,7 @@ fn arrivals(units: &Ledger) -> Arrivals<'_> {
         rewritten: 0,
         copied: 0,
         duplicates: 0,
-        corrupt: 0,
+        corrupt: Some(0),
         converted: 0,
         foreign: 0,
         untimed: 0,

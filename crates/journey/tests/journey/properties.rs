@@ -215,7 +215,7 @@ proptest! {
         let alone = AccountInputs { recipients_created, accepted: &accepted, rejected, failed, in_doubt, has_reply_for_each: false, open, overflow, arrivals: None, queue: ServerQueue::Unknown };
         prop_assert!(fates_sum(&reconcile(alone)));
         let arrivals =
-            Arrivals { units: &arrived, bounced: &bounced, delay_notices: 0, repeated_notices: 0, rewritten: 0, copied: 0, duplicates: 0, corrupt: 0, converted: 0, foreign: 0, untimed: 0, negative: 0, overflow: 0 };
+            Arrivals { units: &arrived, bounced: &bounced, delay_notices: 0, repeated_notices: 0, rewritten: 0, copied: 0, duplicates: 0, corrupt: Some(0), converted: 0, foreign: 0, untimed: 0, negative: 0, overflow: 0 };
         let watched = AccountInputs { arrivals: Some(arrivals), queue: ServerQueue::Known(RelayInputs { queued: &queued, given_up }), ..alone };
         let row = reconcile(watched);
         prop_assert!(fates_sum(&row), "{row:?}");

@@ -4,7 +4,7 @@ use super::sample;
 use mailrun_journey::Phase;
 use mailrun_journey::account::Topology;
 use mailrun_journey::judge::{VerdictInputs, judge};
-use mailrun_journey::record::{EndedRow, LedgerRow, Party, Reception, Record, Role, RuleRow};
+use mailrun_journey::record::{EndedRow, LedgerRow, Party, Reception, Record, Role, RuleRow, Watched};
 use std::time::Duration;
 
 /// Returns all sentences about a run through a server whose queue is unknown, in which `missing` of 100 messages did not
@@ -48,6 +48,10 @@ fn a_sink_tells_what_it_did_and_saw() {
         untraced_subject: Some("Hello (1".to_owned()),
         ..clients(3, &[])
     };
+    let watched = |idle, poll_ms| {
+        let mailboxes = Some(Watched { count: 100, idle, poll_ms, ..Watched::default() });
+        Reception { mailboxes, ..clients(100, &[]) }
+    };
     let with_rules = |rules: &[RuleRow], sink: Reception| Reception { rules: rules.to_vec(), ..sink };
     let reject = rule("rcpt: hard reject \"550 5.1.1 no\"", 300);
     let greylist = rule("rcpt: greylist 4s", 20);
@@ -73,6 +77,22 @@ fn a_sink_tells_what_it_did_and_saw() {
                 "The sink had 4 connections and took no message of this run: 2 ended at the TLS handshake and 1 ended after EHLO.",
             ],
             &[NOTHING, "rules"],
+        ),
+        (
+            "nothing is in the mailboxes",
+            100,
+            Some(watched(100, None)),
+            &["None of the 100 mailboxes has a message of this run: does the server deliver there?"],
+            &[NOTHING, "asked for new mail", "connection"],
+        ),
+        (
+            "the mailboxes were asked for mail",
+            0,
+            Some(watched(0, Some(1000.0))),
+            &[
+                "asked for new mail every 1.00 s: announced and delivered are up to 1.00 s too late, and 500 ms on average.",
+            ],
+            &[NOTHING, "does the server deliver there"],
         ),
         (
             "one client is still connected",

@@ -286,7 +286,8 @@ const FIGURES: [(&str, &str); 12] = [
 fn places() -> Vec<(&'static str, RunProtocol, bool)> {
     let stages = [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered].map(Stage::name);
     let of_mades = ["notified", "settled", "replied", "inbox", "delivered-event", "received-event", "tracing"];
-    let smtp = stages.iter().map(|name| (*name, RunProtocol::Smtp, false));
+    let of_mailboxes = Stage::Announced.name();
+    let smtp = stages.iter().chain([&of_mailboxes]).map(|name| (*name, RunProtocol::Smtp, false));
     let mades = stages.iter().chain(&of_mades).map(|name| (*name, RunProtocol::Mades, false));
     let phases = Phase::ALL.into_iter().map(|phase| (phase.name(), RunProtocol::Smtp, true));
     smtp.chain(mades).chain(phases).collect()

@@ -41,6 +41,12 @@ pub enum LoginPolicy {
 }
 
 impl CapabilityOptions {
+    /// True if a client sees more than plain SMTP without a login.
+    pub fn is_used(&self) -> bool {
+        let is_plain = self.tls == TlsMode::None && self.protocol == Protocol::Smtp;
+        !is_plain || !matches!(self.login, LoginPolicy::Off)
+    }
+
     /// Returns the server's side of TLS, and a watch on the certificate files. A certificate that
     /// the sink creates is valid for `name` and for loopback addresses.
     pub(super) fn security(&self, name: &str) -> Result<(ServerSecurity, Option<TlsWatch>)> {

@@ -1,6 +1,7 @@
 //! Collects the workers' counts and produces the totals, the figures per second, the live line, the
 //! status over HTTP and, at the end, the record.
 use super::certificates::SinkCertificates;
+use super::mailboxes::WatchCounts;
 use super::options::SinkOptions;
 use super::report::{SinkReport, lock};
 use super::status::StatusServer;
@@ -9,7 +10,7 @@ use anyhow::Result;
 use mailrun_dashboard::monitor::{Monitor, MonitoredRun};
 use mailrun_dashboard::progress_output::ProgressOutput;
 use mailrun_journey::{Latencies, Series};
-use mailrun_net::{Endpoint, clock};
+use mailrun_net::clock;
 use mailrun_party::http_server::HostNames;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::live::{LiveEvent, LiveProgress, LiveTimes};
@@ -29,6 +30,14 @@ pub(super) struct SinkCollector {
     _status: Option<StatusServer>,
 }
 
+/// Where the sink gets its mail.
+pub(super) struct SinkPlace {
+    /// `listening on` or `watching`.
+    pub(super) does: &'static str,
+    pub(super) name: String,
+    pub(super) watched: Option<Arc<WatchCounts>>,
+}
+
 /// The sink as its monitor sees it.
 struct SinkRun {
     report: Arc<Mutex<SinkReport>>,
@@ -39,7 +48,7 @@ impl SinkCollector {
     /// Starts the collector, and prints the addresses on which the sink listens.
     pub(super) fn begin(
         options: SinkOptions,
-        endpoint: &Endpoint,
+        place: SinkPlace,
         http: Option<SocketAddr>,
         shared: &Arc<SinkContext>,
     ) -> Result<Self> {
@@ -48,14 +57,19 @@ impl SinkCollector {
         let output = ProgressOutput::new(options.outputs.live, NonTerminalOutput::Nothing);
         let typed = options.http.as_deref().and_then(|http| http.rsplit_once(':')).map(|(host, _)| host);
         let names = HostNames::new([options.hello.as_str()].into_iter().chain(typed));
-        let view =
-            Arc::new(Mutex::new(SinkReport::new(options, endpoint.clone(), Arc::clone(&shared.active_rules), now)));
+        let view = Arc::new(Mutex::new(SinkReport::new(
+            options,
+            place.name.clone(),
+            place.watched,
+            Arc::clone(&shared.active_rules),
+            now,
+        )));
         let status = http.map(|http| StatusServer::serve(http, names, Arc::clone(&view))).transpose()?;
         let http = status.as_ref().map(|status| status.address().to_string());
-        output.events().event(&LiveEvent::Listening { smtp: vec![endpoint.to_string()], http: http.clone() });
+        output.events().event(&LiveEvent::Listening { smtp: vec![place.name.clone()], http: http.clone() });
         match http {
-            Some(http) => mailrun_party::tell!("mailrun sink: listening on {endpoint}, status on http://{http}/"),
-            None => mailrun_party::tell!("mailrun sink: listening on {endpoint}"),
+            Some(http) => mailrun_party::tell!("mailrun sink: {} {}, status on http://{http}/", place.does, place.name),
+            None => mailrun_party::tell!("mailrun sink: {} {}", place.does, place.name),
         }
         let run = SinkRun { report: view, context: Arc::clone(shared) };
         Ok(Self { monitor: Monitor::new(run, recorder, output, now), _status: status })

@@ -8,6 +8,7 @@
 //!                            │   policies: the memory of rules
 //!                            ├ lmtp_replies: the end of a message with a result for each recipient
 //!                            └ dump: messages stored as they came
+//! mailboxes ─ sessions of mailrun_mailbox ─ worker_state, as above
 //! ```
 mod active_rules;
 mod capabilities;
@@ -19,6 +20,7 @@ mod collector;
 mod dump;
 mod handler;
 mod lmtp_replies;
+mod mailboxes;
 mod options;
 mod policies;
 mod report;
@@ -32,16 +34,19 @@ use active_rules::ActiveRules;
 use anyhow::{Context, Result, anyhow, bail};
 pub use capabilities::{CapabilityOptions, LoginPolicy};
 use certificates::SinkCertificates;
-use collector::SinkCollector;
+use collector::{SinkCollector, SinkPlace};
 pub use dump::DumpTarget;
 use dump::MessageDump;
 use handler::SinkService;
+use mailboxes::Watchers;
+pub use mailboxes::{MailboxOptions, MailboxTls, WatchedMailbox};
 use mailrun_net::{Endpoint, FdTable, ResourceExhausted, Server};
 use mailrun_party::dialogue_output::DialogueOutput;
 use mailrun_party::http_server;
-use mailrun_party::interrupt::Interrupt;
+use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::outputs::FinishedRun;
 use mailrun_party::reason::reason;
+use mailrun_smtp::server::Protocol;
 use options::RESERVED_DESCRIPTORS;
 pub use options::SinkOptions;
 pub use rulebook::Rulebook;
@@ -60,6 +65,9 @@ use worker_state::SinkContext;
 /// If the sink could not run, for example because the address is taken or a file cannot be written.
 pub fn run(options: SinkOptions) -> Result<FinishedRun> {
     options.outputs.check_writable()?;
+    if options.mailboxes.is_some() {
+        return watch(options);
+    }
     let endpoint = Endpoint::listening(&options.listen).context("--listen")?;
     let http = options.http.as_deref().map(|http| resolve("--http", http)).transpose()?;
     mailrun_net::open_files::raise(
@@ -94,10 +102,30 @@ pub fn run(options: SinkOptions) -> Result<FinishedRun> {
         .sessions(options.sessions)
         .start_at(&endpoint)
         .map_err(|error| cannot_listen(&endpoint, &error))?;
-    let mut collector = SinkCollector::begin(options, server.endpoint(), http, &shared)?;
+    let place = SinkPlace { does: "listening on", name: server.endpoint().to_string(), watched: None };
+    let mut collector = SinkCollector::begin(options, place, http, &shared)?;
     collector.collect(&tallies, &shared, &interrupt, &mut certificates);
     server.stop();
     dialogue.iter().for_each(DialogueOutput::flush);
+    Ok(collector.finish(&tallies))
+}
+
+/// Watches mailboxes as [`run`] receives mail.
+fn watch(options: SinkOptions) -> Result<FinishedRun> {
+    let Some(mailboxes) = options.mailboxes.clone() else { bail!("there are no mailboxes") };
+    let http = options.http.as_deref().map(|http| resolve("--http", http)).transpose()?;
+    mailrun_net::open_files::raise(
+        mailboxes.mailboxes.len() as u64 + http_server::CONNECTION_LIMIT as u64 + RESERVED_DESCRIPTORS,
+    );
+    let (full, tallies) = channel();
+    let control = ActiveRules::new(options.rules.clone(), options.seed);
+    let shared = Arc::new(SinkContext::new(control, None, None, options.messages, options.run, Protocol::Smtp));
+    let interrupt = Interrupt::watch()?;
+    let watchers = Watchers::start(mailboxes, &shared, full, &|| interrupt.requested() != StopRequest::Nothing)?;
+    let place = SinkPlace { does: "watching", name: watchers.name(), watched: Some(watchers.counts()) };
+    let mut collector = SinkCollector::begin(options, place, http, &shared)?;
+    collector.collect(&tallies, &shared, &interrupt, &mut None);
+    watchers.stop();
     Ok(collector.finish(&tallies))
 }
 

@@ -1,5 +1,6 @@
 use super::capabilities::CapabilityOptions;
 use super::dump::DumpTarget;
+use super::mailboxes::MailboxOptions;
 use super::rulebook::Rulebook;
 use mailrun_journey::RunId;
 use mailrun_net::BusyPoll;
@@ -15,6 +16,8 @@ pub struct SinkOptions {
     pub name: String,
     /// HOST:PORT, or unix:PATH.
     pub listen: String,
+    /// Mailboxes to watch instead of listening.
+    pub mailboxes: Option<MailboxOptions>,
     /// HOST:PORT of the status over HTTP.
     pub http: Option<String>,
     /// The sink ends after this number of messages.

@@ -1,6 +1,7 @@
 //! The sink's run record, of one run, or of all mail if no message has a trace.
 use super::DumpTarget;
 use super::active_rules::{self, ActiveRules, RuleChange, RuleCount};
+use super::mailboxes::WatchCounts;
 use super::options::{RESERVED_DESCRIPTORS, SinkOptions};
 use mailrun_journey::record::{
     EndedRow, EventRow, LedgerRow, Ordered, Reception, Record, Role, RuleRow, SlowMessage, StageRow, Workload,
@@ -11,7 +12,7 @@ use mailrun_journey::tally::MAX_RUNS;
 use mailrun_journey::trace::HeaderSample;
 use mailrun_journey::{MIN_ARRIVALS, Phase, RunId, RunTally, Series, SinkTally, Stage};
 use mailrun_journey::{judge, validity};
-use mailrun_net::{Endpoint, clock};
+use mailrun_net::clock;
 use mailrun_party::host_sampler::{self, HostSampler};
 use mailrun_party::outputs;
 use mailrun_party::party_options::value_name;
@@ -22,7 +23,10 @@ use std::time::Duration;
 
 pub(super) struct SinkReport {
     pub(super) options: SinkOptions,
-    pub(super) endpoint: Endpoint,
+    /// Address on which the sink listens, or the mailboxes that it watches.
+    pub(super) place: String,
+    /// What the watchers of mailboxes have seen, if there are any.
+    pub(super) watched: Option<Arc<WatchCounts>>,
     pub(super) active_rules: Arc<ActiveRules>,
     pub(super) began: Duration,
     pub(super) total: SinkTally,
@@ -53,11 +57,18 @@ struct RunStart {
 }
 
 impl SinkReport {
-    pub(super) fn new(options: SinkOptions, endpoint: Endpoint, control: Arc<ActiveRules>, now: Duration) -> Self {
+    pub(super) fn new(
+        options: SinkOptions,
+        place: String,
+        watched: Option<Arc<WatchCounts>>,
+        control: Arc<ActiveRules>,
+        now: Duration,
+    ) -> Self {
         Self {
             total: SinkTally::keeping(options.run),
             options,
-            endpoint,
+            place,
+            watched,
             active_rules: control,
             began: now,
             started_at: jiff::Timestamp::now(),
@@ -140,9 +151,9 @@ impl SinkReport {
         let mut series = known.unwrap_or_else(|| Series::new(self.began));
         self.total.error_times.iter().for_each(|(at, errors)| series.add_errors(at, errors));
         let workload = Workload {
-            protocol: outputs::protocol_name(self.options.capabilities.protocol).to_owned(),
+            protocol: self.protocol(),
             tls: value_name(self.options.capabilities.tls),
-            target: self.endpoint.to_string(),
+            target: self.place.clone(),
             seed: self.options.seed,
             ..Workload::default()
         };
@@ -170,7 +181,9 @@ impl SinkReport {
         match run {
             Some(run) => {
                 let tally = self.total.runs.find(run).unwrap_or(&nothing);
-                record.stages = vec![tally.stage("sink", Stage::Created, series.zero())];
+                let told = tally.told_stage("sink", Stage::Created, series.zero());
+                record.stages = told.into_iter().collect();
+                record.stages.push(tally.stage("sink", Stage::Created, series.zero()));
                 record.pauses.extend(tally.bodies.row("sink", Phase::Body));
                 record.ledger = self.ledger(tally);
                 record.slowest = slowest(tally, series.zero());
@@ -219,6 +232,7 @@ impl SinkReport {
             untraced_from: sample.from,
             untraced_subject: sample.subject,
             rules: rules.map(|RuleCount { rule, count, .. }| RuleRow { rule, count }).collect(),
+            mailboxes: self.watched.as_ref().map(|watched| watched.row()),
         }
     }
 
@@ -234,6 +248,13 @@ impl SinkReport {
         changes.map(row).collect()
     }
 
+    fn protocol(&self) -> String {
+        match &self.options.mailboxes {
+            Some(mailboxes) => mailboxes.protocol().to_owned(),
+            None => outputs::protocol_name(self.options.capabilities.protocol).to_owned(),
+        }
+    }
+
     fn ledger(&self, tally: &RunTally) -> LedgerRow {
         LedgerRow {
             delivered: Some(tally.units.count()),
@@ -243,7 +264,8 @@ impl SinkReport {
             duplicates: Some(tally.duplicates),
             rewritten: Some(tally.rewrites.units.count()),
             copied: Some(tally.rewrites.copied()),
-            corrupt: Some(tally.corrupt),
+            // Only a body that was fetched shows whether it is intact.
+            corrupt: self.watched.as_ref().is_none_or(|watched| watched.checks_bodies()).then_some(tally.corrupt),
             converted: Some(tally.converted),
             foreign: Some(self.foreign_count(tally)),
             untimed: Some(tally.untimed),

@@ -70,7 +70,7 @@ async fn status(State(view): ReportState) -> Json<Value> {
     let effects = view.active_rules.rule_counts();
     Json(json!({
         "mailrun": env!("CARGO_PKG_VERSION"),
-        "listening": view.endpoint.to_string(),
+        "listening": view.place,
         "uptime_s": (mailrun_net::clock::now() - view.began).as_secs_f64(),
         "connections": total.connections,
         "messages": total.messages,

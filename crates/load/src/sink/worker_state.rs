@@ -267,6 +267,16 @@ impl SinkWorkerState {
         }
     }
 
+    /// Returns the recipient with this address, which no client has named.
+    pub(super) fn recipient_of(&self, address: &[u8]) -> SinkRecipient {
+        let domain = memchr::memrchr(b'@', address).map(|at| &address[at + 1..]);
+        SinkRecipient {
+            id: RecipientId::new(address),
+            domain: self.domain_number(domain),
+            delivery: DeliveryAddress::Same,
+        }
+    }
+
     #[cold]
     fn recipient_with_parameters(&self, recipient: &Recipient<'_>) -> SinkRecipient {
         let address = recipient.path.as_bytes();
@@ -457,6 +467,24 @@ impl SinkWorkerState {
         self.context.answered.fetch_add(1, Ordering::Relaxed);
         for _ in 0..times {
             self.count_message(result, recipients, bytes, now);
+        }
+    }
+
+    /// Counts that the server of a mailbox told of a message at this time.
+    pub(super) fn count_announced(&self, trace: &Trace, at: Duration) {
+        if trace.is_warm_up() {
+            return;
+        }
+        let created = self.creation_time(trace, clock::now());
+        let tally = &mut **self.tally.borrow_mut();
+        let run = tally.runs.open(trace.run);
+        run.told_messages += 1;
+        match created {
+            CreationTime::Known(created) if created <= at => {
+                run.told.record(at - created);
+                run.told_times.record(at, created);
+            }
+            _ => run.told_times.record(at, Duration::ZERO),
         }
     }
 

@@ -130,11 +130,11 @@ impl AddressPattern {
     }
 
     /// Returns the number of texts of the pattern. Equal texts are counted separately.
-    pub(super) fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.parts.iter().fold(1, |count, piece| count.saturating_mul(piece.count()))
     }
 
-    pub(super) fn write_at(&self, mut place: u64, out: &mut Vec<u8>) {
+    pub(crate) fn write_at(&self, mut place: u64, out: &mut Vec<u8>) {
         for piece in &self.parts {
             match piece {
                 PatternPart::Number { least, digits, .. } => push_number(least + place % piece.count(), *digits, out),

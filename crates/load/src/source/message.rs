@@ -16,6 +16,7 @@ const LINE_BYTES: usize = 80;
 /// A body up to this size is copied behind its header. A longer body is written without a copy.
 const COPY_LIMIT: usize = 16 * 1024;
 const ID_DIGITS: usize = 16;
+const AUTO_SUBMITTED: &[u8] = b"Auto-Submitted: auto-generated\r\n";
 const MESSAGE_ID_PREFIX: &[u8] = b"Message-ID: <";
 
 /// Clock of the times in traces.
@@ -36,6 +37,7 @@ pub(super) struct TraceStamp {
     numbering: RecipientNumbering,
     clock_offset: Duration,
     zero: ZeroPhase,
+    auto_submitted: bool,
 }
 
 impl TraceStamp {
@@ -44,7 +46,8 @@ impl TraceStamp {
             TraceClock::Monotonic => (outputs::monotonic_clock(), Duration::ZERO),
             TraceClock::Wall => (outputs::wall_clock(), clock::wall().saturating_sub(clock::now())),
         };
-        Self { run, trace_headers: traced, clock, numbering, clock_offset, zero: ZeroPhase::default() }
+        let zero = ZeroPhase::default();
+        Self { run, trace_headers: traced, clock, numbering, clock_offset, zero, auto_submitted: false }
     }
 
     /// Returns the first time from `now` on at which a run may begin. Traces can name only such
@@ -58,9 +61,20 @@ impl TraceStamp {
         self.next_zero((then + Duration::from_nanos(1)).saturating_sub(ZeroPhase::STEP))
     }
 
-    /// Returns the number of bytes that the trace adds to a message.
+    /// Returns the number of bytes that trace and Auto-Submitted add to a message.
     pub(super) fn bytes(&self) -> usize {
-        if self.trace_headers == Tracing::On { Trace::HEADER_BYTES } else { 0 }
+        let trace = if self.trace_headers == Tracing::On { Trace::HEADER_BYTES } else { 0 };
+        trace + self.automatic().len()
+    }
+
+    /// Returns the field by which programs that answer mail recognise mail that nobody wrote.
+    fn automatic(&self) -> &'static [u8] {
+        if self.auto_submitted { AUTO_SUBMITTED } else { b"" }
+    }
+
+    /// Adds `Auto-Submitted: auto-generated` (RFC 3834 §5) to messages.
+    pub(super) fn auto_submitted(self, auto_submitted: bool) -> Self {
+        Self { auto_submitted, ..self }
     }
 }
 
@@ -76,11 +90,13 @@ impl MessageHead {
     /// Builds the head. `headers` must be dot-stuffed already, and `checksum` must be that of the
     /// body.
     fn new(stamp: TraceStamp, checksum: u32, headers: &[u8], identity: MessageIdMode) -> Self {
-        let mut octets = vec![0; stamp.bytes()];
+        let mut octets = Vec::new();
         if stamp.trace_headers == Tracing::On {
+            octets.resize(Trace::HEADER_BYTES, 0);
             let TraceStamp { run, clock, numbering, zero, .. } = stamp;
             Trace { run, sequence: 0, zero, numbering, created: Duration::ZERO, clock, checksum }.write(&mut octets);
         }
+        octets.extend_from_slice(stamp.automatic());
         let id_at = memchr::memmem::find(headers, MESSAGE_ID_PREFIX)
             .filter(|_| identity == MessageIdMode::Patched)
             .map(|at| at + MESSAGE_ID_PREFIX.len() + octets.len());

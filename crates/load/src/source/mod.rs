@@ -102,7 +102,8 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     let asks_never = options.dsn_parameters.notify == Some(Notify::NEVER);
     let numbering = recipients.numbering();
     let numbering = if asks_never { numbering.asking_never() } else { numbering };
-    let stamp = TraceStamp::new(run, options.trace_headers, clock_for(&server), numbering);
+    let stamp = TraceStamp::new(run, options.trace_headers, clock_for(&server), numbering)
+        .auto_submitted(options.auto_submitted);
     let PreparedMessages { messages: mail, summary: about } = PreparedMessages::new(&options, stamp, run, started_at)?;
     let envelopes = Envelopes::new(&options, run, recipients, &mail);
     let interrupt = match &options.control {

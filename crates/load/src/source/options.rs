@@ -63,6 +63,8 @@ pub struct SourceOptions {
     pub seed: u64,
     pub hello: String,
     pub trace_headers: TraceHeaders,
+    /// Set if messages tell programs that answer mail to be quiet (`Auto-Submitted`, RFC 3834).
+    pub auto_submitted: bool,
     /// Id of the run, or `None` for a new id.
     pub run: Option<RunId>,
     /// Part of a load that several machines send, or `None` for the whole load. Until the run

@@ -1,0 +1,171 @@
+//! A sink that watches mailboxes instead of listening. Each mailbox has a task on one thread, which
+//! counts what is new into the same tally as the sessions of a sink that listens.
+//!
+//! ```text
+//! options ─ Watchers ─ a thread ┬ server_mailbox: a connection with IMAP or POP3, made again when it breaks
+//!                               ├ maildir: a directory
+//!                               └ watcher: what both do with messages
+//! ```
+mod maildir;
+mod options;
+mod server_mailbox;
+#[cfg(test)]
+mod stand_in;
+mod watcher;
+
+use super::worker_state::{SinkContext, SinkWorkerState, TallyTransfer};
+use anyhow::{Context, Result, anyhow, bail};
+use mailrun_mailbox::MailboxUrl;
+use mailrun_net::{ClientTls, Endpoint, SessionResumption, Trust, WorkerOptions, clock, sleep, worker};
+use mailrun_party::interrupt::Interrupted;
+pub use options::{MailboxOptions, MailboxTls, WatchedMailbox};
+use server_mailbox::ServerMailbox;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+pub(super) use watcher::WatchCounts;
+use watcher::{WatchShared, Watcher};
+
+/// Interval at which the thread hands its counts to the collector and looks whether it should end.
+const TICK: Duration = Duration::from_millis(250);
+/// Time at the end in which the last messages are deleted.
+const DELETION_TIMEOUT: Duration = Duration::from_secs(2);
+/// Size of the buffer that all connections of the thread share.
+const READ_BYTES: usize = 64 << 10;
+
+/// The thread that watches all mailboxes.
+pub(super) struct Watchers {
+    name: String,
+    counts: Arc<WatchCounts>,
+    stops: Arc<AtomicBool>,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+impl Watchers {
+    /// Starts to watch, and waits until all mailboxes are open. Mail that arrives later is counted.
+    ///
+    /// # Errors
+    ///
+    /// If a mailbox cannot be opened.
+    pub(super) fn start(
+        options: MailboxOptions,
+        context: &Arc<SinkContext>,
+        full: Sender<TallyTransfer>,
+        is_interrupted: &dyn Fn() -> bool,
+    ) -> Result<Self> {
+        let count = options.mailboxes.len();
+        let servers = servers(&options)?;
+        let counts = Arc::new(WatchCounts::new(count as u64, options.whole));
+        let stops = Arc::new(AtomicBool::new(false));
+        let first = options.mailboxes.first().map(|mailbox| mailbox.url.to_string()).unwrap_or_default();
+        let name = if count > 1 { format!("{count} mailboxes from {first} on") } else { first };
+        let (opened_tx, opened) = channel();
+        let (context, shared_counts, stop) = (Arc::clone(context), Arc::clone(&counts), Arc::clone(&stops));
+        let work = move |_| async move {
+            let state = Rc::new(SinkWorkerState::new(context, full));
+            state.context.first_connection.get_or_init(clock::now);
+            let shared = Rc::new(WatchShared {
+                state: Rc::clone(&state),
+                counts: shared_counts,
+                room: RefCell::new(vec![0; READ_BYTES]),
+                undeleted: Cell::new(0),
+                starting: Cell::new(0),
+                opened: opened_tx,
+                options,
+            });
+            for (place, mailbox) in shared.options.mailboxes.iter().enumerate() {
+                let watched = Watcher::new(&shared, mailbox);
+                match servers.get(place).cloned().flatten() {
+                    Some((endpoint, tls)) => {
+                        let mailbox = ServerMailbox::new(watched, mailbox, endpoint, tls);
+                        worker::spawn_local(mailbox.run());
+                    }
+                    None => worker::spawn_local(maildir::watch(watched, mailbox.url.clone())),
+                }
+            }
+            while !stop.load(Ordering::Relaxed) {
+                sleep(TICK).await;
+                state.send_tally();
+            }
+            // What was counted last is still to be deleted.
+            let limit = clock::now() + DELETION_TIMEOUT;
+            while shared.undeleted.get() > 0 && clock::now() < limit {
+                sleep(Duration::from_millis(10)).await;
+            }
+            state.send_tally();
+        };
+        let thread = worker::spawn("mailboxes", WorkerOptions::default(), work).context("cannot start a thread")?;
+        await_opened(&opened, count, is_interrupted)?;
+        Ok(Self { name, counts, stops, thread })
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    pub(super) fn counts(&self) -> Arc<WatchCounts> {
+        Arc::clone(&self.counts)
+    }
+
+    /// Stops watching, after the last counts were handed to the collector.
+    pub(super) fn stop(self) {
+        self.stops.store(true, Ordering::Relaxed);
+        // Ignore a panic: it was reported on standard error, and the counts so far are with the collector.
+        let _ = self.thread.join();
+    }
+}
+
+/// Waits until all mailboxes are open, or returns why one cannot be opened.
+fn await_opened(opened: &Receiver<Result<(), String>>, count: usize, is_interrupted: &dyn Fn() -> bool) -> Result<()> {
+    let mut left = count;
+    while left > 0 {
+        match opened.recv_timeout(Duration::from_millis(50)) {
+            Ok(Ok(())) => left -= 1,
+            Ok(Err(reason)) => bail!(reason),
+            Err(RecvTimeoutError::Timeout) if is_interrupted() => {
+                return Err(Interrupted::BEFORE_LOAD.into());
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => bail!("the thread that watches mailboxes has ended"),
+        }
+    }
+    Ok(())
+}
+
+type Server = (Endpoint, Option<ClientTls>);
+
+/// Returns the servers of the mailboxes with their TLS settings, which all mailboxes of a host share.
+fn servers(options: &MailboxOptions) -> Result<Vec<Option<Server>>> {
+    let mut settings: HashMap<&str, ClientTls> = HashMap::new();
+    let mut servers = Vec::new();
+    for WatchedMailbox { url, server, .. } in &options.mailboxes {
+        let (MailboxUrl::Server { scheme, host, .. }, Some(endpoint)) = (url, server) else {
+            servers.push(None);
+            continue;
+        };
+        let uses_tls = scheme.is_implicit_tls() || scheme.starts_tls();
+        if uses_tls && !settings.contains_key(host.as_str()) {
+            settings.insert(host, client_tls(&options.tls, host)?);
+        }
+        let tls = settings.get(host.as_str()).filter(|_| uses_tls).cloned();
+        servers.push(Some((endpoint.clone(), tls)));
+    }
+    Ok(servers)
+}
+
+fn client_tls(options: &MailboxTls, host: &str) -> Result<ClientTls> {
+    let trust = match (&options.ca, options.insecure) {
+        (_, true) => Trust::Anybody,
+        (Some(path), false) => Trust::read(path)?,
+        (None, false) => Trust::System,
+    };
+    ClientTls::new(host, &trust, None, SessionResumption::On).map_err(|error| {
+        anyhow!("--mailbox: {error}; use --cacert FILE (PEM) for the trusted certificates, or --insecure to accept any")
+    })
+}

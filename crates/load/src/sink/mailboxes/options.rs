@@ -1,0 +1,60 @@
+//! Which mailboxes are watched, and how.
+use mailrun_journey::RunId;
+use mailrun_mailbox::MailboxUrl;
+use mailrun_net::Endpoint;
+use mailrun_smtp::sasl::Credentials;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Mailboxes to watch, and how.
+#[derive(Clone, Debug)]
+pub struct MailboxOptions {
+    /// The mailboxes, at least one.
+    pub mailboxes: Vec<WatchedMailbox>,
+    /// Interval at which to ask for new mail, also servers that would tell by themselves.
+    pub poll: Option<Duration>,
+    /// Fetch whole messages and check their bodies.
+    pub whole: bool,
+    /// Delete messages of `run` after they were counted.
+    pub deletes: Option<RunId>,
+    /// TLS of connections to servers.
+    pub tls: MailboxTls,
+}
+
+/// A mailbox, whose mail it has, and who logs in.
+#[derive(Clone, Debug)]
+pub struct WatchedMailbox {
+    /// The mailbox.
+    pub url: MailboxUrl,
+    /// Address of the recipient whose mail is in this mailbox.
+    pub address: String,
+    /// Who logs in. A Maildir needs nobody.
+    pub credentials: Option<Credentials>,
+    /// Its server. A Maildir has none.
+    pub server: Option<Endpoint>,
+}
+
+/// TLS settings of connections to servers.
+#[derive(Clone, Debug, Default)]
+pub struct MailboxTls {
+    /// Accept any certificate, and send passwords without TLS.
+    pub insecure: bool,
+    /// Trusted certificates. By default, those of the system.
+    pub ca: Option<PathBuf>,
+}
+
+impl MailboxOptions {
+    /// True if a password may be sent to this server without TLS.
+    pub(super) fn allows_plain_login(&self, endpoint: &Endpoint) -> bool {
+        self.tls.insecure || endpoint.ip().is_none_or(|address| address.is_loopback())
+    }
+
+    /// Name of the protocol in the record.
+    pub(crate) fn protocol(&self) -> &'static str {
+        match self.mailboxes.first().map(|mailbox| &mailbox.url) {
+            Some(MailboxUrl::Server { scheme, .. }) if scheme.is_imap() => "imap",
+            Some(MailboxUrl::Server { .. }) => "pop3",
+            Some(MailboxUrl::Maildir(_)) | None => "maildir",
+        }
+    }
+}

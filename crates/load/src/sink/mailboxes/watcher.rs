@@ -1,0 +1,202 @@
+//! What every kind of mailbox does with its messages: it reads their traces and counts them.
+use super::super::worker_state::{SinkRecipient, SinkWorkerState};
+use super::options::{MailboxOptions, WatchedMailbox};
+use mailrun_journey::errors::ErrorEvent;
+use mailrun_journey::record::Watched;
+use mailrun_journey::{Phase, Trace, TraceReader, TraceResult};
+use mailrun_mailbox::Announced;
+use mailrun_net::clock;
+use memchr::memmem;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+/// Name of the header field that carries the trace.
+pub(super) const TRACE_FIELD: &str = "X-Mailrun";
+
+/// What the watchers have seen, for the record.
+#[derive(Debug, Default)]
+pub(crate) struct WatchCounts {
+    count: u64,
+    whole: bool,
+    /// Mailboxes that were open at some time, and whose server tells of messages by itself.
+    idle: AtomicU64,
+    poll_ns: AtomicU64,
+    broken: AtomicU64,
+    deleted: AtomicU64,
+}
+
+impl WatchCounts {
+    pub(super) fn new(count: u64, whole: bool) -> Self {
+        Self { count, whole, ..Self::default() }
+    }
+
+    pub(crate) fn row(&self) -> Watched {
+        let poll_ns = self.poll_ns.load(Ordering::Relaxed);
+        Watched {
+            count: self.count,
+            idle: self.idle.load(Ordering::Relaxed),
+            poll_ms: (poll_ns > 0).then_some(poll_ns as f64 / 1e6),
+            whole: self.whole,
+            broken: self.broken.load(Ordering::Relaxed),
+            deleted: self.deleted.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn checks_bodies(&self) -> bool {
+        self.whole
+    }
+
+    fn polls(&self, interval: Duration) {
+        self.poll_ns.fetch_max(u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
+
+/// State that the tasks of the thread share.
+pub(super) struct WatchShared {
+    pub(super) state: Rc<SinkWorkerState>,
+    pub(super) counts: Arc<WatchCounts>,
+    /// Buffer for reading. A task borrows it for one turn, and never while it waits.
+    pub(super) room: RefCell<Vec<u8>>,
+    /// Messages that are to be deleted and are not yet.
+    pub(super) undeleted: Cell<u64>,
+    /// Connections that are being set up.
+    pub(super) starting: Cell<usize>,
+    pub(super) opened: Sender<Result<(), String>>,
+    pub(super) options: MailboxOptions,
+}
+
+/// What every kind of mailbox does with its messages.
+pub(super) struct Watcher {
+    pub(super) shared: Rc<WatchShared>,
+    /// The mailbox in messages.
+    name: String,
+    recipient: SinkRecipient,
+    /// Set once the mailbox has been open.
+    pub(super) has_opened: Cell<bool>,
+    /// The watcher has told that the server tells of messages by itself.
+    is_idle: Cell<bool>,
+}
+
+impl Watcher {
+    pub(super) fn new(shared: &Rc<WatchShared>, mailbox: &WatchedMailbox) -> Self {
+        Self {
+            recipient: shared.state.recipient_of(mailbox.address.as_bytes()),
+            shared: Rc::clone(shared),
+            name: mailbox.url.to_string(),
+            has_opened: Cell::new(false),
+            is_idle: Cell::new(false),
+        }
+    }
+
+    /// Records that mail which arrives from now on is found. `poll` is the interval at which it is looked
+    /// for, unless the server tells of it.
+    pub(super) fn opened(&self, poll: Option<Duration>) {
+        match poll {
+            Some(interval) => self.shared.counts.polls(interval),
+            None if !self.is_idle.replace(true) => {
+                self.shared.counts.idle.fetch_add(1, Ordering::Relaxed);
+            }
+            None => {}
+        }
+        if !self.has_opened.replace(true) {
+            // Ignore the error: the sink does not start if another mailbox cannot be opened.
+            let _ = self.shared.opened.send(Ok(()));
+        }
+    }
+
+    /// Counts an error. Before the mailbox has been open, the error ends the sink.
+    pub(super) fn failed(&self, phase: Phase, text: &str) {
+        if !self.has_opened.get() {
+            let _ = self.shared.opened.send(Err(format!("cannot watch {}: {text}", self.name)));
+            return;
+        }
+        self.shared.counts.broken.fetch_add(1, Ordering::Relaxed);
+        let text = format!("mailbox: {text}");
+        let error = ErrorEvent { phase, code: 0, text: &text, at: clock::now() };
+        self.shared.state.tally.borrow_mut().count_error(error, || Some(self.name.clone()));
+    }
+
+    /// Counts messages that were deleted because the user asked for it.
+    pub(super) fn deleted(&self, count: u64) {
+        self.shared.counts.deleted.fetch_add(count, Ordering::Relaxed);
+        self.shared.undeleted.set(self.shared.undeleted.get().saturating_sub(count));
+    }
+
+    /// Counts a message. Returns true if it should be deleted.
+    pub(super) fn count(&self, result: &TraceResult, announced: Announced, bytes: u64) -> bool {
+        let state = &self.shared.state;
+        state.count_arrival(result, std::slice::from_ref(&self.recipient), bytes, clock::now(), 1);
+        let (TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace))) = result
+        else {
+            return false;
+        };
+        if let Announced::At(at) = announced {
+            state.count_announced(trace, at);
+        }
+        let deletes = self.shared.options.deletes == Some(trace.run);
+        self.shared.undeleted.set(self.shared.undeleted.get() + u64::from(deletes));
+        deletes
+    }
+}
+
+/// Reads the trace of a message. `content` is the message if it was fetched whole, and otherwise the
+/// header or the part of it with the trace, whose body is taken for intact.
+pub(super) fn read_trace(content: &[u8], is_whole: bool) -> TraceResult {
+    if is_whole {
+        let mut reader = TraceReader::default();
+        reader.receive(content);
+        return reader.finish();
+    }
+    let header = memmem::find(content, b"\n\r\n").map_or(content, |end| &content[..=end]);
+    let mut lines = header.split_inclusive(|octet| *octet == b'\n');
+    let is_trace = |line: &&[u8]| {
+        line.get(..TRACE_FIELD.len()).is_some_and(|name| name.eq_ignore_ascii_case(TRACE_FIELD.as_bytes()))
+            && line.get(TRACE_FIELD.len()) == Some(&b':')
+    };
+    match lines.find(is_trace) {
+        None => TraceResult::Absent,
+        Some(line) => Trace::parse(line).map_or(TraceResult::Corrupt(None), TraceResult::Intact),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mailrun_journey::RunId;
+
+    #[test]
+    fn a_trace_is_read_from_its_header_field_or_from_the_message() {
+        let mut line = vec![0; Trace::HEADER_BYTES];
+        let body = b"hello\r\n";
+        let trace = Trace {
+            run: RunId([1; 16]),
+            sequence: 5,
+            zero: mailrun_journey::trace::ZeroPhase::of(Duration::ZERO),
+            numbering: mailrun_journey::trace::RecipientNumbering::SINGLE,
+            created: Duration::from_secs(1),
+            clock: mailrun_journey::ClockId(7),
+            checksum: mailrun_journey::trace::checksum(body),
+        };
+        trace.write(&mut line);
+        let message = [b"Received: by x\r\n".as_slice(), &line, b"\r\n", body].concat();
+        let changed = [message.as_slice(), b"advertisement\r\n"].concat();
+        let in_body = [b"Subject: x\r\n\r\n".as_slice(), &line].concat();
+        for (content, is_whole, expected) in [
+            (line.as_slice(), false, TraceResult::Intact(trace)),
+            (&message, false, TraceResult::Intact(trace)),
+            (&changed, false, TraceResult::Intact(trace)),
+            (&in_body, false, TraceResult::Absent),
+            (b"\r\n", false, TraceResult::Absent),
+            (b"X-Mailrun: v9\r\n\r\n", false, TraceResult::Corrupt(None)),
+            (&message, true, TraceResult::Intact(trace)),
+            (&changed, true, TraceResult::Corrupt(Some(trace))),
+            (&in_body, true, TraceResult::Absent),
+        ] {
+            assert_eq!(read_trace(content, is_whole), expected, "{}", String::from_utf8_lossy(content));
+        }
+    }
+}

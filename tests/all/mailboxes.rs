@@ -1,0 +1,57 @@
+//! A bench whose sink watches mailboxes. Maildirs stand for them, which a second sink fills like a mail
+//! server; `load/sink/mailboxes/stand_in.rs` plays a server of IMAP.
+use crate::party::{Sink, bench_as_typed, mailrun, stage};
+use crate::secured::Files;
+use mailrun_journey::Stage;
+use mailrun_journey::record::Role;
+use std::fs;
+
+#[test]
+fn mail_is_delivered_when_it_can_be_read_in_the_mailbox() {
+    let files = Files::new();
+    let inbox = files.path("inbox");
+    let server = Sink::start(&["--maildir", &inbox]);
+    let mailbox = format!("maildir:{inbox}");
+    let load = ["--rate", "100", "--messages", "50", "--threshold", "announced.count >= 50"];
+    let run = bench_as_typed(&[&[&server.address(), "--mailbox", &mailbox, "--whole"], load.as_slice()].concat());
+    let record = run.record_of(0);
+    let ledger = &record.ledger;
+    assert_eq!(
+        (ledger.delivered, ledger.duplicates, ledger.corrupt, ledger.lost),
+        (Some(50), Some(0), Some(0), Some(0))
+    );
+    let [announced, delivered] = [Stage::Announced, Stage::Delivered].map(|name| stage(&record, name));
+    assert_eq!((announced.count, delivered.count), (50, 50));
+    assert_eq!(announced.since, delivered.since, "both count from when a message was due");
+    assert!(announced.latency_ms.unwrap().p50 <= delivered.latency_ms.unwrap().p50);
+    let sink = record.parties.iter().find(|party| party.role == Role::Sink).unwrap();
+    let watched = sink.reception.as_ref().unwrap().mailboxes.as_ref().unwrap();
+    assert_eq!((watched.count, watched.idle, watched.poll_ms, watched.whole), (1, 0, Some(10.0), true));
+    assert!(run.file("report.md").contains("asked for new mail every 10.00 ms"), "{}", run.file("report.md"));
+    let one = fs::read_dir(format!("{inbox}/new")).unwrap().next().unwrap().unwrap().path();
+    let text = fs::read_to_string(&one).unwrap();
+    assert!(text.lines().any(|line| line.trim_end() == "Auto-Submitted: auto-generated"), "{text}");
+    // A second run skips the mail of the first, and deletes only its own.
+    let words = [&server.address(), "--mailbox", &mailbox, "--expunge", "--messages", "20", "--sessions", "2"];
+    let record = bench_as_typed(&words).record_of(0);
+    assert_eq!((record.ledger.delivered, record.ledger.foreign, record.ledger.corrupt), (Some(20), Some(0), None));
+    assert_eq!(fs::read_dir(format!("{inbox}/new")).unwrap().count(), 50);
+    server.stop();
+}
+
+#[test]
+fn a_mailbox_that_cannot_be_watched_ends_the_bench_before_the_load() {
+    let server = Sink::start(&[]);
+    for (words, expected) in [
+        (&["--mailbox", "maildir:/nowhere"][..], "cannot watch maildir:/nowhere: the directory cannot be read"),
+        (&["--mailbox", "imap://ann@127.0.0.1:1"], "--mailbox requires a password: use --mailbox-password-file FILE"),
+        (&["--mailbox", "imap://ann:secret@127.0.0.1:1"], "a password does not belong into a URL"),
+        (&["--mailbox", "maildir:/a", "--sink-listen", "127.0.0.1:0"], "the mailboxes are the sink"),
+        (&["--mailbox", "maildir:/a", "--fault", "drop"], "cannot be used with --mailbox"),
+    ] {
+        let ended = mailrun(&[&["bench", &server.address(), "--messages", "5", "--report", "none"], words].concat());
+        assert_eq!(ended.code, Some(2), "{words:?}: {ended:?}");
+        assert!(ended.err.contains(expected), "{words:?}: {}", ended.err);
+    }
+    assert_eq!(server.stop().stages.iter().map(|row| row.count).sum::<u64>(), 0, "no mail was sent");
+}
