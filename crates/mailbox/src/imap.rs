@@ -202,10 +202,14 @@ impl ImapSession {
         self.deadline
     }
 
-    /// Asks for the deletion of a message that was reported. It is deleted after the next fetch.
+    /// Asks for the deletion of a message that was reported. The session deletes it as soon as it has nothing
+    /// to fetch. If it waits for mail, its deadline is over now.
     pub fn delete(&mut self, uid: u32) {
         if self.deletes && self.to_delete.len() < self.options.messages {
             self.to_delete.push(uid);
+            if matches!(self.waiting, Waiting::Idle | Waiting::Pause) {
+                self.deadline = Duration::ZERO;
+            }
         }
     }
 
@@ -315,7 +319,7 @@ impl ImapSession {
             ClientEvent::IdleAccepted { .. } => {
                 self.waiting = Waiting::Idle;
                 self.deadline = now + self.options.idle_renewal;
-                if self.has_news {
+                if self.has_news || !self.to_delete.is_empty() {
                     self.end_idle(now);
                 }
                 Ok(())
@@ -515,7 +519,8 @@ impl ImapSession {
                 events.push(Event::Deleted(std::mem::take(&mut self.deleting)));
                 self.delete_or_watch(now);
             }
-            Waiting::IdleEnd | Waiting::Noop => self.fetch_or_watch(now),
+            Waiting::IdleEnd | Waiting::Noop if self.has_news => self.fetch_or_watch(now),
+            Waiting::IdleEnd | Waiting::Noop => self.delete_or_watch(now),
             Waiting::IdleStart | Waiting::Idle => {
                 return Err(self.violation("it ended IDLE by itself".to_owned()));
             }

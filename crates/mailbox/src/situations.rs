@@ -262,6 +262,20 @@ fn messages_are_deleted_by_their_uids() {
         "m5 UID STORE 12 +FLAGS.SILENT (\\Deleted)\r\nm6 UID EXPUNGE 12\r\nm7 IDLE\r\n"
     );
     assert_eq!(events.last(), Some(&Event::Deleted(1)));
+    // The last messages of a run are deleted, too: nothing that arrives later has to wake the session.
+    out.clear();
+    let more = "* 4 EXISTS\r\nm7 OK ended\r\n* 4 FETCH (UID 13 BODY[] \"x\")\r\nm8 OK done\r\n+ idling\r\n";
+    session.receive(more.as_bytes(), now, &mut out, &mut events).unwrap();
+    session.delete(13);
+    assert!(session.deadline() <= now, "it does not wait for mail");
+    session.tick(now, &mut out, &mut events).unwrap();
+    session.receive(b"m9 OK ended\r\nm10 OK stored\r\nm11 OK gone\r\n", now, &mut out, &mut events).unwrap();
+    let sent = String::from_utf8_lossy(&out);
+    assert!(
+        sent.ends_with("DONE\r\nm10 UID STORE 13 +FLAGS.SILENT (\\Deleted)\r\nm11 UID EXPUNGE 13\r\nm12 IDLE\r\n"),
+        "{sent}"
+    );
+    assert_eq!(events.last(), Some(&Event::Deleted(1)));
 }
 
 /// What a server of POP3 says to somebody who logs in.
