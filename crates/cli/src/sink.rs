@@ -68,6 +68,7 @@ pub(super) struct SinkArgs {
     dump: DumpArgs,
     #[command(flatten)]
     dialogue: DialogueArgs,
+    #[command(flatten)]
     mailboxes: MailboxArgs,
     /// Watch mailboxes at public addresses, too. Use it only with a server of your own.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true,
@@ -236,7 +237,8 @@ impl SinkArgs {
         let rules = self.faults.rulebook()?;
         let capabilities = self.welcome.options()?;
         if mailboxes.is_some() {
-            let is_server = capabilities.is_used() || !rules.rules.is_empty() || self.dump.is_used();
+            let is_server =
+                capabilities.is_used() || !rules.rules.is_empty() || self.dump.is_used() || dialogue.is_some();
             ensure!(
                 !is_server,
                 "a sink that watches mailboxes (--mailbox) is no server: it has no TLS, AUTH and LMTP to \
