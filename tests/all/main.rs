@@ -89,6 +89,7 @@ mod ruler;
 mod secured;
 mod secured_hostile;
 mod secured_peers;
+mod send;
 mod service;
 mod shards;
 mod sink_rules;

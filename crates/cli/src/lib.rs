@@ -61,6 +61,7 @@ mod results;
 mod run_sides;
 mod scenario_file;
 mod scenarios;
+mod send;
 mod server;
 mod shard;
 mod sink;
@@ -121,6 +122,7 @@ Examples:
   sudo mailrun bench --relay postfix          a private Postfix on this host
   mailrun sink --listen 127.0.0.1:2525        accepts mail and counts it
   mailrun source 127.0.0.1:2525               sends mail and measures latency
+  mailrun send ann@a.example                  sends one message, and shows the dialogue
   mailrun relay --to HOST --spool DIR         stores and forwards mail
   mailrun report DIR --format html -o FILE    shows a stored run again
   mailrun compare --self                      the noise of this host, in rounds
@@ -152,6 +154,7 @@ enum Command {
     Scenario(scenario_file::ScenarioFileArgs),
     Recipe(recipes::RecipeArgs),
     Source(Box<source::SourceArgs>),
+    Send(Box<send::SendArgs>),
     Sink(Box<sink::SinkArgs>),
     Relay(Box<relay::RelayArgs>),
     Mades(Box<mades::MadesArgs>),
@@ -201,6 +204,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Scenario(typed) => typed.run(),
         Command::Recipe(typed) => typed.run(),
         Command::Source(typed) => typed.run(),
+        Command::Send(typed) => typed.run(),
         Command::Sink(typed) => typed.run(),
         Command::Relay(typed) => relay::run(&typed),
         Command::Mades(typed) => typed.run(),

@@ -28,14 +28,14 @@ const SENDER_NAMES: &[OptionAlias] = &[
     (&["-M", "--helo", "--lhlo", "-h-from"], "--ehlo"),
     (
         &["-F", "--body", "--data", "--header", "--h-Subject", "--attach", "--eml", "--upload-file"],
-        "--file MESSAGE.EML",
+        "--file MESSAGE.EML, or mailrun send, which has --header, --body and --attach",
     ),
     (&["--size", "--length", "--body-size"], "--message-size"),
     (&["-L"], "--lmtp"),
     (&["--protocol"], "--lmtp, --tls implicit or a URL as SERVER: lmtp://HOST, smtps://HOST"),
     (&["--server", "--host", "--target", "--url"], "SERVER without an option"),
     (&["-p", "--port"], "HOST:PORT as SERVER"),
-    (&["--tls-on-connect", "-tlsc", "--ssl"], "--tls implicit"),
+    (&["--tls-on-connect", "-tlsc", "--tlsc", "--ssl"], "--tls implicit"),
     (&["--starttls", "-tls", "--ssl-reqd"], "--tls starttls"),
     (&["--tls-ca-path", "--cafile", "--ca-file", "--capath"], "--cacert"),
     (&["--server-name"], "--tls-name"),
@@ -52,6 +52,34 @@ const SENDER_NAMES: &[OptionAlias] = &[
     (&["--name"], "--label"),
     (&["--silent"], "--quiet"),
     (&["--fail-on", "--assert"], "--threshold"),
+];
+
+/// Names that swaks uses for options of `send`. The other names of swaks are among those of senders,
+/// or are ours as well.
+const SEND_NAMES: &[OptionAlias] = &[
+    (&["-s"], "SERVER without an option"),
+    (&["-F", "--h-From"], "--header 'From: ADDRESS'"),
+    (&["--h-Subject", "--h-subject"], "--subject TEXT"),
+    (&["--h-To", "--h", "--add-header", "-ah", "--header-X"], "--header 'NAME: VALUE'"),
+    (&["-d", "--data", "--dab", "--stdin"], "--file FILE for a whole message, or --body TEXT"),
+    (&["--attach-body", "--body-file"], "--body @FILE"),
+    (&["--attach-type", "--attach-name"], "--attach 'FILE;TYPE'"),
+    (&["--drop-after", "--da", "-da", "--drop-after-send", "--quit"], "--quit-after WHERE"),
+    (
+        &["--silent", "-hr", "-ht", "-ha", "--hide-all", "--hide-receive", "--hide-send", "--suppress-data", "-n"],
+        "--quiet",
+    ),
+    (&["--tls-get-peer-cert", "--tls-show-cert", "--get-peer-cert", "--cert-info"], "--show-cert"),
+    (&["--socket"], "unix:PATH as SERVER, without an option"),
+    (&["--copy-routing", "--mx"], "--to ADDRESS without a SERVER"),
+    (&["--tls-verify", "--tls-verify-ca", "-tlsv"], "--tls starttls, which verifies unless --insecure is given"),
+    (&["--xclient-addr", "--xclient-name", "--xclient-helo", "--xclient-login"], "--xclient NAME=VALUE"),
+    (&["--proxy", "--proxy-version"], "--proxy-protocol VERSION"),
+    (&["--prdr", "--dsn"], "--dsn-notify WHEN"),
+    (&["--auth-hide-password", "--protect-prompt"], "--user, whose login data is never shown"),
+    (&["--pipeline"], "--pipelining group"),
+    (&["--local-port", "-lp"], "--bind ADDRESS"),
+    (&["--from-raw", "--malformed"], "--raw"),
 ];
 
 /// Names that other tools use for options of the sink.
@@ -191,6 +219,7 @@ pub(super) fn our_command(typed: &str) -> Option<&'static str> {
 fn tables(path: &str) -> &'static [&'static [OptionAlias]] {
     match path {
         path if MADES_COMMANDS.contains(&path) => &[MADES_NAMES, COMMON_NAMES],
+        "send" => &[SEND_NAMES, SENDER_NAMES, COMMON_NAMES],
         "sink" => &[SINK_NAMES, FAULT_NAMES, COMMON_NAMES],
         path if ["source", "capacity"].contains(&path) || path.starts_with("bench") => {
             &[SENDER_NAMES, FAULT_NAMES, COMMON_NAMES]
@@ -240,7 +269,8 @@ mod tests {
     use super::super::Cli;
     use super::*;
 
-    const PATHS: [&str; 12] = [
+    const PATHS: [&str; 13] = [
+        "send",
         "capacity",
         "report",
         "bench",
@@ -258,7 +288,9 @@ mod tests {
     #[test]
     fn every_row_is_of_use_somewhere_and_never_hides_an_option() {
         let whole = Cli::all_commands();
-        for table in [SENDER_NAMES, SINK_NAMES, FAULT_NAMES, MADES_NAMES, RELAY_NAMES, REPORT_NAMES, COMMON_NAMES] {
+        for table in
+            [SENDER_NAMES, SEND_NAMES, SINK_NAMES, FAULT_NAMES, MADES_NAMES, RELAY_NAMES, REPORT_NAMES, COMMON_NAMES]
+        {
             for (typed, ours) in table {
                 let paths = PATHS.iter().chain(&["bench mades-compare"]);
                 let mut useful =
@@ -285,6 +317,15 @@ mod tests {
             ("bench relay-400", "--auth", None),
             ("bench", "--threads", Some("unknown option \"--threads\"; use --workers")),
             ("source", "--threads", Some("unknown option \"--threads\"; use --workers")),
+            ("send", "--tlsc", Some("unknown option \"--tlsc\"; use --tls implicit")),
+            ("send", "-tlsc", Some("unknown option \"-tlsc\"; use --tls implicit")),
+            ("send", "-tls", Some("unknown option \"-tls\"; use --tls starttls")),
+            ("send", "--data", Some("unknown option \"--data\"; use --file FILE for a whole message, or --body TEXT")),
+            (
+                "send",
+                "-ap",
+                Some("unknown option \"-ap\"; use --password-file FILE or the environment variable MAILRUN_PASSWORD"),
+            ),
             ("sink", "--count", Some("unknown option \"--count\"; use --max-messages")),
             ("bench mades", "--frobnicate", None),
             ("mades", "amqp://u:secret@h", Some("the broker is an option: --broker URL")),

@@ -16,7 +16,7 @@ struct Usual {
     examples: &'static [&'static str],
 }
 
-const USUAL: [Usual; 5] = [
+const USUAL: [Usual; 6] = [
     Usual {
         command: "bench",
         options: "messages duration sessions message-size rate reuse to from sink sink-listen relay tls \
@@ -34,6 +34,16 @@ const USUAL: [Usual; 5] = [
         examples: &[
             "mailrun source 127.0.0.1:2525 -m 1000 -s 10",
             "mailrun source smtps://mx.example --rate 500/m --threshold 'accepted.p99 < 1s'",
+        ],
+    },
+    Usual {
+        command: "send",
+        options: "to from header subject body attach file dump quit-after show-cert tls cacert insecure user lmtp pipe \
+                  raw quiet",
+        examples: &[
+            "mailrun send 127.0.0.1:2525 --to ann@a.example --subject hello --body text",
+            "mailrun send ann@a.example --quit-after rcpt",
+            "mailrun send smtps://mx.example --show-cert --quit-after tls",
         ],
     },
     Usual {

@@ -5,5 +5,6 @@
 
 pub mod locust_worker;
 pub mod mailboxes;
+pub mod send;
 pub mod sink;
 pub mod source;

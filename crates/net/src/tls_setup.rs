@@ -1,5 +1,9 @@
 //! Settings of each side for a TLS handshake: certificates, keys and trusted roots.
-use rustls::client::{ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue};
+use mailrun_trust::CertificateRecorder;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::client::{
+    ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue, WebPkiServerVerifier,
+};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
@@ -241,16 +245,7 @@ impl ClientTls {
     ) -> Result<Self, TlsSetupError> {
         let name = ServerName::try_from(name.to_owned()).map_err(|_| TlsSetupError::BadName(name.to_owned()))?;
         let builder = ClientConfig::builder_with_provider(provider()).with_protocol_versions(versions.supported())?;
-        let builder = match trust {
-            Trust::System => builder.with_root_certificates(system_roots()?),
-            Trust::Roots(pem) => {
-                let verifier = mailrun_trust::servers_of(certificates_from(pem)?, &provider())?;
-                builder.dangerous().with_custom_certificate_verifier(verifier)
-            }
-            Trust::Anybody => {
-                builder.dangerous().with_custom_certificate_verifier(mailrun_trust::any_server(&provider()))
-            }
-        };
+        let builder = builder.dangerous().with_custom_certificate_verifier(verifier_of(trust)?);
         let mut config = match certificate {
             None => builder.with_no_client_auth(),
             Some(Certificate { chain, key }) => builder.with_client_auth_cert(chain, key)?,
@@ -262,6 +257,24 @@ impl ClientTls {
         Ok(Self { config: Arc::new(config), name })
     }
 
+    /// Verifies as before with `trust`, and remembers the certificates that the server shows and what
+    /// `judge` says about them.
+    ///
+    /// # Errors
+    /// Returns a [`TlsSetupError`] if the certificates cannot be used.
+    pub fn record_certificates(
+        &mut self,
+        trust: &Trust,
+        judge: &Trust,
+    ) -> Result<Arc<CertificateRecorder>, TlsSetupError> {
+        // A system without trusted certificates is a reason not to trust, and no fault.
+        let judge = verifier_of(judge).map_err(|error| error.to_string());
+        let recorder = Arc::new(CertificateRecorder::new(verifier_of(trust)?, judge));
+        let verifier: Arc<dyn ServerCertVerifier> = Arc::clone(&recorder) as _;
+        Arc::make_mut(&mut self.config).dangerous().set_certificate_verifier(verifier);
+        Ok(recorder)
+    }
+
     pub(crate) fn config(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.config)
     }
@@ -269,6 +282,17 @@ impl ClientTls {
     pub(crate) fn name(&self) -> ServerName<'static> {
         self.name.clone()
     }
+}
+
+fn verifier_of(trust: &Trust) -> Result<Arc<dyn ServerCertVerifier>, TlsSetupError> {
+    Ok(match trust {
+        Trust::System => {
+            let verifier = WebPkiServerVerifier::builder_with_provider(system_roots()?, provider()).build();
+            verifier.map_err(|error| rustls::Error::General(error.to_string()))?
+        }
+        Trust::Roots(pem) => mailrun_trust::servers_of(certificates_from(pem)?, &provider())?,
+        Trust::Anybody => mailrun_trust::any_server(&provider()),
+    })
 }
 
 /// Sessions that a client can resume. A client connects to only one server.

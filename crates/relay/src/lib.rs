@@ -16,6 +16,7 @@
 //! | `recovery` | queues what a former run has left in the spool | qmgr(8) at its start |
 //! | `control` | serves `mailrun queue`, and metrics and health over HTTP | postqueue(1), postsuper(1) |
 //! | `offline` | checks, salvages and exports the spool of a stopped relay | postcat(1), postsuper(1) |
+//! | `mx` | finds a domain's servers for other programs | |
 //! | `config` | reads relay.toml | main.cf, postconf(1) |
 //! | `reload` | reads relay.toml again on SIGHUP | postfix(1) reload |
 //! | `context` | state that all workers share | |
@@ -49,6 +50,7 @@ mod fault_log;
 mod inherited_sockets;
 mod log_target;
 mod message;
+pub mod mx;
 pub mod offline;
 mod own_addresses;
 mod qmgr;

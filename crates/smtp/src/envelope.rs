@@ -35,6 +35,25 @@ impl Envelope {
         Ok(envelope)
     }
 
+    /// Renders the commands with arguments that may be malformed, to test a server. Each text
+    /// follows `MAIL FROM:` or `RCPT TO:` as it is, so it usually has its own brackets.
+    ///
+    /// # Errors
+    /// Returns a [`PathError`] if a text has a CR, LF or NUL, because it would be several commands,
+    /// or if there is no recipient.
+    pub fn verbatim<'a>(sender: &str, recipients: impl IntoIterator<Item = &'a str>) -> Result<Self, PathError> {
+        let mut envelope = Self { wire: Vec::new(), ends: Vec::new() };
+        let lines = recipients.into_iter().map(|recipient| ("RCPT TO:", recipient));
+        for (command, text) in [("MAIL FROM:", sender)].into_iter().chain(lines) {
+            if text.contains(['\r', '\n', '\0']) {
+                return Err(PathError::Syntax);
+            }
+            envelope.push_line([command.as_bytes(), text.as_bytes(), b""], b"")?;
+        }
+        envelope.wire.extend_from_slice(DATA);
+        if envelope.ends.len() < 2 { Err(PathError::Syntax) } else { Ok(envelope) }
+    }
+
     /// Replaces the commands. Each recipient is a path and the parameters of its RCPT, such as
     /// `NOTIFY=NEVER` (see [`crate::dsn`]). This needs no allocation if the envelope has held as
     /// many bytes before.
@@ -109,6 +128,15 @@ impl Envelope {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_malformed_envelope_is_sent_as_it_is_but_stays_one_line_a_command() {
+        let envelope = Envelope::verbatim("<a b@@> X", ["c", ""]).unwrap();
+        assert_eq!(envelope.group(), b"MAIL FROM:<a b@@> X\r\nRCPT TO:c\r\nRCPT TO:\r\nDATA\r\n");
+        for (sender, recipients) in [("a\r\nDATA", &["b"][..]), ("a", &["b\nc"]), ("a", &["\0"]), ("a", &[])] {
+            assert!(Envelope::verbatim(sender, recipients.iter().copied()).is_err(), "{sender:?} {recipients:?}");
+        }
+    }
 
     #[test]
     fn the_parts_make_up_the_whole() {

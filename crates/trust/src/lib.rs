@@ -23,12 +23,15 @@
 //! | file | what it does |
 //! |---|---|
 //! | `fault` | reasons why a handshake with a server failed, with their remedies |
+//! | `recorder` | remembers the certificates that a server has shown |
 //! | `verifier` | verification by trusted certificates, and none at all |
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 mod fault;
+mod recorder;
 mod verifier;
 
 pub use fault::{HandshakeFault, Remedies};
+pub use recorder::{CertificateRecorder, ShownCertificates};
 pub use verifier::{any_server, servers_of};
 
 #[cfg(doctest)]

@@ -9,33 +9,33 @@ use std::io::{self, Write};
 const MAX_LINES: u64 = 200;
 
 #[derive(Debug)]
-pub(super) struct DialoguePrinter {
+pub(crate) struct DialoguePrinter {
     dialogue: Dialogue,
     /// Lines of the current step, which are printed together.
     shown: String,
 }
 
 impl DialoguePrinter {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { dialogue: Dialogue::new(MAX_LINES), shown: String::new() }
     }
 
-    pub(super) fn event(&mut self, text: &str) {
+    pub(crate) fn event(&mut self, text: &str) {
         Dialogue::event(text, &mut self.shown);
         self.print();
     }
 
-    pub(super) fn tls_established(&mut self, handshake: &Handshake) {
+    pub(crate) fn tls_established(&mut self, handshake: &Handshake) {
         self.dialogue.tls_started(&handshake.version, &handshake.cipher, &mut self.shown);
         self.print();
     }
 
-    pub(super) fn sent(&mut self, octets: &[u8]) {
+    pub(crate) fn sent(&mut self, octets: &[u8]) {
         self.dialogue.client(octets, &mut self.shown);
         self.print();
     }
 
-    pub(super) fn received(&mut self, reply: &ReceivedReply<'_>) {
+    pub(crate) fn received(&mut self, reply: &ReceivedReply<'_>) {
         self.dialogue.reply(reply, &mut self.shown);
         self.print();
     }

@@ -83,7 +83,7 @@ fn parse_pattern(typed: &str) -> Result<AddressPattern, String> {
 }
 
 impl DsnParameters {
-    pub(super) fn notifications(&self) -> Notifications {
+    pub(crate) fn notifications(&self) -> Notifications {
         if self.description().is_some() { Notifications::Asked } else { Notifications::Unasked }
     }
 
@@ -106,7 +106,7 @@ impl DsnParameters {
 
     /// Appends the parameters of MAIL to the text, after other parameters that start at `begin`.
     /// `number` is that of `message` without the mark of the warm-up.
-    pub(super) fn write_mail(&self, seed: u64, number: u64, message: &MessageName, begin: usize, text: &mut Vec<u8>) {
+    pub(crate) fn write_mail(&self, seed: u64, number: u64, message: &MessageName, begin: usize, text: &mut Vec<u8>) {
         if let Some(returns) = self.returns {
             push_parameter("RET=", returns.keyword(), begin, text);
         }
@@ -123,7 +123,7 @@ impl DsnParameters {
 
     /// Appends the parameters of RCPT for the recipient, which starts at `recipient` and ends the
     /// text.
-    pub(super) fn write_recipient(&self, recipient: usize, text: &mut Vec<u8>) {
+    pub(crate) fn write_recipient(&self, recipient: usize, text: &mut Vec<u8>) {
         let begin = text.len();
         if let Some(notify) = self.notify {
             push_parameter("NOTIFY=", &notify.render(), begin, text);

@@ -273,15 +273,22 @@ pub(super) fn message_id_placeholder(run: RunId) -> String {
 }
 
 /// Formats the date for a header field.
-pub(super) fn date(now: jiff::Timestamp) -> Result<String> {
+pub(crate) fn date(now: jiff::Timestamp) -> Result<String> {
     let date = now.to_zoned(jiff::tz::TimeZone::system());
     jiff::fmt::rfc2822::to_string(&date).context("the year is not of four digits")
 }
 
-/// Returns the header fields of a generated message, without the empty line.
+/// Returns the value of From. Mail from <> comes from the mail system of this host, because a header
+/// field with <> would be malformed (RFC 5322 §3.6.2).
+pub(crate) fn from_field(from: &str, host: &str) -> String {
+    if from.is_empty() { format!("Mail Delivery System <MAILER-DAEMON@{host}>") } else { format!("<{from}>") }
+}
+
+/// Returns the header fields of a generated message, without the empty line. `from` is the value of
+/// From.
 pub(super) fn header_fields(from: &str, to: &str, subject: Option<&str>, date: &str, id: &str) -> String {
     let subject = subject.map_or_else(String::new, |subject| format!("Subject: {subject}\r\n"));
-    format!("From: <{from}>\r\nTo: <{to}>\r\nDate: {date}\r\nMessage-ID: {id}\r\n{subject}")
+    format!("From: {from}\r\nTo: <{to}>\r\nDate: {date}\r\nMessage-ID: {id}\r\n{subject}")
 }
 
 /// Generates a message of this size. `fields` must come from `header_fields`.
@@ -356,7 +363,7 @@ mod tests {
     #[test]
     fn a_message_cut_to_size_has_that_size_and_its_checksum() {
         let fields = header_fields(
-            "a@b",
+            "<a@b>",
             "c@d",
             None,
             "Sat, 21 Nov 2026 09:30:00 +0000",

@@ -71,13 +71,12 @@ impl PreparedMessages {
         if subject.is_some_and(|subject| subject.contains(['\r', '\n', '\0'])) {
             bail!("--subject contains a line end");
         }
-        let from = first_address(&options.from);
+        let from = message::from_field(&first_address(&options.from), &options.hello);
         let to = first_address(&options.recipient_patterns[0]);
         let date = message::date(now)?;
         let id = message::message_id_placeholder(run);
         if options.mime {
-            let fields =
-                MimeFields { from: &bracketed(&from), to: &bracketed(&to), date: &date, message_id: &id, subject };
+            let fields = MimeFields { from: &from, to: &bracketed(&to), date: &date, message_id: &id, subject };
             return Self::from_mime(options, stamp, fields);
         }
         Self::generated(options, stamp, &message::header_fields(&from, &to, subject, &date, &id))

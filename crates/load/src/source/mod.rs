@@ -41,13 +41,16 @@ pub use addresses::AddressPattern;
 pub(crate) use control::NUMBERS_LOG2;
 pub use control::{LoadControl, LoadCounts};
 pub use corpus::{CorpusOptions, InvalidMessagePolicy};
+pub(crate) use dialogue::DialoguePrinter;
 pub use dsn_parameters::DsnParameters;
 pub use mailrun_workload::distribution::Distribution;
 pub use mailrun_workload::offered_rate::{OfferedRate, RateStage};
 pub use mailrun_workload::shard::{PlanHash, Shard};
+pub(crate) use message::{date as date_field, from_field};
 pub use options::{AllowedTargets, BodyParameter, DialogueOutput, Preflight, SourceOptions, TraceHeaders};
 pub use recipients::{RecipientTags, check_recipients};
 pub use shard_start::SourceShard;
+pub(crate) use transport::Transport;
 pub use transport::{AddressRange, ProxyVersion, TransportOptions};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -71,7 +74,6 @@ use report::RESERVED_DESCRIPTORS;
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use transport::Transport;
 
 /// If a server has several addresses, each has this long to accept a connection before the next
 /// address is tried.

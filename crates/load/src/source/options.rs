@@ -159,14 +159,7 @@ impl SourceOptions {
         if self.transport.bind.is_some() && !server.ip().is_some_and(|address| address.is_ipv4()) {
             bail!("--bind has IPv4 addresses, but {} is not an IPv4 address", self.to);
         }
-        let is_near = server.ip().is_none_or(|address| address.to_canonical().is_loopback());
-        if self.transport.exposes_password() && !is_near {
-            bail!(
-                "--user: the password would be sent unencrypted to {}; use --tls, or --auth-mechanism scram-sha-256 \
-                 or cram-md5",
-                self.to
-            );
-        }
+        self.transport.check_password(server)?;
         match (self.warm_up, self.time_limit()) {
             (Some(warm_up), Some(limit)) if warm_up >= limit => {
                 bail!("--warm-up {warm_up:?} must be shorter than the run of {limit:?}")

@@ -2,10 +2,13 @@
 use anyhow::{Result, anyhow, bail};
 use mailrun_journey::record::Pipelining;
 use mailrun_net::{
-    Certificate, ClientSecurity, ClientTls, Endpoint, SessionResumption, Socket, Timer, TlsSetupError, Trust, clock,
+    Certificate, CertificateRecorder, ClientSecurity, ClientTls, Endpoint, SessionResumption, Socket, Timer,
+    TlsSetupError, Trust, clock,
 };
 use mailrun_party::tls_mode::TlsMode;
-use mailrun_smtp::client::{BurstSize, Chunking, Notifications, Options, PipelineMode as Commands, StartTls};
+use mailrun_smtp::client::{
+    BurstSize, Chunking, Notifications, Options, PipelineMode as Commands, StartTls, StopPoint,
+};
 use mailrun_smtp::proxy::{ProxyHeader, render_v1, render_v2};
 use mailrun_smtp::sasl::{Credentials, Mechanism, Mechanisms};
 use mailrun_smtp::server::Protocol;
@@ -47,8 +50,20 @@ pub struct TransportOptions {
 }
 
 impl TransportOptions {
+    /// Refuses to send a password without encryption to another host.
+    pub(crate) fn check_password(&self, server: &Endpoint) -> Result<()> {
+        let is_near = server.ip().is_none_or(|address| address.to_canonical().is_loopback());
+        if self.exposes_password() && !is_near {
+            bail!(
+                "--user: the password would be sent unencrypted to {server}; use --tls, or --auth-mechanism scram-sha-256 \
+                 or cram-md5"
+            );
+        }
+        Ok(())
+    }
+
     /// True if a password may be sent without encryption.
-    pub(super) fn exposes_password(&self) -> bool {
+    fn exposes_password(&self) -> bool {
         const SHOWING: [Mechanism; 3] = [Mechanism::Plain, Mechanism::Login, Mechanism::Xoauth2];
         let mechanisms = self.credentials.as_ref().map_or(Mechanisms::NONE, |credentials| credentials.mechanisms);
         self.tls == TlsMode::None && SHOWING.into_iter().any(|mechanism| mechanisms.has(mechanism))
@@ -98,9 +113,9 @@ impl fmt::Display for AddressRange {
 
 /// Connection options in the form in which sessions use them.
 #[derive(Debug)]
-pub(super) struct Transport {
-    pub(super) security: Option<ClientSecurity>,
-    pub(super) options: Arc<Options>,
+pub(crate) struct Transport {
+    pub(crate) security: Option<ClientSecurity>,
+    pub(crate) options: Arc<Options>,
     proxy: Option<ProxyVersion>,
     bind: Option<AddressRange>,
     next_source: AtomicU32,
@@ -108,7 +123,7 @@ pub(super) struct Transport {
 
 impl Transport {
     /// Prepares the options. `host` is the part of the server's address before the port.
-    pub(super) fn new(options: &TransportOptions, pipelining: Pipelining, host: &str) -> Result<Self> {
+    pub(crate) fn new(options: &TransportOptions, pipelining: Pipelining, host: &str) -> Result<Self> {
         let client_options = Options {
             protocol: options.protocol,
             pipelining: match pipelining {
@@ -124,6 +139,7 @@ impl Transport {
             quit_timeout: None,
             refuses_own_name: false,
             greeting_timeout: None,
+            stop_after: None,
         };
         let security = match options.tls {
             TlsMode::None => None,
@@ -140,13 +156,30 @@ impl Transport {
     }
 
     /// Returns these options for envelopes that ask for notifications.
-    pub(super) fn with_notifications(self, notifications: Notifications) -> Self {
+    pub(crate) fn with_notifications(self, notifications: Notifications) -> Self {
         let options = Options { notifications, ..Options::clone(&self.options) };
         Self { options: Arc::new(options), ..self }
     }
 
+    /// Returns these options for a session that ends at this point.
+    pub(crate) fn stopping_after(self, point: Option<StopPoint>) -> Self {
+        let options = Options { stop_after: point, ..Options::clone(&self.options) };
+        Self { options: Arc::new(options), ..self }
+    }
+
+    /// Remembers the certificates that the server shows, and whether they are trusted, even if
+    /// `--insecure` accepts any. Without TLS, there are none.
+    pub(crate) fn record_certificates(&mut self, options: &TransportOptions) -> Result<Arc<CertificateRecorder>> {
+        let Some(ClientSecurity::Implicit(tls) | ClientSecurity::OnDemand(tls)) = &mut self.security else {
+            bail!("--show-cert requires --tls starttls or --tls implicit");
+        };
+        let judge = trust(&TransportOptions { tls_insecure: false, ..options.clone() })?;
+        let recorder = tls.record_certificates(&trust(options)?, &judge);
+        recorder.map_err(|error| anyhow!("--show-cert: {error}"))
+    }
+
     /// Connects to the server, and sends the PROXY header if there is to be one.
-    pub(super) async fn connect(&self, server: &Endpoint, timeout: Duration, timer: &mut Timer) -> io::Result<Socket> {
+    pub(crate) async fn connect(&self, server: &Endpoint, timeout: Duration, timer: &mut Timer) -> io::Result<Socket> {
         let connecting = async {
             let socket = Socket::connect_to(self.next_source_address(), server).await?;
             if let Some(version) = self.proxy {
@@ -184,12 +217,16 @@ fn proxy_header(version: ProxyVersion, source: Option<SocketAddr>, destination: 
     }
 }
 
-fn client_tls(options: &TransportOptions, host: &str) -> Result<ClientTls> {
-    let trust = match (&options.ca, options.tls_insecure) {
+fn trust(options: &TransportOptions) -> Result<Trust> {
+    Ok(match (&options.ca, options.tls_insecure) {
         (_, true) => Trust::Anybody,
         (Some(path), false) => Trust::read(path)?,
         (None, false) => Trust::System,
-    };
+    })
+}
+
+fn client_tls(options: &TransportOptions, host: &str) -> Result<ClientTls> {
+    let trust = trust(options)?;
     let certificate = match &options.certificate {
         Some((chain, key)) => Some(Certificate::read(chain, key)?),
         None => None,

@@ -1,6 +1,6 @@
 //! Options, facts and clock of a client session. They outlive the session's states.
-use super::event::{GaveUp, Verb};
-use super::options::{BurstSize, Chunking, PipelineMode};
+use super::event::{Event, GaveUp, Verb};
+use super::options::{BurstSize, Chunking, PipelineMode, StopPoint};
 use super::state::DueReply;
 use crate::extensions::Extensions;
 use crate::sasl::Mechanism;
@@ -18,6 +18,7 @@ pub(super) struct ClientCore {
     pub(super) burst: BurstSize,
     pub(super) quit_timeout: Option<Duration>,
     pub(super) greeting_timeout: Option<Duration>,
+    pub(super) stop_after: Option<StopPoint>,
     pub(super) extensions: Extensions,
     pub(super) is_over_tls: bool,
     /// Set if transactions are probes, which end before the message is sent.
@@ -68,6 +69,7 @@ impl ClientCore {
             burst: BurstSize::NONE,
             quit_timeout: None,
             greeting_timeout: None,
+            stop_after: None,
             extensions: Extensions::default(),
             is_over_tls: false,
             is_probe: false,
@@ -87,6 +89,20 @@ impl ClientCore {
             is_out_of_step: false,
             is_greeted: false,
             is_doomed: false,
+        }
+    }
+
+    /// Returns true if the session must end after this event.
+    pub(super) fn is_reached(&self, point: StopPoint, event: &Event<'_>) -> bool {
+        let is_done = event.reply.code() / 100 == 2;
+        match (point, event.to) {
+            (StopPoint::Greeting, Verb::Greeting) | (StopPoint::Hello, Verb::Hello) | (StopPoint::Mail, Verb::Mail) => {
+                is_done
+            }
+            // After the last recipient, the session has written DATA.
+            (StopPoint::Recipients, Verb::Recipient(_)) => self.due.front() == Some(&DueReply::Data),
+            (StopPoint::Data, Verb::Data) => event.reply.code() == 354,
+            _ => false,
         }
     }
 

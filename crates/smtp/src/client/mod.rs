@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::event::{ChunkPosition, Event, GaveUp, Outcome, Verb, Violation, Want};
-pub use self::options::{BurstSize, Chunking, Notifications, Options, PipelineMode, StartTls};
+pub use self::options::{BurstSize, Chunking, Notifications, Options, PipelineMode, StartTls, StopPoint};
 pub use crate::settings::Protocol;
 
 /// The client's side of a session.
@@ -54,6 +54,12 @@ impl Client {
         client.core.burst = options.burst;
         client.core.quit_timeout = options.quit_timeout;
         client.core.greeting_timeout = options.greeting_timeout;
+        client.core.stop_after = options.stop_after;
+        if options.stop_after.is_some() {
+            // The commands after the stop must not be under way already.
+            client.core.pipelining = PipelineMode::Off;
+            client.core.chunking = Chunking::Never;
+        }
         let setup = Box::new(SessionSetup::new(options, nonce));
         client.state = ClientState::SetUp(SetUpState::ExpectGreeting(Some(setup)));
         client
@@ -95,9 +101,18 @@ impl Client {
             }
         };
         self.core.last_received = now;
+        let written = out.len();
         let event = self.state.receive(reply, &mut self.core, out)?;
         if event.reply.code() == 421 {
             self.state = ClientState::Closed(self.state.awaited(&self.core));
+        } else if let Some(point) = self.core.stop_after
+            && self.core.is_reached(point, &event)
+        {
+            // Sends QUIT in place of the next command.
+            out.truncate(written);
+            self.core.due.clear();
+            self.core.stop_after = None;
+            self.state = if point == StopPoint::Data { ClientState::Closed(None) } else { setup::quit(out) };
         }
         Ok(Some(event))
     }
@@ -161,6 +176,9 @@ impl Client {
         self.core.last_received = now;
         self.core.is_over_tls = true;
         self.state = match self.take_state() {
+            ClientState::SetUp(SetUpState::ExpectTls(_)) if self.core.stop_after == Some(StopPoint::Tls) => {
+                setup::quit(out)
+            }
             ClientState::SetUp(SetUpState::ExpectTls(setup)) => {
                 self.core.extensions = Extensions::default();
                 setup::hello(Some(setup), &self.core, out)
@@ -344,6 +362,27 @@ mod tests {
     }
 
     const READY: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250 PIPELINING\n";
+
+    #[test]
+    fn a_session_ends_at_the_point_that_it_was_told() {
+        const HELLO: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250-STARTTLS\n< 250 PIPELINING\n";
+        const MAIL: &str = "> MAIL FROM:<a@b>\n< 250 ok\n";
+        const RECIPIENTS: &str = "> RCPT TO:<c@d>\n< 250 ok\n> RCPT TO:<e@f>\n< 550 no\n";
+        for (point, parts) in [
+            (StopPoint::Greeting, &["< 220 hi\n", "> QUIT\n< 221 bye\n"][..]),
+            (StopPoint::Hello, &[HELLO, "> QUIT\n"]),
+            (StopPoint::Hello, &["< 220 hi\n> EHLO me\n< 500 what\n> HELO me\n< 250 x\n> QUIT\n"]),
+            (StopPoint::Mail, &[HELLO, MAIL, "> QUIT\n< 221 bye\n"]),
+            (StopPoint::Recipients, &[HELLO, MAIL, RECIPIENTS, "> QUIT\n"]),
+            (StopPoint::Data, &[HELLO, MAIL, RECIPIENTS, "> DATA\n< 354 go\n"]),
+        ] {
+            let options = Options { stop_after: Some(point), pipelining: PipelineMode::Group, ..Options::default() };
+            let client = dialogue_with(options, &["c@d", "e@f"], 1, &parts.concat());
+            assert!(point != StopPoint::Data || client.wants() == Want::Close);
+        }
+        let tls = Options { stop_after: Some(StopPoint::Tls), tls: StartTls::Required, ..Options::default() };
+        dialogue_with(tls, &["c@d"], 1, &[HELLO, "> STARTTLS\n< 220 go\n> (tls)\n> QUIT\n"].concat());
+    }
 
     #[test]
     fn a_probe_resets_in_place_of_sending_a_message() {
@@ -586,6 +625,7 @@ mod tests {
         quit_timeout: None,
         refuses_own_name: false,
         greeting_timeout: None,
+        stop_after: None,
     };
     const OFFERED: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250-PIPELINING\n< 250 CHUNKING\n";
     const ALONE: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250 CHUNKING\n";

@@ -83,6 +83,23 @@ impl Default for BurstSize {
     }
 }
 
+/// Point of a session after which the client ends it, although it could go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopPoint {
+    /// After the greeting.
+    Greeting,
+    /// After the first accepted EHLO.
+    Hello,
+    /// After STARTTLS and the TLS handshake.
+    Tls,
+    /// After an accepted MAIL.
+    Mail,
+    /// After the replies to all RCPT, if one of them was accepted.
+    Recipients,
+    /// After the 354 to DATA. The server waits for the message then, so the client cannot send QUIT.
+    Data,
+}
+
 /// Options of a client session, which stay the same during the session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -110,4 +127,7 @@ pub struct Options {
     pub refuses_own_name: bool,
     /// Longest wait for the greeting, if shorter than for other replies.
     pub greeting_timeout: Option<Duration>,
+    /// Point after which the client sends QUIT. With it, the client sends one command at a time, and
+    /// the message with DATA.
+    pub stop_after: Option<StopPoint>,
 }

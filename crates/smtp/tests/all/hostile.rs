@@ -196,6 +196,7 @@ fn options() -> impl Strategy<Value = Options> {
                 quit_timeout: None,
                 refuses_own_name: false,
                 greeting_timeout: None,
+                stop_after: None,
             }
         });
     prop_oneof![pipelining().prop_map(|pipelining| Options { pipelining, ..Options::default() }), extended]

@@ -1,0 +1,120 @@
+//! Sends one message, with every step shown: for a person who tries out a server.
+//!
+//! ```text
+//! connect ─▶ mailrun_net::ClientSession ─ session: envelope, message, replies ─▶ report: a line, an exit status
+//! message: composes what is sent                certificate: what the server has shown
+//! ```
+mod certificate;
+mod message;
+mod options;
+mod report;
+mod session;
+
+use crate::source::Transport;
+use anyhow::{Context, Result, bail};
+use mailrun_net::{ClientSession, SessionEnd, Socket, Stream, Timer, WorkerBuffers, clock};
+use mailrun_party::reason::reason;
+use mailrun_party::tls_mode::TlsMode;
+use mailrun_smtp::Client;
+pub use message::{Attachment, DEFAULT_BODY, HeaderField, MessageParts, compose, set_header, with_crlf};
+pub use options::{QuitAfter, SendOptions, SendTarget};
+pub use report::{SendEnd, SendReport, SendStage};
+use session::SingleMessage;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time that the command of `--pipe` has to end after the session.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Sends the message.
+///
+/// # Errors
+///
+/// If the options cannot be used, for example because a file with certificates cannot be read. A
+/// server that cannot be reached or rejects the message is no error, but a [`SendReport`].
+pub fn send(options: SendOptions) -> Result<SendReport> {
+    if options.quit_after == Some(QuitAfter::Tls) && options.transport.tls == TlsMode::None {
+        bail!("--quit-after tls requires --tls starttls or --tls implicit");
+    }
+    for target in &options.targets {
+        if let SendTarget::Server { endpoint, .. } = target {
+            options.transport.check_password(endpoint)?;
+        }
+    }
+    mailrun_net::worker::run(move |buffers| run(options, buffers)).context("cannot start an event loop")?
+}
+
+async fn run(options: SendOptions, buffers: WorkerBuffers) -> Result<SendReport> {
+    let began = clock::now();
+    let mut sender = SingleMessage::new(&options)?;
+    let mut timer = Timer::default();
+    let finish = |end: SendEnd| SendReport { end, took: clock::now() - began };
+    let mut failure = "there is no server to try".to_owned();
+    for target in &options.targets {
+        let mut transport = Transport::new(&options.transport, options.pipelining, target.host())?
+            .stopping_after(options.quit_after.and_then(|point| point.stop_point(options.transport.tls)))
+            .with_notifications(options.dsn_parameters.notifications());
+        let shown = options.shows_certificate.then(|| transport.record_certificates(&options.transport)).transpose()?;
+        let connected = match target {
+            SendTarget::Server { endpoint, .. } => {
+                transport.connect(endpoint, options.connect_timeout, &mut timer).await.map(|socket| (socket, None))
+            }
+            SendTarget::Command(command) => start(command).map(|(socket, child)| (socket, Some(child))),
+        };
+        let (socket, child) = match connected {
+            Ok(connected) => connected,
+            Err(error) => {
+                failure = format!("{}: {}", target.describe(), reason(&error));
+                sender.event(&format!("No connection to {failure}"));
+                continue;
+            }
+        };
+        sender.event(&format!("Connected to {}", target.describe()));
+        if options.quit_after == Some(QuitAfter::Connect) {
+            return Ok(finish(SendEnd::Stopped(QuitAfter::Connect.name())));
+        }
+        let nonce = options.transport.credentials.is_some().then(mailrun_net::nonce);
+        let client_options = Arc::clone(&transport.options);
+        let client = Client::with_options(options.hello.as_str().into(), client_options, nonce, clock::now());
+        let ended = ClientSession::new(Stream::from(socket), client, &mut sender, &mut timer, options.timeout, buffers)
+            .with_write_limit(options.transport.write_size)
+            .with_security(transport.security.clone())
+            .run()
+            .await;
+        if let Some(shown) = shown.filter(|_| !matches!(ended, SessionEnd::Lost(..)) || sender.is_over_tls()) {
+            let lines = certificate::describe(&shown.certificates(), jiff::Timestamp::now());
+            lines.iter().for_each(|line| sender.show(line));
+        }
+        let end = sender.end(&ended, child.is_some());
+        child.into_iter().for_each(wait);
+        return Ok(finish(end));
+    }
+    Ok(finish(SendEnd::Failed(SendStage::Connect, failure)))
+}
+
+/// Starts a command whose standard input and output are the connection.
+fn start(command: &str) -> io::Result<(Socket, Child)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    let output = OwnedFd::from(theirs.try_clone()?);
+    let child = Command::new("sh").args(["-c", command]).stdin(OwnedFd::from(theirs)).stdout(output).spawn()?;
+    Ok((Socket::from_accepted(ours.into())?, child))
+}
+
+/// Waits for the command, whose connection is closed. A command that goes on is killed.
+fn wait(mut child: Child) {
+    let latest = clock::now() + COMMAND_TIMEOUT;
+    while clock::now() < latest {
+        match child.try_wait() {
+            Ok(None) => std::thread::sleep(Duration::from_millis(5)),
+            Ok(Some(_)) | Err(_) => return,
+        }
+    }
+    // Ignore errors: the command may have ended by itself.
+    let _ = child.kill();
+    let _ = child.wait();
+}

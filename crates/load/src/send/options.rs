@@ -1,0 +1,109 @@
+//! What to send, and to whom.
+use crate::source::{DsnParameters, TransportOptions};
+use clap::ValueEnum;
+use mailrun_journey::record::Pipelining;
+use mailrun_net::Endpoint;
+use mailrun_party::tls_mode::TlsMode;
+use mailrun_smtp::client::StopPoint;
+use std::time::Duration;
+
+/// A message, its envelope, and the servers to try.
+#[derive(Debug)]
+pub struct SendOptions {
+    /// Servers in the order in which they are tried until one accepts the connection.
+    pub targets: Vec<SendTarget>,
+    pub hello: String,
+    /// Sender, empty for notices.
+    pub from: String,
+    pub to: Vec<String>,
+    /// Set if `from` and `to` are sent as they are, in place of `<address>`.
+    pub is_verbatim: bool,
+    /// Message with `<CRLF>` at the end of each line.
+    pub message: Vec<u8>,
+    pub transport: TransportOptions,
+    pub pipelining: Pipelining,
+    pub dsn_parameters: DsnParameters,
+    pub quit_after: Option<QuitAfter>,
+    pub connect_timeout: Duration,
+    pub timeout: Duration,
+    /// Set if the server's certificates are shown.
+    pub shows_certificate: bool,
+    /// Set if the dialogue is printed on standard output.
+    pub shows_dialogue: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SendTarget {
+    Server {
+        /// Name of the host, which its certificate must have.
+        name: String,
+        endpoint: Endpoint,
+    },
+    /// A shell command that speaks SMTP on its standard input and output.
+    Command(String),
+}
+
+impl SendTarget {
+    pub(super) fn describe(&self) -> String {
+        match self {
+            Self::Server { endpoint, .. } => endpoint.to_string(),
+            Self::Command(command) => format!("the command {command}"),
+        }
+    }
+
+    pub(super) fn host(&self) -> &str {
+        match self {
+            Self::Server { name, .. } => name,
+            Self::Command(_) => "localhost",
+        }
+    }
+}
+
+/// Point of the session after which it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum QuitAfter {
+    /// The connection, without a command
+    Connect,
+    /// The greeting
+    Banner,
+    /// The first EHLO
+    Ehlo,
+    /// The TLS handshake
+    Tls,
+    /// The login, or all that comes before MAIL
+    Auth,
+    Mail,
+    Rcpt,
+    /// The reply to DATA; the connection is closed without QUIT, so that nothing is delivered
+    Data,
+}
+
+impl QuitAfter {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Banner => "banner",
+            Self::Ehlo => "ehlo",
+            Self::Tls => "tls",
+            Self::Auth => "auth",
+            Self::Mail => "mail",
+            Self::Rcpt => "rcpt",
+            Self::Data => "data",
+        }
+    }
+
+    /// Returns where the client stops by itself. `None` means that no transaction begins.
+    pub(super) fn stop_point(self, tls: TlsMode) -> Option<StopPoint> {
+        match self {
+            Self::Connect | Self::Auth => None,
+            // With implicit TLS, the server greets next.
+            Self::Tls if tls == TlsMode::Implicit => Some(StopPoint::Greeting),
+            Self::Tls => Some(StopPoint::Tls),
+            Self::Banner => Some(StopPoint::Greeting),
+            Self::Ehlo => Some(StopPoint::Hello),
+            Self::Mail => Some(StopPoint::Mail),
+            Self::Rcpt => Some(StopPoint::Recipients),
+            Self::Data => Some(StopPoint::Data),
+        }
+    }
+}
