@@ -239,9 +239,10 @@ impl BenchArgs {
         let strictness = Strictness::of(self.load.is_strict());
         let announced = self.shard.clone();
         let keep_awake = self.keep_awake;
+        let reuse = self.load.session.reuse();
         let options = self.options()?;
         report.open(LiveMode::Line)?;
-        let _awake = keep_awake.begin_load(!options.target.has_server_here(), &options.workload)?;
+        let _awake = keep_awake.begin_load(!options.target.has_server_here(), &options.workload, reuse.as_ref())?;
         announced.announce();
         let outcome = mailrun_bench::run(options)?;
         report.finish(&outcome.record, Some(&outcome.directory))?;

@@ -430,7 +430,7 @@ impl SourceArgs {
         let is_own_run = live != LiveMode::Json;
         let is_usual = is_own_run && !is_on_this_host(self.server.address());
         let load = Workload { sessions: self.load.sessions, arrival, ..Workload::default() };
-        let _awake = self.keep_awake.begin_load(is_usual, &load)?;
+        let _awake = self.keep_awake.begin_load(is_usual, &load, self.load.session.reuse().as_ref())?;
         let finished = source::run(SourceOptions {
             name: self.label,
             messages: self.load.messages.or((!is_limited).then_some(DEFAULT_MESSAGES)),

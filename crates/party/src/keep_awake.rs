@@ -21,7 +21,7 @@ static STATE: OnceLock<KeepAwake> = OnceLock::new();
 /// When the processors are kept awake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum KeepAwakeMode {
-    /// If no server under test runs on this host, or several programs are compared; never in a sink or relay
+    /// If no server under test runs on this host and the load lets processors sleep, or if several programs are compared; never in a sink or relay
     #[default]
     Auto,
     /// Always
