@@ -925,16 +925,23 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     {
         return None;
     }
-    let missed = format!(
-        "{party_offered} {}/s of the {}/s asked for",
-        grouped(offered.round() as u64),
-        grouped(requested.round() as u64)
-    );
+    let shares =
+        format!("{}/s of the {}/s asked for", grouped(offered.round() as u64), grouped(requested.round() as u64));
+    let missed = format!("{party_offered} {shares}");
     let host = BusyHost::of(record);
     if let Some(host) = host.filter(|host| host.rate_without(offered) >= requested * (MIN_RATE_SHARE - tolerance)) {
         let text =
             format!("{}. {missed}, and these programs explain that. Repeat the run on an idle host.", host.text());
         return Some(MissedRate::Excused(Reason::new(Cause::HostBusy, text)));
+    }
+    if was_sent_on_time(record, created, requested) {
+        let parts = record.parties.iter().filter(|party| party.role == Role::Source).count();
+        let why = match parts {
+            0 | 1 => "Repeat the run".to_owned(),
+            _ => format!("The {parts} sources did not offer it at the same time: start them together"),
+        };
+        let text = format!("Only {shares} were offered, although each message was sent when it was due. {why}.");
+        return Some(MissedRate::Excused(Reason::new(Cause::RateNotOffered, text)));
     }
     if created.duration_s >= MIN_RATE_S {
         return Some(MissedRate::Missed(missed));
@@ -942,6 +949,14 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     let text =
         format!("{missed}, in {:.2} s: too short a time to judge a rate. Send more messages.", created.duration_s);
     Some(MissedRate::Excused(Reason::new(Cause::RateNotOffered, text)))
+}
+
+/// True if all messages that were due were sent, and no wait for a session explains why the offer
+/// took so long: its parts began apart, for example. Then the server took all that was offered.
+fn was_sent_on_time(record: &Record, created: &StageRow, requested_per_s: f64) -> bool {
+    let excess_s = record.offered_s.map_or(0.0, |offered_s| offered_s - created.count as f64 / requested_per_s);
+    let is_all = record.due.is_some_and(|due| created.count >= due);
+    is_all && created.latency_ms.is_some_and(|waited| waited.max / 1e3 < excess_s / 2.0)
 }
 
 /// Reports a requested rate that was not offered. The blame goes to the generator if it was the

@@ -25,6 +25,9 @@ pub(crate) struct ExaminedFile {
     /// Length of the file as it is.
     pub(crate) file_bytes: u64,
     pub(crate) role: FileRole,
+    /// The newest readable header. The use of a file that lost its header came after this one, which may be
+    /// the only proof that earlier uses were released.
+    pub(crate) header: Option<SegmentHeader>,
     /// Offsets of damaged header blocks.
     pub(crate) bad_slots: Vec<u64>,
 }
@@ -67,16 +70,14 @@ pub(crate) fn examine(name: &str, file: Arc<dyn DiskFile>) -> Result<ExaminedFil
         FileRole::Used(header) | FileRole::Free(header) => header.file_bytes.min(MAX_SEGMENT_BYTES),
         _ => file_bytes,
     };
-    Ok(ExaminedFile { name: name.to_owned(), file, bytes, file_bytes, role, bad_slots: places.bad })
+    let (name, header) = (name.to_owned(), places.newest);
+    Ok(ExaminedFile { name, file, bytes, file_bytes, role, header, bad_slots: places.bad })
 }
 
 impl ExaminedFile {
-    /// Returns the number of the spool to which the file belongs, if its header says so.
+    /// Returns the number of the spool to which the file belongs, if a header says so.
     pub(crate) fn spool(&self) -> Option<u64> {
-        match self.role {
-            FileRole::Used(header) | FileRole::Free(header) => Some(header.spool),
-            _ => None,
-        }
+        self.header.map(|header| header.spool)
     }
 }
 

@@ -166,9 +166,9 @@ impl LoadedSpool {
     /// Adds a file to the right list. Returns the file instead if it is a used segment.
     fn classify(&mut self, look: ExaminedFile) -> Option<SegmentCandidate> {
         let is_foreign = look.spool().is_some_and(|spool| spool != self.spool);
-        let ExaminedFile { name, file, bytes, file_bytes, role, bad_slots: bad_places } = look;
+        let ExaminedFile { name, file, bytes, file_bytes, role, header, bad_slots: bad_places } = look;
         if is_foreign {
-            let cost = if matches!(role, FileRole::Used(_)) { Cost::Unknown } else { Cost::Nothing };
+            let cost = if matches!(role, FileRole::Free(_)) { Cost::Nothing } else { Cost::Unknown };
             self.damage.push(file_damage(&name, 0..file_bytes, DamageKind::Foreign, cost));
             self.illegible.push((name, file));
             return None;
@@ -178,7 +178,7 @@ impl LoadedSpool {
             // either found in another way, or reported as damage of its own.
             self.damage.push(header_damage(&name, *at, HEADER_BYTES as u64, Cost::Nothing));
         }
-        if let FileRole::Used(header) | FileRole::Free(header) = role {
+        if let Some(header) = header {
             self.resume_point.next_generation =
                 self.resume_point.next_generation.max(header.generation.saturating_add(1));
             self.resume_point.next_id = self.resume_point.next_id.max(header.next_id);
@@ -196,8 +196,11 @@ impl LoadedSpool {
                     // the disk.
                     self.damage.push(header_damage(&name, 0, HEADER_BYTES as u64, Cost::Nothing));
                 }
-                let header =
-                    SegmentHeader { state: SegmentHeaderState::Used, ..SegmentHeader::unused(self.spool, bytes) };
+                let header = SegmentHeader {
+                    state: SegmentHeaderState::Used,
+                    revision: header.map_or(0, |header| header.revision),
+                    ..SegmentHeader::unused(self.spool, bytes)
+                };
                 let segment = Segment { seed, ..Segment::new(name, file, header, bytes) };
                 segment.mark_damaged();
                 return Some(SegmentCandidate {

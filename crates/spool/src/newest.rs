@@ -65,15 +65,16 @@ pub(crate) struct NewestFile {
     disk: Arc<dyn Disk>,
     file: Option<Arc<dyn DiskFile>>,
     revision: u64,
-    /// All uses below this number are released, and the file says so.
+    /// All uses below this number are released, and this process has written and synced that.
     recorded_oldest: u64,
 }
 
 impl NewestFile {
     pub(crate) fn new(disk: &Arc<dyn Disk>) -> Self {
-        let (revision, recorded_oldest) =
-            read_file(&**disk).map_or((0, 0), |(revision, newest)| (revision, newest.oldest.generation));
-        Self { disk: Arc::clone(disk), file: None, revision, recorded_oldest }
+        let revision = read_file(&**disk).map_or(0, |(revision, _)| revision);
+        // What was read may exist only in the page cache, as a killed process left it. A removal that relied on
+        // it could survive a power failure without its proof.
+        Self { disk: Arc::clone(disk), file: None, revision, recorded_oldest: 0 }
     }
 
     /// Returns true if the file, as it is on the disk, proves that this use was released.

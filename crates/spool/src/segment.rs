@@ -82,6 +82,11 @@ impl Segment {
         self.is_damaged.store(true, Ordering::Relaxed);
     }
 
+    /// True if the header of this use was lost, so that the seed came from the first batch.
+    pub(crate) fn has_lost_header(&self) -> bool {
+        self.seed != self.header.seed()
+    }
+
     pub(crate) fn damage_error(&self, offset: u64) -> Error {
         Error::Damaged { file: self.name.clone(), offset }
     }

@@ -272,13 +272,18 @@ impl SegmentPool {
         }
         let is_odd = segment.is_damaged.load(Ordering::Relaxed) || segment.bytes != self.segment_bytes;
         let is_too_much = self.bytes() + segment.bytes > self.max_bytes;
+        let header = segment.header.end(next_id, oldest);
+        let end_use = || write_header(&*segment.file, &header).and_then(|()| segment.file.sync_data());
         if is_too_much || is_odd || self.free_segments.len() as u64 >= self.max_free_segments() {
+            if segment.has_lost_header() {
+                // Nothing in the file says which use it was. After a crash before the removal, its records
+                // would be taken for those of the newest use. An error is ignored, because the file may be damaged.
+                _ = end_use();
+            }
             self.remove(&segment.name, segment.header.generation)?;
             return self.disk.sync_directory();
         }
-        let header = segment.header.end(next_id, oldest);
-        write_header(&*segment.file, &header)?;
-        segment.file.sync_data()?;
+        end_use()?;
         let name = segment.name.clone();
         let file = Arc::clone(&segment.file);
         self.free_segments.push(FreeSegment { name, file, header, bytes: segment.bytes });

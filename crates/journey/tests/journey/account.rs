@@ -961,6 +961,25 @@ fn a_source_that_falls_behind_its_schedule_is_named_and_makes_a_missed_rate_its_
     };
     assert_eq!(waited(3.0), "The server took 9/s of the 10/s asked for, although sessions were free.");
     assert!(waited(50.0).ends_with("try more --sessions."), "{}", waited(50.0));
+    let parts = |sources: usize, wait_max_ms: f64, due: u64| {
+        let change = move |record: &mut Record| {
+            record.workload.arrival = Arrival::Constant;
+            record.workload.rate_per_s = Some(10.0);
+            (record.offered_s, record.due) = (Some(15.0), Some(due));
+            let created = record.stages.iter_mut().find(|row| row.name == Stage::Created).unwrap();
+            created.latency_ms = Some(LatencyMs { max: wait_max_ms, ..LatencyMs::default() });
+            let source = record.parties.iter().find(|party| party.role == Role::Source).unwrap().clone();
+            record.parties.extend(vec![source; sources - 1]);
+        };
+        let (record, reason) = changed(change, Topology::Server);
+        (record.verdict.causes[0], reason)
+    };
+    let apart = "Only 7/s of the 10/s asked for were offered, although each message was sent when it was due. \
+                 The 2 sources did not offer it at the same time: start them together.";
+    assert_eq!(parts(2, 3.0, 100), (Cause::RateNotOffered, apart.to_owned()), "100 in 15 s and not in 10");
+    assert!(parts(1, 3.0, 100).1.ends_with("when it was due. Repeat the run."));
+    assert_eq!(parts(2, 4900.0, 100).0, Cause::RateMissed, "a stall of 5 s at the end is the server's");
+    assert_eq!(parts(2, 3.0, 150).0, Cause::RateMissed, "50 were never sent");
     let poisson = |rate_per_s| open_loop(Arrival::Poisson, 1.0, rate_per_s).0.verdict.causes;
     assert!(poisson(7.6).is_empty(), "100 Poisson arrivals scatter by a tenth");
     assert_eq!(poisson(7.3), [Cause::RateMissed]);

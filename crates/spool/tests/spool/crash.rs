@@ -106,7 +106,7 @@ fn a_disk_that_lies_about_its_syncs_is_found_out() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
     fn what_was_answered_survives_any_row_of_crashes(
