@@ -934,13 +934,12 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
             format!("{}. {missed}, and these programs explain that. Repeat the run on an idle host.", host.text());
         return Some(MissedRate::Excused(Reason::new(Cause::HostBusy, text)));
     }
-    if was_sent_on_time(record, created, requested) {
-        let parts = record.parties.iter().filter(|party| party.role == Role::Source).count();
-        let why = match parts {
-            0 | 1 => "Repeat the run".to_owned(),
-            _ => format!("The {parts} sources did not offer it at the same time: start them together"),
-        };
-        let text = format!("Only {shares} were offered, although each message was sent when it was due. {why}.");
+    let sources = record.parties.iter().filter(|party| party.role == Role::Source).count();
+    if sources > 1 && was_sent_on_time(record, created, requested) {
+        let text = format!(
+            "Only {shares} were offered, although each message was sent when it was due: the {sources} sources did not \
+             offer it at the same time. Start them together."
+        );
         return Some(MissedRate::Excused(Reason::new(Cause::RateNotOffered, text)));
     }
     if created.duration_s >= MIN_RATE_S {
@@ -952,7 +951,7 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
 }
 
 /// True if all messages that were due were sent, and no wait for a session explains why the offer
-/// took so long: its parts began apart, for example. Then the server took all that was offered.
+/// took so long, because its parts began apart. Then the server took all that was offered.
 fn was_sent_on_time(record: &Record, created: &StageRow, requested_per_s: f64) -> bool {
     let excess_s = record.offered_s.map_or(0.0, |offered_s| offered_s - created.count as f64 / requested_per_s);
     let is_all = record.due.is_some_and(|due| created.count >= due);
