@@ -934,8 +934,7 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
             format!("{}. {missed}, and these programs explain that. Repeat the run on an idle host.", host.text());
         return Some(MissedRate::Excused(Reason::new(Cause::HostBusy, text)));
     }
-    let sources = record.parties.iter().filter(|party| party.role == Role::Source).count();
-    if sources > 1 && was_sent_on_time(record, created, requested) {
+    if let Some(sources) = sources_apart(record, created, requested) {
         let text = format!(
             "Only {shares} were offered, although each message was sent when it was due: the {sources} sources did not \
              offer it at the same time. Start them together."
@@ -950,12 +949,15 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     Some(MissedRate::Excused(Reason::new(Cause::RateNotOffered, text)))
 }
 
-/// True if all messages that were due were sent, and no wait for a session explains why the offer
-/// took so long, because its parts began apart. Then the server took all that was offered.
-fn was_sent_on_time(record: &Record, created: &StageRow, requested_per_s: f64) -> bool {
-    let excess_s = record.offered_s.map_or(0.0, |offered_s| offered_s - created.count as f64 / requested_per_s);
-    let is_all = record.due.is_some_and(|due| created.count >= due);
-    is_all && created.latency_ms.is_some_and(|waited| waited.max / 1e3 < excess_s / 2.0)
+/// Returns the number of sources if they offered their parts of the load at different times. Then the
+/// server took all that was offered, over a longer time: all that was due was sent, and no message
+/// waited for a session as long as the offer exceeds its plan. A wait of half of that time may
+/// already be a stall of the server, so it excuses nothing.
+fn sources_apart(record: &Record, created: &StageRow, requested_per_s: f64) -> Option<usize> {
+    let sources = record.parties.iter().filter(|party| party.role == Role::Source).count();
+    let excess_s = record.offered_s? - created.count as f64 / requested_per_s;
+    let is_on_time = created.count >= record.due? && created.latency_ms?.max / 1e3 < excess_s / 2.0;
+    (sources > 1 && is_on_time).then_some(sources)
 }
 
 /// Reports a requested rate that was not offered. The blame goes to the generator if it was the

@@ -25,8 +25,8 @@ pub(crate) struct ExaminedFile {
     /// Length of the file as it is.
     pub(crate) file_bytes: u64,
     pub(crate) role: FileRole,
-    /// The newest readable header. The use of a file that lost its header came after this one, which may be
-    /// the only proof that earlier uses were released.
+    /// The newest readable header. If the header of the last use was lost, this is the header of the use
+    /// before it, which may be the only proof that earlier uses were released.
     pub(crate) header: Option<SegmentHeader>,
     /// Offsets of damaged header blocks.
     pub(crate) bad_slots: Vec<u64>,

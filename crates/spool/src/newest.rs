@@ -162,3 +162,24 @@ fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<(u64, NewestSegment)> {
     };
     Some((number(16)?, newest))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::faulty::FaultyDisk;
+
+    #[test]
+    fn a_release_is_proven_only_by_what_this_process_has_synced() {
+        let disk: Arc<dyn Disk> = Arc::new(FaultyDisk::new());
+        let header = SegmentHeader::unused(1, 1 << 16);
+        let newest = NewestSegment::open(&header, 0, 9, OldestUse { generation: 5, first_id: 8 });
+        let mut file = NewestFile::new(&disk);
+        file.record(&newest).unwrap();
+        assert!(file.proves_release(4) && !file.proves_release(5));
+        let mut after_restart = NewestFile::new(&disk);
+        assert_eq!(read(&*disk), Some(newest));
+        assert!(!after_restart.proves_release(4), "a killed process may have left it in the page cache only");
+        after_restart.record(&newest).unwrap();
+        assert!(after_restart.proves_release(4));
+    }
+}

@@ -276,8 +276,9 @@ impl SegmentPool {
         let end_use = || write_header(&*segment.file, &header).and_then(|()| segment.file.sync_data());
         if is_too_much || is_odd || self.free_segments.len() as u64 >= self.max_free_segments() {
             if segment.has_lost_header() {
-                // Nothing in the file says which use it was. After a crash before the removal, its records
-                // would be taken for those of the newest use. An error is ignored, because the file may be damaged.
+                // Without a header, the file does not say which use its records are of. After a crash before the
+                // removal, they would be taken for those of the newest use. If the header cannot be written, because
+                // the file is damaged, the removal alone has to do.
                 _ = end_use();
             }
             self.remove(&segment.name, segment.header.generation)?;
