@@ -1,12 +1,31 @@
 //! `mailrun bench` as a user runs it: its ledger balances, its files exist, and a run that cannot start says why in one
 //! line.
-use crate::party::{Bench, Sink, accepted, bench, errors, fates, mailrun, may_be_believed, source, stage, wait_until};
+use crate::party::{
+    Bench, MAILRUN, Process, Sink, accepted, bench, errors, fates, low_port, mailrun, may_be_believed, source, stage,
+    wait_until,
+};
 use crate::rows::is_refusal;
 use mailrun_journey::record::{Arrival, LedgerRow, MissingFate, Pipelining, Role};
 use mailrun_journey::{Phase, Stage};
 use serde_json::Value;
 use std::fs;
 use std::net::TcpListener;
+
+/// Two lines of a script start a sink and a bench at the same time. The bench also finds the address
+/// of `localhost` at which the sink listens, although nothing listens there at first.
+#[test]
+fn a_bench_waits_for_a_server_that_is_just_starting() {
+    for host in ["127.0.0.1", "localhost"] {
+        let port = low_port();
+        let server = format!("{host}:{port}");
+        let bench = Process::start(MAILRUN, &["bench", &server, "--messages", "5", "--quiet"]);
+        let is_refused = || fs::read_dir(format!("/proc/{}/task", bench.id())).is_ok_and(|tasks| tasks.count() > 1);
+        wait_until("the bench to start its source", || is_refused().then_some(()));
+        let sink = Sink::start_at(&format!("127.0.0.1:{port}"), &[]);
+        let ended = bench.finish();
+        assert_eq!((ended.code, sink.took().messages), (Some(0), 5), "{host}: {ended:?}");
+    }
+}
 
 #[test]
 fn a_small_run_closes_and_leaves_its_files() {

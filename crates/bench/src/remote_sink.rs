@@ -13,9 +13,10 @@ use mailrun_journey::ledger::Ledger;
 use mailrun_journey::record::{Record, Role};
 use mailrun_journey::trace::RunId;
 use mailrun_party::clock_exchange::{self, ClockMeasurement};
-use mailrun_party::http_client::{HttpClient, StatusCode};
+use mailrun_party::http_client::{HttpClient, StatusCode, is_refused};
 use mailrun_party::interrupt::StopRequest;
 use mailrun_party::live::{LiveEvent, LiveProgress};
+use mailrun_party::start_wait::StartWait;
 use serde::Deserialize;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -72,7 +73,11 @@ impl RemoteSink {
         let client = HttpClient::new(address, RESPONSE_TIMEOUT, MAX_RESPONSE_BYTES)
             .map_err(|_| anyhow!("--sink {address} is not the HTTP address of a mailrun sink; use http://HOST:PORT"))?;
         let sink = Self { client, quiet_timeout: QUIET_TIMEOUT, bounces: None };
-        let status = sink.get("/status", |_| Ok(()));
+        let wait = StartWait::begin();
+        let mut status = sink.get("/status", |_| Ok(()));
+        while status.as_ref().is_err_and(is_refused) && wait.pause() {
+            status = sink.get("/status", |_| Ok(()));
+        }
         let status = status.and_then(|answer| answer.context("it has no /status"));
         match status {
             Ok(()) => Ok(sink),

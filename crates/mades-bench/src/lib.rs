@@ -60,6 +60,7 @@ use mailrun_party::live::LiveEvent;
 use mailrun_party::live_line::NonTerminalOutput;
 use mailrun_party::output_file;
 use mailrun_party::outputs::{FinishedRun, IntervalRecorder, new_run_id, write_record};
+use mailrun_party::start_wait::StartWait;
 use mailrun_report::{markdown, page};
 use monitored::MadesLoad;
 use run_payloads::RunPayloads;
@@ -171,14 +172,18 @@ async fn open_queues(
     interrupt: &Interrupt,
 ) -> Result<(Vec<(BrokerSide, OpenLinks)>, u64)> {
     let sides = side::sides(options);
+    let wait = match options.preflight {
+        MadesPreflight::On => StartWait::begin(),
+        MadesPreflight::Off => StartWait::none(),
+    };
     let purged = match options.leftovers {
-        Leftovers::Purged => side::purge_all(&sides).await?,
+        Leftovers::Purged => side::purge_all(&sides, wait).await?,
         Leftovers::Kept => 0,
     };
     if options.preflight == MadesPreflight::On {
-        preflight::check(options, run, interrupt).await?;
+        preflight::check(options, run, interrupt, wait).await?;
     }
-    Ok((side::open_all(sides).await?, purged))
+    Ok((side::open_all(sides, wait).await?, purged))
 }
 
 fn write_files(directory: &Path, record: &Record) -> Result<()> {

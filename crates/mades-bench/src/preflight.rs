@@ -13,6 +13,7 @@ use mailrun_journey::RunId;
 use mailrun_journey::record::Arrival;
 use mailrun_net::clock;
 use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
+use mailrun_party::start_wait::StartWait;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -28,11 +29,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// Fails if no answer comes, if the queues cannot be used, or if the user interrupts.
-pub(super) async fn check(options: &MadesOptions, run: RunId, interrupt: &Interrupt) -> Result<()> {
+pub(super) async fn check(options: &MadesOptions, run: RunId, interrupt: &Interrupt, wait: StartWait) -> Result<()> {
     let run = preflight_run(run);
     let options = first_message(options);
     let payloads = RunPayloads::new(&options, run)?;
-    let open = side::open_all(side::sides(&options)).await?;
+    let open = side::open_all(side::sides(&options), wait).await?;
     let run_state = Rc::new(MadesRunState::new(options, run, payloads, clock::now()));
     let sides = RunSides::start(open, &run_state, &Rc::new(TimerFd::new()?));
     let outcome = await_answer(&run_state, interrupt).await;

@@ -21,6 +21,7 @@ use super::troubles::TroubleKind;
 use mailrun_mades::{Broker, Connection, Error, ReceiverLink, ReceiverOptions, SenderLink, SenderOptions};
 use mailrun_net::clock;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
+use mailrun_party::start_wait::StartWait;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -96,7 +97,10 @@ impl BrokerSide {
     /// # Errors
     /// Fails if any of these steps fails.
     pub(super) async fn open(&self) -> Result<OpenLinks, Error> {
-        let mut connection = Connection::open(&self.broker).await?;
+        self.open_on(Connection::open(&self.broker).await?).await
+    }
+
+    async fn open_on(&self, mut connection: Connection) -> Result<OpenLinks, Error> {
         let mut receivers = Vec::new();
         for (queue, plan) in &self.receivers {
             receivers.push((*queue, connection.attach_receiver(plan).await?));
@@ -112,12 +116,25 @@ impl BrokerSide {
         Ok(OpenLinks { connection, sender, acknowledger, receivers })
     }
 
+    /// Connects to a broker that may have been started together with the bench.
+    ///
+    /// # Errors
+    /// Fails if the broker refuses for longer than it may take to start, or fails otherwise.
+    async fn first_connection(&self, wait: StartWait) -> Result<Connection, Error> {
+        loop {
+            match Connection::open(&self.broker).await {
+                Err(Error::Refused { .. }) if wait.pause() => {}
+                connection => return connection,
+            }
+        }
+    }
+
     /// Removes all messages from the queues of this side. Returns the number of removed messages.
     ///
     /// # Errors
     /// Fails if the connection ends, or if others keep filling a queue.
-    async fn purge(&self) -> Result<u64, Error> {
-        let mut connection = Connection::open(&self.broker).await?;
+    async fn purge(&self, wait: StartWait) -> Result<u64, Error> {
+        let mut connection = self.first_connection(wait).await?;
         let mut count = 0;
         for (_, plan) in &self.receivers {
             count += purge(connection.attach_receiver(plan).await?, PURGE_TIMEOUT).await?;
@@ -131,20 +148,20 @@ impl BrokerSide {
 ///
 /// # Errors
 /// Fails if a connection ends, or if others keep filling a queue.
-pub(super) async fn purge_all(sides: &[BrokerSide]) -> Result<u64, Error> {
+pub(super) async fn purge_all(sides: &[BrokerSide], wait: StartWait) -> Result<u64, Error> {
     let mut purged = 0;
     for side in sides {
-        purged += side.purge().await?;
+        purged += side.purge(wait).await?;
     }
     Ok(purged)
 }
 
 /// # Errors
 /// Fails if a side cannot be opened.
-pub(super) async fn open_all(sides: Vec<BrokerSide>) -> Result<Vec<(BrokerSide, OpenLinks)>, Error> {
+pub(super) async fn open_all(sides: Vec<BrokerSide>, wait: StartWait) -> Result<Vec<(BrokerSide, OpenLinks)>, Error> {
     let mut open = Vec::new();
     for side in sides {
-        let links = side.open().await?;
+        let links = side.open_on(side.first_connection(wait).await?).await?;
         open.push((side, links));
     }
     Ok(open)

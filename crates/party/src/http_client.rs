@@ -1,6 +1,7 @@
 //! The HTTP client with which a bench asks a mailrun sink or relay for its state, and announces its
 //! run to a sink.
 use crate::reason::reason;
+use crate::start_wait::is_not_listening;
 use anyhow::{Context, Result, anyhow, bail};
 use axum::http::header::HOST;
 use axum::http::uri::Authority;
@@ -8,7 +9,9 @@ use axum::http::{Method, Request};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use std::error::Error;
 use std::time::Duration;
+use std::{fmt, io};
 use tokio::net::TcpStream;
 use tokio::runtime;
 use tokio::time::timeout;
@@ -138,8 +141,25 @@ impl HttpClient {
         let port = self.authority.port_u16().unwrap_or(DEFAULT_PORT);
         let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect((host, port))).await;
         let stream = stream.with_context(|| format!("no connection within {CONNECT_TIMEOUT:?}"))?;
-        stream.map_err(|error| anyhow!("{}", reason(&error)))
+        stream.map_err(|error| ConnectError(error).into())
     }
+}
+
+/// Says why there is no connection, in the words of the system.
+#[derive(Debug)]
+struct ConnectError(io::Error);
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&reason(&self.0))
+    }
+}
+
+impl Error for ConnectError {}
+
+/// True if nothing listens at the address of the server.
+pub fn is_refused(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<ConnectError>().is_some_and(|error| is_not_listening(&error.0))
 }
 
 #[cfg(test)]
@@ -197,7 +217,8 @@ mod tests {
     #[test]
     fn a_closed_port_is_named_in_the_words_of_the_system() {
         let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
-        assert_eq!(client(&port.to_string()).get("/").expect_err("closed").to_string(), "Connection refused");
+        let error = client(&port.to_string()).get("/").expect_err("closed");
+        assert_eq!((error.to_string().as_str(), is_refused(&error)), ("Connection refused", true));
     }
 
     #[test]

@@ -46,6 +46,7 @@ pub mod process_usage;
 pub mod reason;
 pub mod server_cores;
 mod server_processes;
+pub mod start_wait;
 pub mod terminal;
 pub mod text_file;
 pub mod tls_mode;

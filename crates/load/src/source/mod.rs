@@ -64,6 +64,7 @@ use mailrun_party::local_address::is_local_address;
 use mailrun_party::output_file;
 use mailrun_party::outputs::FinishedRun;
 use mailrun_party::reason::reason;
+use mailrun_party::start_wait::StartWait;
 use mailrun_smtp::dsn::Notify;
 use message::TraceStamp;
 use message_set::PreparedMessages;
@@ -95,7 +96,11 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     };
     let options = options.divided()?;
     let run = options.run.map_or_else(mailrun_party::outputs::new_run_id, Ok)?;
-    let server = resolve(&options.to, options.allowed_targets)?;
+    let start_wait = match options.preflight {
+        Preflight::On => StartWait::begin(),
+        Preflight::Off => StartWait::none(),
+    };
+    let server = resolve(&options.to, options.allowed_targets, start_wait)?;
     options.check(&server)?;
     options.outputs.check_writable()?;
     mailrun_net::open_files::raise(u64::from(options.sessions) + RESERVED_DESCRIPTORS);
@@ -116,7 +121,7 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     let approach = approach.with_notifications(options.dsn_parameters.notifications());
     let trial = Arc::new(PreflightCheck { options, server, transport: approach, messages: mail, envelopes });
     let introduction = match trial.options.preflight {
-        Preflight::On => trial.check(&interrupt)?,
+        Preflight::On => trial.check(&interrupt, start_wait)?,
         Preflight::Off => None,
     };
     let PreflightCheck { options, server, transport: approach, messages: mut mail, envelopes } =
@@ -177,8 +182,8 @@ fn host_part(to: &str) -> &str {
 
 /// Looks up the server of a source and picks the first of its addresses that accepts a connection.
 /// `localhost`, for example, has two addresses. Fails if `look_up` fails.
-fn resolve(to: &str, reach: AllowedTargets) -> Result<Endpoint> {
-    look_up(to, reach).map(first_reachable)
+fn resolve(to: &str, reach: AllowedTargets, wait: StartWait) -> Result<Endpoint> {
+    look_up(to, reach).map(|endpoints| first_reachable(endpoints, wait))
 }
 
 /// Returns the addresses of a server to which load may be sent. There is at least one.
@@ -202,14 +207,20 @@ pub fn look_up(to: &str, reach: AllowedTargets) -> Result<Vec<Endpoint>> {
     Ok(endpoints.into_iter().filter(is_allowed).collect())
 }
 
-/// Returns the first address that accepts a connection, or the first of all if none does. A single
-/// address is not tested.
-fn first_reachable(mut endpoints: Vec<Endpoint>) -> Endpoint {
+/// Returns the first address that accepts a connection, or the first of all if none does in time. A
+/// single address is not tested.
+fn first_reachable(mut endpoints: Vec<Endpoint>, wait: StartWait) -> Endpoint {
     let answers = |endpoint: &Endpoint| match endpoint {
         Endpoint::Tcp(address) => TcpStream::connect_timeout(address, PROBE_TIMEOUT).is_ok(),
         Endpoint::Unix(_) => true,
     };
-    let position = if endpoints.len() > 1 { endpoints.iter().position(answers) } else { None };
+    let mut position = None;
+    while endpoints.len() > 1 && position.is_none() {
+        position = endpoints.iter().position(answers);
+        if position.is_none() && !wait.pause() {
+            break;
+        }
+    }
     endpoints.swap_remove(position.unwrap_or_default())
 }
 
@@ -219,9 +230,9 @@ mod tests {
 
     #[test]
     fn load_stays_at_home_unless_told() {
-        assert!(resolve("8.8.8.8:25", AllowedTargets::Local).is_err());
-        assert!(resolve("8.8.8.8:25", AllowedTargets::Public).is_ok());
-        assert!(resolve("nonsense", AllowedTargets::Local).is_err());
+        assert!(resolve("8.8.8.8:25", AllowedTargets::Local, StartWait::none()).is_err());
+        assert!(resolve("8.8.8.8:25", AllowedTargets::Public, StartWait::none()).is_ok());
+        assert!(resolve("nonsense", AllowedTargets::Local, StartWait::none()).is_err());
     }
 
     #[test]
@@ -230,8 +241,12 @@ mod tests {
         let there = listener.local_addr().unwrap();
         let silent: std::net::SocketAddr = (std::net::Ipv6Addr::LOCALHOST, there.port()).into();
         let endpoints = [silent, there].map(Endpoint::Tcp);
-        assert_eq!(first_reachable(endpoints.to_vec()), endpoints[1]);
+        assert_eq!(first_reachable(endpoints.to_vec(), StartWait::none()), endpoints[1]);
         drop(listener);
-        assert_eq!(first_reachable(endpoints.to_vec()), endpoints[0], "nobody answers: the first is tried again");
+        assert_eq!(
+            first_reachable(endpoints.to_vec(), StartWait::none()),
+            endpoints[0],
+            "nobody answers: the first is tried again"
+        );
     }
 }

@@ -16,6 +16,7 @@ use mailrun_net::{
 };
 use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
 use mailrun_party::reason::reason;
+use mailrun_party::start_wait::{StartWait, is_not_listening};
 use mailrun_party::tls_mode::TlsMode;
 use mailrun_smtp::Envelope;
 use mailrun_smtp::client::{Client, Event, GaveUp, Options, PipelineMode, Verb};
@@ -67,18 +68,23 @@ impl PreflightCheck {
     /// # Errors
     ///
     /// A failure that would affect every message, with advice.
-    pub(super) fn check(self: &Arc<Self>, interrupt: &Interrupt) -> Result<Option<ServerRow>> {
-        let trial = Arc::clone(self);
-        let interrupt = interrupt.clone();
-        let ran = mailrun_net::worker::run(|buffers| async move {
-            tokio::select! {
-                attempt = trial.attempt(buffers) => Some(attempt),
-                () = wait_for_interrupt(&interrupt) => None,
+    pub(super) fn check(self: &Arc<Self>, interrupt: &Interrupt, wait: StartWait) -> Result<Option<ServerRow>> {
+        loop {
+            let trial = Arc::clone(self);
+            let interrupt = interrupt.clone();
+            let ran = mailrun_net::worker::run(|buffers| async move {
+                tokio::select! {
+                    attempt = trial.attempt(buffers) => Some(attempt),
+                    () = wait_for_interrupt(&interrupt) => None,
+                }
+            });
+            match ran {
+                Ok(Some(Err(error))) if is_not_listening(&error) && wait.pause() => {}
+                Ok(outcome) => return self.evaluate(outcome),
+                // Without an event loop, the load cannot start either. The failure is reported there.
+                Err(_) => return Ok(None),
             }
-        });
-        // Without an event loop, the load cannot start either. The failure is reported there.
-        let Ok(outcome) = ran else { return Ok(None) };
-        self.evaluate(outcome)
+        }
     }
 
     /// Judges the attempt. `None` means that the user stopped it.
