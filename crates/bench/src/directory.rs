@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use mailrun_journey::record::{Outcome, Record, Role};
 use mailrun_party::output_file;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 /// Parent of the run directories that the user did not name.
@@ -53,7 +53,7 @@ impl RunDirectory {
     pub(super) fn create(out: Option<&Path>, name: &str, started_at: Timestamp) -> Result<Self> {
         match out {
             Some(path) => Self::create_named(path),
-            None => Self::create_timestamped(Path::new(RESULTS_DIRECTORY), name, started_at),
+            None => Self::create_unnamed(Path::new(RESULTS_DIRECTORY), &std::env::temp_dir(), name, started_at),
         }
     }
 
@@ -71,6 +71,21 @@ impl RunDirectory {
         // Delete an older run's spool, because the relay would deliver the mail in it.
         remove_tree(&directory.spool())?;
         Ok(directory)
+    }
+
+    /// Creates a directory of a generated name, in the directory for temporary files if the usual
+    /// place cannot be written. A run that was asked only for its verdict or for `--json -` needs no
+    /// place of its own.
+    fn create_unnamed(results: &Path, temporary: &Path, name: &str, started_at: Timestamp) -> Result<Self> {
+        match Self::create_timestamped(results, name, started_at) {
+            Err(error) if is_forbidden(&error) => {
+                let name = format!("mailrun-{}", as_file_name(name));
+                let Ok(directory) = Self::create_timestamped(temporary, &name, started_at) else { return Err(error) };
+                mailrun_party::tell!("mailrun: {error:#}. The results go to {}", directory.path.display());
+                Ok(directory)
+            }
+            created => created,
+        }
     }
 
     fn create_timestamped(results: &Path, name: &str, started_at: Timestamp) -> Result<Self> {
@@ -149,6 +164,12 @@ impl RunDirectory {
     }
 }
 
+/// True if a directory must not be created at a place, by its permissions or its file system.
+fn is_forbidden(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    kind.is_some_and(|kind| matches!(kind, ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem))
+}
+
 fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("cannot find the path of {}", path.display()))
 }
@@ -196,6 +217,21 @@ mod tests {
         assert!(second.path().ends_with("20261121T120000Z-quick-2"), "{second:?}");
         second.discard();
         assert!(!second.path().exists() && first.path().exists());
+    }
+
+    #[test]
+    fn results_that_must_not_be_where_they_usually_are_go_to_the_temporary_directory() {
+        let temporary = tempfile::tempdir().expect("a directory");
+        let results = Path::new("/sys/mailrun-results"); // Even root must not create it.
+        let made = RunDirectory::create_unnamed(results, temporary.path(), "quick", noon()).expect("made");
+        assert_eq!(made.path(), temporary.path().join("20261121T120000Z-mailrun-quick"));
+        let error = RunDirectory::create_unnamed(results, Path::new("/sys"), "quick", noon()).expect_err("nowhere");
+        assert!(error.to_string().contains("/sys/mailrun-results; use --out"), "{error}");
+        let missing = Path::new("/dev/null/x");
+        assert!(
+            RunDirectory::create_unnamed(missing, temporary.path(), "quick", noon()).is_err(),
+            "a mistake, no right"
+        );
     }
 
     #[test]

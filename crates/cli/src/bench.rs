@@ -12,6 +12,7 @@ use super::results::ReportArgs;
 use super::scenarios::{self, ScenarioCommand};
 use super::server::ServerArg;
 use super::shard::{self, ShardArgs};
+use super::silent_run;
 use super::sink::SinkFaultArgs;
 use super::source::{LoadArgs, load_options};
 use super::values;
@@ -21,8 +22,7 @@ use mailrun_bench::contestant::{Contestant, ListenerOptions};
 use mailrun_bench::recipe;
 use mailrun_bench::{BenchOptions, BenchTarget, SyscallCounting, TrustedCertificate, is_toml_file};
 use mailrun_journey::RunId;
-use mailrun_journey::record::Workload;
-use mailrun_load::source::{self, AllowedTargets, OfferedRate};
+use mailrun_load::source::{self, AllowedTargets};
 use mailrun_party::live::LiveMode;
 use mailrun_party::party_options::TypedOptions;
 use mailrun_text::misspelling::is_misspelling;
@@ -244,6 +244,7 @@ impl BenchArgs {
         report.open(LiveMode::Line)?;
         let _awake = keep_awake.begin_load(!options.target.has_server_here(), &options.workload, reuse.as_ref())?;
         announced.announce();
+        silent_run::announce_load(options.live, &options.workload);
         let outcome = mailrun_bench::run(options)?;
         report.finish(&outcome.record, Some(&outcome.directory))?;
         outcome.unwritten.map_or_else(|| Ok(super::exit_status::exit_code(&outcome.record, strictness)), Err)
@@ -314,26 +315,6 @@ impl BenchArgs {
         Ok(())
     }
 
-    /// Returns the properties of the load that the bench itself has to know.
-    fn workload(&self) -> Result<Workload> {
-        let load = &self.load;
-        let offer = load.offer()?;
-        load.check_thresholds()?;
-        load.check_warm_up(offer.as_ref())?;
-        let staged = offer.as_ref().and_then(OfferedRate::length);
-        Ok(Workload {
-            messages: load.messages,
-            duration_limit_s: load.duration.or(staged).map(|limit| limit.as_secs_f64()),
-            sessions: load.sessions,
-            pipelining: load.session.pipelining,
-            arrival: load.arrival(offer.as_ref())?,
-            rate_per_s: load.rate,
-            stages: offer.as_ref().map(OfferedRate::stages).unwrap_or_default(),
-            seed: load.session.seed,
-            ..Workload::default()
-        })
-    }
-
     /// Returns the source's connection options, after checking that the server's name can be looked
     /// up.
     fn connection_args(&self) -> Result<ConnectionArgs> {
@@ -343,7 +324,7 @@ impl BenchArgs {
     }
 
     fn options(self) -> Result<BenchOptions> {
-        let workload = self.workload()?;
+        let workload = self.load.workload()?;
         let approach = self.connection_args()?;
         // Report a mistake in these options now, and not after the source has been started.
         approach.options()?;

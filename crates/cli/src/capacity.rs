@@ -126,6 +126,7 @@ impl CapacityArgs {
         let keep_awake = self.keep_awake;
         let options = self.options()?;
         let _awake = keep_awake.begin(!options.bench.target.has_server_here())?;
+        output.announce(&options.course, counts.len().max(1));
         let mut by_cores = Vec::new();
         let mut status = 0;
         let mut value = String::new();

@@ -1,10 +1,11 @@
 //! `mailrun capacity`: arguments of the search, of the demand and of the results, for SMTP and for
 //! MADES.
+use super::silent_run;
 use super::values;
 use anyhow::{Result, bail};
 use clap::Args;
-use mailrun_bench::capacity::{save, short_trials_remark};
-use mailrun_capacity::{PlanningInputs, SearchEnding, SearchSettings};
+use mailrun_bench::capacity::{SearchCourse, save, short_trials_remark};
+use mailrun_capacity::{CONFIRMATION_SHARES, PlanningInputs, SearchEnding, SearchSettings};
 use mailrun_journey::record::Outcome;
 use mailrun_journey::threshold::{LossGoal, Threshold};
 use mailrun_party::interrupt::INTERRUPTED_STATUS;
@@ -115,6 +116,14 @@ impl PlanningArgs {
 impl CapacityOutputArgs {
     pub(super) fn live(&self) -> LiveMode {
         if self.quiet || self.json.is_some() { LiveMode::Off } else { LiveMode::Line }
+    }
+
+    /// Says how long the searches can take, if they show no progress.
+    pub(super) fn announce(&self, course: &SearchCourse, searches: usize) {
+        let trials = Duration::try_from_secs_f64(course.settings.time_limit_s).unwrap_or_default();
+        let confirmation = course.confirm.unwrap_or_default() * CONFIRMATION_SHARES.len() as u32;
+        let work = if searches == 1 { "this search takes at most about" } else { "these searches take at most about" };
+        silent_run::announce(self.live(), work, (trials + confirmation) * searches as u32);
     }
 
     /// Checks before the search that the result can be written.

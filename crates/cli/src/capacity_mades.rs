@@ -76,7 +76,9 @@ impl CapacityMadesArgs {
         output.check()?;
         let has_endpoint_here = self.brokers.is_named() && self.brokers.are_here();
         let _awake = self.keep_awake.begin(!has_endpoint_here)?;
-        let (run, failed) = search_mades(&self.options()?)?;
+        let options = self.options()?;
+        output.announce(&options.course, 1);
+        let (run, failed) = search_mades(&options)?;
         let value = output.report(&run, &[])?;
         output.write_json(&value)?;
         failed.map_or_else(|| Ok(ExitCode::from(exit_status(&run))), Err)

@@ -64,6 +64,7 @@ mod scenarios;
 mod send;
 mod server;
 mod shard;
+mod silent_run;
 mod sink;
 mod source;
 mod spool;

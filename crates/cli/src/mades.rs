@@ -8,6 +8,7 @@ use super::mades_queues::QueueNameArgs;
 use super::offer::{arrival_with, check_closed_loop, offered_rate};
 use super::party_outputs::exit_with_parent;
 use super::results::ReportArgs;
+use super::silent_run;
 use super::values;
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
@@ -325,11 +326,13 @@ impl MadesArgs {
         let ladder = self.payload_ladder.clone();
         let is_alone = live != LiveMode::Json && !self.brokers.are_here();
         let _awake = self.keep_awake.begin(is_alone)?;
+        let load = self.load.workload()?;
         let options = self.options()?;
         if let Some(ladder) = ladder {
             return mades_ladder::climb(&ladder, &options);
         }
         report.open(live)?;
+        silent_run::announce_load(live, &load);
         let FinishedRun { record, write_error: unwritten } = mailrun_mades_bench::run(options)?;
         if live != LiveMode::Json {
             report.finish(&record, directory.as_deref())?;

@@ -6,6 +6,7 @@ use super::mades::MadesLoadArgs;
 use super::mades_effects as effects;
 use super::mades_endpoint::{EndpointFaultArgs, NetworkArgs, read_plan, resolve_files};
 use super::results::ReportArgs;
+use super::silent_run;
 use super::values;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
@@ -122,6 +123,9 @@ impl MadesBenchArgs {
             .with_some("duration", self.load.duration.map(microseconds));
         let log = self.log_messages.as_ref().map(|path| path.display());
         let _awake = self.keep_awake.begin(true)?;
+        let workload = self.load.workload()?;
+        let live = self.report.live(LiveMode::Line);
+        silent_run::announce_load(live, &workload);
         let outcome = mades::run(&MadesBenchOptions {
             name: self.label,
             out: self.out,
@@ -130,10 +134,10 @@ impl MadesBenchArgs {
             faults: faults(&plan),
             endpoint_options: PartyOptions::default().with_some("log-messages", log),
             bench_options,
-            workload: self.load.workload()?,
+            workload,
             mades: self.load.mades_record(self.mode, self.message_timeout),
             thresholds: self.load.thresholds(),
-            live: self.report.live(LiveMode::Line),
+            live,
             title: None,
             command: mailrun_party::outputs::command_line(),
         })?;

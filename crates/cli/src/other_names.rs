@@ -52,6 +52,11 @@ const SENDER_NAMES: &[OptionAlias] = &[
     (&["--name"], "--label"),
     (&["--silent"], "--quiet"),
     (&["--fail-on", "--assert"], "--threshold"),
+    (
+        &["--compare"],
+        "--relay NAME for one of them, mailrun bench relay-400 --compare mailrun,postfix, or for servers of your own \
+         mailrun compare --contestant NAME=HOST:PORT",
+    ),
 ];
 
 /// Names that swaks uses for options of `send`. The other names of swaks are among those of senders,

@@ -9,6 +9,7 @@ use super::offer::{arrival_with, check_closed_loop, offered_rate};
 use super::party_outputs::{OutputArgs, exit_with_parent, finish};
 use super::server::ServerArg;
 use super::shard::{self, ShardArgs, WholeLoad};
+use super::silent_run;
 use super::values;
 use anyhow::{Result, bail};
 use clap::Args;
@@ -316,6 +317,29 @@ impl LoadArgs {
         }
     }
 
+    /// Returns the properties of the load that are known before it starts.
+    ///
+    /// # Errors
+    ///
+    /// If options contradict each other.
+    pub(super) fn workload(&self) -> Result<Workload> {
+        let offer = self.offer()?;
+        self.check_thresholds()?;
+        self.check_warm_up(offer.as_ref())?;
+        let staged = offer.as_ref().and_then(OfferedRate::length);
+        Ok(Workload {
+            messages: self.messages,
+            duration_limit_s: self.duration.or(staged).map(|limit| limit.as_secs_f64()),
+            sessions: self.sessions,
+            pipelining: self.session.pipelining,
+            arrival: self.arrival(offer.as_ref())?,
+            rate_per_s: self.rate,
+            stages: offer.as_ref().map(OfferedRate::stages).unwrap_or_default(),
+            seed: self.session.seed,
+            ..Workload::default()
+        })
+    }
+
     /// Returns the load as something that machines can divide. Numbers are normalized, so that all
     /// machines agree however the numbers were typed.
     pub(super) fn whole(&self, typed: &TypedOptions, approach: &ConnectionArgs, server: &str) -> WholeLoad {
@@ -411,10 +435,8 @@ impl SourceArgs {
         let details = self.outputs.out.clone();
         let live = outputs.live;
         exit_with_parent(live);
+        let load = self.load.workload()?;
         let offer = self.load.offer()?;
-        self.load.check_thresholds()?;
-        self.load.check_warm_up(offer.as_ref())?;
-        let arrival = self.load.arrival(offer.as_ref())?;
         let criteria = &self.load.asked;
         let reach = if self.allow_public { AllowedTargets::Public } else { AllowedTargets::Local };
         let base = source_options(&self.server, &self.load.session, &self.load.message, &self.approach, reach)?;
@@ -426,10 +448,10 @@ impl SourceArgs {
         if live != LiveMode::Json {
             self.load.warn_of_bounces(self.server.address());
             self.shard.announce();
+            silent_run::announce_load(live, &load);
         }
         let is_own_run = live != LiveMode::Json;
         let is_usual = is_own_run && !is_on_this_host(self.server.address());
-        let load = Workload { sessions: self.load.sessions, arrival, ..Workload::default() };
         let _awake = self.keep_awake.begin_load(is_usual, &load, self.load.session.reuse().as_ref())?;
         let finished = source::run(SourceOptions {
             name: self.label,
@@ -438,7 +460,7 @@ impl SourceArgs {
             sessions: self.load.sessions,
             workers: self.load.session.threads.workers.or(self.cpus.workers()).unwrap_or(base.workers),
             warm_up: self.load.warm_up,
-            arrival,
+            arrival: load.arrival,
             offered_rate: offer,
             run: self.outputs.run_id.or_else(|| part.as_ref().map(shard::run_id)),
             shard: part,

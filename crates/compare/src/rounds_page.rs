@@ -40,6 +40,9 @@ impl RoundComparison {
 
     fn title(&self) -> String {
         let load = &self.load;
+        if self.reference.is_empty() {
+            return "No contestant could be run.".to_owned();
+        }
         let others: Vec<&str> = self.comparisons.iter().map(|one| one.contestant.as_str()).collect();
         let names = match others.as_slice() {
             [] => self.reference.clone(),

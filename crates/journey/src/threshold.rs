@@ -1017,7 +1017,10 @@ fn parse_metric(text: &str) -> Result<Metric, String> {
             let form = "percentiles are p0 to p100, with a point as in p99.95; p999 is p99.9, p9999 is p99.99";
             parse_quantile(text).map(Metric::Quantile).ok_or_else(|| format!("unknown percentile {text:?}: {form}"))
         }
-        _ => Err(unknown("figure", text, &METRICS)),
+        _ => Err(match k6_percentile(text) {
+            Some(ours) => format!("unknown figure {text:?}; use {ours}"),
+            None => unknown("figure", text, &METRICS),
+        }),
     }
 }
 
@@ -1079,8 +1082,7 @@ fn without_comparison(text: &str) -> String {
 
 /// Returns the advice for a subject as k6 has it, which is a figure without a stage: `p(95)`, `rate`.
 fn of_k6(subject: &str) -> Option<String> {
-    let quantile = subject.strip_prefix("p(").and_then(|rest| rest.strip_suffix(')'));
-    let figure = quantile.map_or_else(|| subject.to_owned(), |percent| format!("p{percent}"));
+    let figure = k6_percentile(subject).unwrap_or_else(|| subject.to_owned());
     let example = match parse_metric(&figure).ok()? {
         Metric::Rate => "accepted.rate > 100/s; the share of messages in time is accepted.within(1s) >= 99%".to_owned(),
         Metric::Count => "accepted.count >= 100".to_owned(),
@@ -1088,6 +1090,11 @@ fn of_k6(subject: &str) -> Option<String> {
         _ => format!("accepted.{figure} < 500ms"),
     };
     Some(format!("{subject:?} is a figure; name its stage or phase and the unit: {example}"))
+}
+
+/// Returns our name of a percentile as k6 has it: `p(95)` is `p95`.
+fn k6_percentile(text: &str) -> Option<String> {
+    text.strip_prefix("p(").and_then(|rest| rest.strip_suffix(')')).map(|percent| format!("p{percent}"))
 }
 
 /// Makes the error about an unknown name. It suggests a similar name, if there is one.
@@ -1202,6 +1209,7 @@ mod tests {
             ("settled.p99 < 1s", "unknown stage"),
             ("p(95)<500", "accepted.p95 < 500ms"),
             ("p(99.9)<500", "accepted.p99.9 < 500ms"),
+            ("accepted.p(99)<500ms", "unknown figure \"p(99)\"; use p99"),
             ("med < 500", "accepted.med < 500ms"),
             ("rate>0.99", "accepted.within(1s) >= 99%"),
             ("count>100", "accepted.count >= 100"),

@@ -14,6 +14,9 @@ use std::str::FromStr;
 const REQUIRED: [&str; 2] = ["{port}", "{messages}"];
 const MAX_NAME: usize = 40;
 
+/// Schemes of brokers, which are measured by `mailrun mades`.
+const AMQP_SCHEMES: [&str; 2] = ["amqp://", "amqps://"];
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveContestant {
     pub name: String,
@@ -192,6 +195,12 @@ impl FromStr for LiveContestant {
             return Err(format!("{name}: the command is empty, or a quotation mark in it is not closed"));
         };
         let named = |work| Self { name: name.to_owned(), work };
+        if let Some(address) = words.iter().find(|word| AMQP_SCHEMES.iter().any(|scheme| word.starts_with(scheme))) {
+            return Err(format!(
+                "{name}: a comparison in rounds speaks SMTP. To compare {address}, store runs of each side with mailrun mades \
+                 --broker {address} --out DIR, and compare them with mailrun compare DIR... --against DIR..."
+            ));
+        }
         if let [word] = words.as_slice()
             && !word.contains('{')
             && let Some(work) = one_word(word)
@@ -253,6 +262,10 @@ mod tests {
             ("a=x {messages}", "a: the command has no {port}"),
             ("a=x {port}", "a: the command has no {messages}"),
             ("a=x", "a: the command has no {port}"),
+            (
+                "a=amqp://127.0.0.1:5672",
+                "a: a comparison in rounds speaks SMTP. To compare amqp://127.0.0.1:5672, store",
+            ),
         ] {
             let error = typed.parse::<LiveContestant>().unwrap_err();
             assert!(error.starts_with(reason), "{typed}: {error}");

@@ -110,6 +110,9 @@ pub(super) fn read(options: &CorpusOptions) -> Result<Corpus> {
 }
 
 pub(super) fn read_file(path: &Path) -> Result<CorpusMessage> {
+    if path == Path::new("-") {
+        bail!("--file -: a load reads its message from a file; mailrun send --file - reads standard input");
+    }
     let unreadable = || format!("--file: cannot read {}", path.display());
     let file = File::open(path).with_context(unreadable)?;
     let mut lines = FileLines::new(BufReader::with_capacity(BLOCK_BYTES, file));
