@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what the tests play against and this machine lacks: Postfix (for smtp-source and smtp-sink too), swaks, curl,
-# msmtp, Python, aiosmtpd; and strace, by which disks fail in tests. As root on Debian and its kin through apt-get;
+# Installs what the tests play against and this machine lacks: Postfix (for smtp-source and smtp-sink too), Dovecot, swaks,
+# curl, msmtp, Python, aiosmtpd; and strace, by which disks fail in tests. As root on Debian and its kin through apt-get;
 # elsewhere it says what is missing, and the tests note it. promtool comes out of Debian's package of Prometheus, of which
 # nothing is installed, and two Python modules for the exported formats from PyPI, all into target/peers. go-smtp-source and
 # go-mades-bench are used if they are on the PATH.
@@ -53,7 +53,7 @@ install_haraka() {
 case "${1:-}" in
 "")
     pairs="postfix:postfix smtp-source:postfix smtp-sink:postfix swaks:swaks perl-net-ssleay:libnet-ssleay-perl curl:curl msmtp:msmtp python3:python3
-        aiosmtpd:python3-aiosmtpd strace:strace zsh:zsh fish:fish man:man-db"
+        aiosmtpd:python3-aiosmtpd dovecot:dovecot-core dovecot-imap:dovecot-imapd dovecot-lmtp:dovecot-lmtpd strace:strace zsh:zsh fish:fish man:man-db"
     install_promtool
     install_python_modules
     ;;
@@ -82,7 +82,8 @@ for pair in $pairs; do
     program=${pair%%:*}
     package=${pair##*:}
     command -v "$program" >/dev/null 2>&1 && continue
-    # Modules of Perl and Python are no programs.
+    # Modules of Perl and Python are no programs, and those of Dovecot are not in the PATH.
+    case $program in dovecot-*) [ -x "/usr/lib/dovecot/${program#dovecot-}" ] && continue ;; esac
     [ "$program" = qpid-proton ] && /usr/bin/python3 -c 'import proton' >/dev/null 2>&1 && continue
     [ "$program" = perl-net-ssleay ] && perl -MNet::SSLeay -e 1 >/dev/null 2>&1 && continue
     case " $missing " in
@@ -106,11 +107,17 @@ install() {
     # shellcheck disable=SC2086 # words of a list
     apt-get install -qq -y --no-install-recommends $missing >/dev/null 2>&1
 }
-# Debian starts a service that it installs, and again with the host: the tests bring a node of their own.
+# Debian starts a service that it installs, and again with the host: the tests bring their own.
 policy=/usr/sbin/policy-rc.d
-services=rabbitmq-server
-command -v epmd >/dev/null 2>&1 || services="$services epmd.service epmd.socket"
-if [ "$missing" = rabbitmq-server ] && [ ! -e "$policy" ]; then
+services=
+case " $missing " in
+*" dovecot-core "*) services="dovecot.service dovecot.socket" ;;
+*" rabbitmq-server "*)
+    services=rabbitmq-server
+    command -v epmd >/dev/null 2>&1 || services="$services epmd.service epmd.socket"
+    ;;
+esac
+if [ -n "$services" ] && [ ! -e "$policy" ]; then
     trap 'rm -f "$policy"' EXIT
     trap 'exit 1' HUP INT TERM
     printf '#!/bin/sh\nexit 101\n' >"$policy"
@@ -121,7 +128,7 @@ install || { apt-get update -qq >/dev/null 2>&1 && install; } || {
     echo "could not install: $missing. Tests that need them are skipped."
     exit 0
 }
-if [ "$missing" = rabbitmq-server ] && command -v systemctl >/dev/null 2>&1; then
+if [ -n "$services" ] && command -v systemctl >/dev/null 2>&1; then
     # shellcheck disable=SC2086 # words of a list
     systemctl disable $services >/dev/null 2>&1 || true
 fi

@@ -4,8 +4,8 @@
 #
 #   packaging/tests/debian-root.sh base [SUITE]      the packages that every Debian has
 #   packaging/tests/debian-root.sh shells [SUITE]    and man, bash-completion, zsh, fish
-#   packaging/tests/debian-root.sh SERVER [SUITE]    and a mail server; Debian installs one at a time: chasquid, courier,
-#                                                    exim, opensmtpd, postfix, sendmail
+#   packaging/tests/debian-root.sh SERVER [SUITE]    and a mail server; Debian installs one of a kind at a time: chasquid,
+#                                                    courier, cyrus, dovecot, exim, opensmtpd, postfix, sendmail
 #   packaging/tests/debian-root.sh registry [SUITE]  and a registry of images, with skopeo, which pushes to it
 #
 # SUITE is a release of Debian, such as bookworm or trixie [default: the host's, or bookworm if the host is no Debian].
@@ -28,6 +28,9 @@ base | shells) packages="man-db bash-completion zsh fish" ;;
 # chasquid wants a certificate; msmtp hands its mail on.
 chasquid) packages="chasquid msmtp ssl-cert" ;;
 courier) packages=courier-mta ;;
+# It has no users but those of SASL.
+cyrus) packages="cyrus-imapd sasl2-bin libsasl2-modules" ;;
+dovecot) packages="dovecot-imapd dovecot-lmtpd" ;;
 exim) packages=exim4-daemon-light ;;
 # Its dispatcher ends at once if there are no authorities.
 opensmtpd) packages="opensmtpd ca-certificates" ;;
@@ -36,7 +39,7 @@ registry) packages="docker-registry skopeo" ;;
 # Its configuration is written in m4.
 sendmail) packages="sendmail-bin m4" ;;
 *)
-  echo "unknown kind $kind: it is base, shells, chasquid, courier, exim, opensmtpd, postfix, registry or sendmail" >&2
+  echo "unknown kind $kind: it is base, shells, chasquid, courier, cyrus, dovecot, exim, opensmtpd, postfix, registry or sendmail" >&2
   exit 2
   ;;
 esac

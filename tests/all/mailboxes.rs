@@ -1,7 +1,8 @@
 //! A bench whose sink watches mailboxes. Maildirs stand for them, which a second sink fills like a mail
 //! server; `load/sink/mailboxes/stand_in.rs` plays a server of IMAP.
-use crate::party::{Sink, bench_as_typed, mailrun, stage};
+use crate::party::{Sink, bench_as_typed, is_root, mailrun, peer, stage};
 use crate::secured::Files;
+use mailrun_bench::recipe::Recipe;
 use mailrun_journey::Stage;
 use mailrun_journey::record::Role;
 use std::fs;
@@ -37,6 +38,25 @@ fn mail_is_delivered_when_it_can_be_read_in_the_mailbox() {
     assert_eq!((record.ledger.delivered, record.ledger.foreign, record.ledger.corrupt), (Some(20), Some(0), None));
     assert_eq!(fs::read_dir(format!("{inbox}/new")).unwrap().count(), 50);
     server.stop();
+}
+
+/// The server that the bench starts, its users and its sink are all private. This is the only test of every commit with a
+/// real server of IMAP.
+#[test]
+fn a_private_dovecot_takes_mail_that_is_read_in_its_mailboxes() {
+    let Some(_) = peer("dovecot").filter(|_| is_root()) else { return };
+    let files = Files::new();
+    let recipe = files.path("ten.toml");
+    // Each login takes some 30 ms.
+    fs::write(&recipe, Recipe::built_in_text("dovecot").unwrap().replace("{0..99}", "{0..9}")).unwrap();
+    let run = bench_as_typed(&["--relay", &recipe, "--messages", "100", "--sessions", "4", "--reuse", "--expunge"]);
+    let record = run.record_of(0);
+    assert_eq!((record.ledger.delivered, record.ledger.duplicates), (Some(100), Some(0)), "{:?}", record.verdict);
+    let sink = record.parties.iter().find(|party| party.role == Role::Sink).unwrap();
+    let watched = sink.reception.as_ref().unwrap().mailboxes.as_ref().unwrap();
+    assert_eq!((watched.count, watched.idle, watched.broken, watched.deleted), (10, 10, 0, 100), "{watched:?}");
+    let server = record.parties.iter().find(|party| party.role == Role::Relay).unwrap();
+    assert_eq!((server.name.as_str(), server.durability.as_str()), ("ten", "sync"));
 }
 
 #[test]

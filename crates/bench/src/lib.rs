@@ -342,8 +342,9 @@ fn collect_deliveries(
 }
 
 /// Waits for messages that are under way. Then stops the relay, unless the next run needs it, and
-/// after that the sink, which must take what the relay still delivers. Also returns the first error
-/// of a party that could not write its files.
+/// after that the sink, which must take what the relay still delivers. A sink that watches the relay's
+/// mailboxes is stopped first, so that its connections do not break. Also returns the first error of a
+/// party that could not write its files.
 fn drain(
     supervisor: &mut Supervisor,
     options: &BenchOptions,
@@ -359,6 +360,7 @@ fn drain(
         _ => supervisor.await_arrivals(gather::accepted_messages(&source.record))?,
     };
     supervisor.await_relay_idle()?;
+    let of_watching_sink = options.mailboxes().map(|_| supervisor.stop_sink()).transpose()?.flatten();
     let of_relay = match &options.syscall_counting {
         _ if keeper.keeps(options, arrived, supervisor) => None,
         SyscallCounting::Off => supervisor.stop_relay(PartyProcess::terminate)?,
@@ -369,5 +371,5 @@ fn drain(
         _ => error,
     });
     let of_sink = supervisor.stop_sink()?;
-    Ok((arrived, of_relay.or(of_sink)))
+    Ok((arrived, of_watching_sink.or(of_relay).or(of_sink)))
 }

@@ -55,6 +55,9 @@ const DESCENDANTS_TIMEOUT: Duration = Duration::from_secs(5);
 /// memory.
 const ALLOCATION_FAILED: &str = "memory allocation of ";
 
+/// Environment variable by which the sink gets the password of the users of mailboxes.
+const MAILBOX_PASSWORD: &str = "MAILRUN_MAILBOX_PASSWORD";
+
 /// Exit status of a program that reports that it was ended by SIGTERM: 128 + 15.
 const SIGTERM_EXIT_CODE: i32 = 143;
 
@@ -108,7 +111,8 @@ impl PartyCommand {
         Self::sink_at(program, options, run, directory, options.sink_listen())
     }
 
-    /// Makes the command for the sink at an address that the caller chooses.
+    /// Makes the command for the sink at an address that the caller chooses, or for a sink that watches
+    /// the mailboxes of the server there.
     pub(super) fn sink_at(
         program: &Path,
         options: &BenchOptions,
@@ -118,7 +122,14 @@ impl PartyCommand {
     ) -> Self {
         let arguments = options.sink_arguments(run, &directory.party_files(Role::Sink), listen);
         let cores = options.server_cores.filter(|_| options.target == BenchTarget::OwnSink);
-        Self { cores, options: Some(arguments), ..Self::new(program, directory, Role::Sink, vec!["sink".to_owned()]) }
+        let password =
+            options.mailboxes().map(|mailboxes| (MAILBOX_PASSWORD.into(), mailboxes.password.clone().into()));
+        Self {
+            cores,
+            options: Some(arguments),
+            environment: password.into_iter().collect(),
+            ..Self::new(program, directory, Role::Sink, vec!["sink".to_owned()])
+        }
     }
 
     /// Makes the command for the source, which sends to `target`.
@@ -351,7 +362,7 @@ impl PartyProcess {
         self.usage
     }
 
-    /// Begins to count the usage for another run.
+    /// Begins to count the usage for a run. What was used before is not part of the run.
     pub(super) fn begin_run(&mut self) {
         self.memory = MemoryCurve::default();
         self.usage_by_second = UsageSampler::default();

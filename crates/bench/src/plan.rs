@@ -2,6 +2,7 @@
 use super::contestant::{CERTIFICATE_FILE, Contestant, ListenerOptions};
 use super::directory::PartyFiles;
 use super::placement::Placement;
+use super::recipe::MailboxKeys;
 use mailrun_journey::record::{Arrival, Workload};
 use mailrun_journey::threshold::Threshold;
 use mailrun_journey::trace::RunId;
@@ -166,6 +167,11 @@ impl BenchOptions {
         }
     }
 
+    /// Returns the mailboxes that the sink watches at the server that the bench starts.
+    pub(super) fn mailboxes(&self) -> Option<&MailboxKeys> {
+        self.relay()?.mailboxes()
+    }
+
     /// Address on which the bench's own sink listens.
     pub(super) fn sink_listen(&self) -> &str {
         match self.relay() {
@@ -174,14 +180,17 @@ impl BenchOptions {
         }
     }
 
-    /// Makes the options for `mailrun sink`.
+    /// Makes the options for `mailrun sink`, which listens at `listen` or watches the mailboxes of the
+    /// server there.
     pub(super) fn sink_arguments(&self, run: RunId, files: &PartyFiles, listen: &str) -> PartyOptions {
         let own_certificate = (self.trusted == TrustedCertificate::OwnSink).then(|| files.certificate());
+        let mailboxes = self.mailboxes().map(|mailboxes| mailboxes.sink_options(listen)).unwrap_or_default();
+        let sink_options = self.sink_options.clone().and(mailboxes);
         // A sink that watches mailboxes does not listen.
-        let listen = Some(listen).filter(|_| !self.sink_options.has(MAILBOX));
+        let listen = Some(listen).filter(|_| !sink_options.has(MAILBOX));
         of_party(run, files)
             .and(self.party_options.clone())
-            .and(self.sink_options.clone())
+            .and(sink_options)
             .with_some("listen", listen)
             .with("seed", self.workload.seed)
             .with_some("tls-write-cert", own_certificate)
@@ -200,6 +209,7 @@ impl BenchOptions {
         let options = of_party(run, files)
             .and(self.party_options.clone())
             .and(self.source_options.clone())
+            .and(self.mailboxes().map(MailboxKeys::source_options).unwrap_or_default())
             .argument(target)
             .with_some("messages", workload.messages)
             .with_some("duration", limit_s.map(|limit_s| format!("{}ms", (limit_s * 1e3).round() as u64)))
@@ -306,6 +316,21 @@ mod tests {
         let words = source_line(staged);
         assert!(!words.contains("--duration") && !words.contains("--rate"), "{words}");
         assert!(words.contains("--arrival=poisson") && words.ends_with("--workers=2"), "{words}");
+    }
+
+    #[test]
+    fn the_sink_watches_the_mailboxes_of_a_relay_that_has_some_and_the_source_sends_to_them() {
+        let relay = BenchTarget::Relay("dovecot".parse().unwrap());
+        let options =
+            BenchOptions { target: relay, sink_options: PartyOptions::default(), ..options(Workload::default()) };
+        let sink = options.sink_arguments(RunId([1; 16]), &files(), "127.0.0.1:1143").words().join(" ");
+        assert!(
+            sink.contains("--mailbox=imap://user{0..99}@127.0.0.1:1143 --mailbox-domain=mail.example")
+                && !sink.contains("--listen"),
+            "{sink}"
+        );
+        let source = options.source_arguments(RunId([1; 16]), &files(), "127.0.0.1:24").words().join(" ");
+        assert!(source.contains("--to=user{0..99}@mail.example") && source.contains("--lmtp "), "{source}");
     }
 
     #[test]

@@ -84,8 +84,12 @@ impl RelayKeeper {
                 series.start(program, options, run, directory, supervisor, sampler)
             }
             _ => {
-                let sink = supervisor.start_sink(PartyCommand::sink(program, options, run, directory))?;
-                start_relay(program, options, directory, &sink, supervisor, sampler)
+                let start_sink = |supervisor: &mut Supervisor, listen: &str| {
+                    supervisor.start_sink(PartyCommand::sink_at(program, options, run, directory, listen))
+                };
+                let listen = options.sink_listen();
+                let (address, _) = start_both(program, options, directory, listen, start_sink, supervisor, sampler)?;
+                Ok(address)
             }
         }
     }
@@ -200,9 +204,9 @@ impl RelaySeries {
         self.starts += 1;
         let place = self.place.join(format!("relay-{}", self.starts));
         let own = RunDirectory::create(Some(&place), &options.name, jiff::Timestamp::now())?;
-        let sink = start_sink(supervisor, &launch::free_port()?.to_string())?;
-        let started = start_relay(program, options, &own, &sink, supervisor, sampler);
-        let address = started.inspect_err(|_| own.discard())?;
+        let listen = launch::free_port()?.to_string();
+        let started = start_both(program, options, &own, &listen, start_sink, supervisor, sampler);
+        let (address, sink) = started.inspect_err(|_| own.discard())?;
         self.kept = Some(Box::new(KeptRelay { directory: own, sink, address: address.clone(), process: None }));
         Ok(address)
     }
@@ -223,6 +227,30 @@ impl Drop for RelaySeries {
 /// Returns true if the user named a relay that is already running.
 fn is_running(options: &BenchOptions) -> bool {
     matches!(options.relay(), Some(Contestant::Running { .. }))
+}
+
+/// Starts the sink, and then the relay that hands mail on to it. If the relay delivers to mailboxes, the
+/// order is the other one, because the sink opens them when it starts. Returns the addresses of both;
+/// that of mailboxes is where they are read.
+fn start_both(
+    program: &Path,
+    options: &BenchOptions,
+    directory: &RunDirectory,
+    listen: &str,
+    start_sink: impl Fn(&mut Supervisor, &str) -> Result<String>,
+    supervisor: &mut Supervisor,
+    sampler: &mut HostSampler,
+) -> Result<(String, String)> {
+    if options.mailboxes().is_none() {
+        let sink = start_sink(supervisor, listen)?;
+        return Ok((start_relay(program, options, directory, &sink, supervisor, sampler)?, sink));
+    }
+    let mailboxes = launch::free_port()?.to_string();
+    let address = start_relay(program, options, directory, &mailboxes, supervisor, sampler)?;
+    start_sink(supervisor, &mailboxes)?;
+    // The logins of the sink are no part of the run.
+    supervisor.begin_relay_usage();
+    Ok((address, mailboxes))
 }
 
 /// Starts the relay unless it is already running. Returns the address to send mail to.

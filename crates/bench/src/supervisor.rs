@@ -234,6 +234,11 @@ impl Supervisor {
         self.party(Role::Relay).sample()
     }
 
+    /// Begins to count what the relay uses.
+    pub(super) fn begin_relay_usage(&mut self) {
+        self.party(Role::Relay).begin_run();
+    }
+
     /// Waits until `is_there` returns true, and shows `line` in the meantime.
     ///
     /// # Errors

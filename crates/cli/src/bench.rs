@@ -253,6 +253,7 @@ impl BenchArgs {
     /// Refuses options that have no effect with this server, or without a server.
     fn check(&self) -> Result<()> {
         self.check_mailboxes()?;
+        self.check_mailboxes_of_relay()?;
         let has_own_sink = self.server.is_none() || self.relay.has_own_sink() || self.mailboxes.is_used();
         if let Some(fault) = self.typed.of::<SinkFaultArgs>().names().next().filter(|_| !has_own_sink) {
             bail!("--{fault} applies to the bench's own sink; give it to the sink that you start");
@@ -290,6 +291,25 @@ impl BenchArgs {
         // Report a mistake in a URL or a password file now, and not from the sink.
         let run = self.run_id.unwrap_or(RunId([0; 16]));
         self.mailboxes.options(Some(run), self.reach()).map(drop)
+    }
+
+    /// Refuses options that have no effect because the relay does, or does not, deliver to mailboxes.
+    fn check_mailboxes_of_relay(&self) -> Result<()> {
+        let relay = self.relay.named_contestant().filter(Contestant::has_mailboxes);
+        match (relay, self.mailboxes.way_of_watching()) {
+            (None, Some(option)) if !self.mailboxes.is_used() => {
+                bail!("{option} requires mailboxes: --mailbox URL, or a --relay that has some, such as dovecot")
+            }
+            (Some(relay), _) if self.typed.of::<SinkFaultArgs>().names().next().is_some() => {
+                bail!("--fault and --rules need a sink that listens, and {relay} delivers to mailboxes")
+            }
+            (Some(relay), _) if load_options(&self.typed).has("to") => {
+                bail!(
+                    "--to cannot be used with --relay {relay}: its recipe says who has a mailbox (mailrun recipe show)"
+                )
+            }
+            _ => Ok(()),
+        }
     }
 
     fn reach(&self) -> AllowedTargets {

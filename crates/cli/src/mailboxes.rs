@@ -45,13 +45,13 @@ pub(super) struct MailboxArgs {
     #[arg(long, requires = "mailbox")]
     mailbox_insecure: bool,
     /// Ask for new mail at this interval, also servers that would tell by themselves (IDLE). Times are exact only to it.
-    #[arg(long, value_name = "TIME", requires = "mailbox", value_parser = values::some_duration)]
+    #[arg(long, value_name = "TIME", value_parser = values::some_duration)]
     poll: Option<Duration>,
     /// Fetch whole messages and check their bodies, not only the header field with the trace.
-    #[arg(long, requires = "mailbox")]
+    #[arg(long)]
     whole: bool,
     /// Delete messages of this run after they have been counted, and no others.
-    #[arg(long, requires = "mailbox")]
+    #[arg(long)]
     expunge: bool,
 }
 
@@ -61,14 +61,24 @@ impl MailboxArgs {
         !self.mailbox.is_empty()
     }
 
+    /// Returns an option that says how mailboxes are watched, if one was given.
+    pub(super) fn way_of_watching(&self) -> Option<&'static str> {
+        let options = [(self.poll.is_some(), "--poll"), (self.whole, "--whole"), (self.expunge, "--expunge")];
+        options.into_iter().find_map(|(is_given, name)| is_given.then_some(name))
+    }
+
     /// Checks the URLs and reads the passwords. Returns `None` without mailboxes.
     ///
     /// # Errors
     ///
-    /// If a URL is malformed, or if a file cannot be read or has no line for a user.
+    /// If a URL is malformed, if a file cannot be read or has no line for a user, or if an option has no
+    /// effect without mailboxes.
     pub(super) fn options(&self, run: Option<RunId>, allowed: AllowedTargets) -> Result<Option<MailboxOptions>> {
         if !self.is_used() {
-            return Ok(None);
+            return match self.way_of_watching() {
+                Some(option) => bail!("{option} requires --mailbox"),
+                None => Ok(None),
+            };
         }
         if self.expunge && run.is_none() {
             bail!("--expunge deletes only mail of one run: use mailrun bench, or name the run with --run-id");

@@ -39,6 +39,9 @@ Keys of a recipe (NAME.toml):
   [[file]]       path in the state directory, text, executable = true
   [queue]        command that lists the queue, and what it prints if that is empty;
                  without it, missing mail is not delivered instead of lost
+  [mailboxes]    of a server that delivers: url as for --mailbox, with {read} as its
+                 address; recipients as for --to; password; lmtp = true. Then the
+                 bench sends to them, and its sink reads them
   ready_within   limit of the time until a client is greeted with 220 (60s)
   root, other_users, own_session    true: must be root; its processes run as other
                  users; it begins a session, setsid(2)
@@ -50,8 +53,9 @@ Keys of a recipe (NAME.toml):
                  the version; its log file; a description
 
 Placeholders: {dir} state directory, {state} directory in it for the mail (an audit
-may put it on a disk that loses power), {listen} address to take mail at, {to} next hop
-(also {listen_host}, {listen_port}, {to_host}, {to_port}), {mailrun} this program.
+may put it on a disk that loses power), {listen} address to take mail at, {to} next hop,
+{read} address to read mailboxes at (each also as {listen_host}, {listen_port} …),
+{mailrun} this program.
 
 Examples:
   mailrun recipe list

@@ -99,7 +99,11 @@ const SERVERS: &[Row] = &[
     ("sink --mailbox maildir:/a --expunge", "--expunge deletes only mail of one run"),
     ("sink --mailbox maildir:/a --listen 127.0.0.1:0", "--listen|--mailbox"),
     ("sink --mailbox maildir:/a --fault drop", "is no server"),
-    ("sink --whole", "--mailbox"),
+    ("sink --whole", "--whole requires --mailbox"),
+    ("bench --poll 1s", "--poll requires mailboxes: --mailbox URL, or a --relay"),
+    ("bench --relay dovecot --to ann@a", "--to cannot be used with --relay dovecot"),
+    ("bench --relay dovecot --fault drop", "dovecot delivers to mailboxes"),
+    ("audit dovecot", "dovecot delivers to mailboxes"),
 ];
 
 const NUMBERS: &[Row] = &[

@@ -42,6 +42,11 @@ const MAX_VOID_ROUNDS: usize = 3;
 /// because the server does not start, or because the user interrupts it.
 pub fn run(options: &AuditOptions) -> Result<BenchOutcome> {
     let program = own_program()?;
+    ensure!(
+        options.recipe.mailboxes().is_none(),
+        "{} delivers to mailboxes, and an audit needs a server that hands mail on to its sink",
+        options.recipe
+    );
     options.recipe.check_host(&program)?;
     let (faults, left_out) = possible_faults(options);
     left_out.iter().for_each(|line| mailrun_party::tell!("mailrun: {line}"));

@@ -3,7 +3,7 @@
 mod listener;
 
 use super::directory::RESULTS_DIRECTORY;
-use super::recipe::{self, Recipe};
+use super::recipe::{self, MailboxKeys, Recipe};
 use super::stored::last_audit;
 use super::toml_file::is_toml_file;
 pub(super) use listener::CERTIFICATE_FILE;
@@ -111,6 +111,19 @@ impl Contestant {
     pub(super) fn file_name(&self) -> String {
         let letter = |c: char| if c.is_ascii_alphanumeric() || "-.".contains(c) { c } else { '-' };
         self.to_string().chars().take(40).map(letter).collect::<String>().trim_matches('-').to_owned()
+    }
+
+    /// Returns the mailboxes of a server that the bench starts, if the server delivers to some.
+    pub(super) fn mailboxes(&self) -> Option<&MailboxKeys> {
+        match self {
+            Self::Recipe(recipe) => recipe.mailboxes(),
+            Self::None | Self::Mailrun(_) | Self::Command(_) | Self::Running { .. } => None,
+        }
+    }
+
+    /// Returns true if this is a server that the bench starts and that delivers to mailboxes.
+    pub fn has_mailboxes(&self) -> bool {
+        self.mailboxes().is_some()
     }
 
     pub(super) fn role(&self) -> Option<Role> {

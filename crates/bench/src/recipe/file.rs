@@ -2,6 +2,7 @@
 //! mistake.
 use crate::toml_file::{self, MAX_BYTES, error_at, is_toml_file, parse};
 use anyhow::{Result, anyhow, bail};
+use mailrun_party::party_options::PartyOptions;
 use mailrun_text::misspelling::is_misspelling;
 use mailrun_text::quantities::{duration, positive};
 use serde::Deserialize;
@@ -18,6 +19,9 @@ use toml::Spanned;
 const BUILT_IN: &[(&str, &str)] = &[
     ("chasquid", include_str!("../../recipes/chasquid.toml")),
     ("courier", include_str!("../../recipes/courier.toml")),
+    ("cyrus", include_str!("../../recipes/cyrus.toml")),
+    ("dovecot", include_str!("../../recipes/dovecot.toml")),
+    ("dovecot-debian", include_str!("../../recipes/dovecot-debian.toml")),
     ("exim", include_str!("../../recipes/exim.toml")),
     ("haraka", include_str!("../../recipes/haraka.toml")),
     ("mailrun", include_str!("../../recipes/mailrun.toml")),
@@ -28,9 +32,11 @@ const BUILT_IN: &[(&str, &str)] = &[
 ];
 
 /// A recipe must use at least one placeholder of `LISTEN`, for the address to listen on, and at
-/// least one of `TO`, for the next hop.
+/// least one of `TO`, for the next hop. If the server delivers to mailboxes, at least one of `READ`
+/// replaces the latter, for the address at which the mailboxes can be read.
 const LISTEN: [&str; 2] = ["{listen}", "{listen_port}"];
 const TO: [&str; 2] = ["{to}", "{to_port}"];
+const READ: [&str; 2] = ["{read}", "{read_port}"];
 
 /// Allowed values of `durability`: how durable a message is when the server answers 250, according
 /// to the server's documentation.
@@ -94,6 +100,7 @@ pub(super) struct RecipeKeys {
     /// message quotes the last complaint in the log.
     pub(super) log: Option<String>,
     pub(super) queue: Option<QueueKeys>,
+    mailboxes: Option<MailboxKeys>,
     #[serde(default, rename = "file")]
     pub(super) files: Vec<FileKeys>,
 }
@@ -105,6 +112,49 @@ pub(super) struct QueueKeys {
     pub(super) command: Spanned<Vec<String>>,
     /// Text that the command prints if the queue is empty. Surrounding white space is ignored.
     pub(super) empty: String,
+}
+
+/// The mailboxes of a server that delivers mail instead of handing it on.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MailboxKeys {
+    /// Where the sink reads them, as in `--mailbox`, with `{read}` for the server's address.
+    url: Spanned<String>,
+    /// Whose mail is in them, as in `--to`. All have the same domain.
+    recipients: Spanned<String>,
+    /// Password of all users.
+    pub(crate) password: String,
+    /// Set if the server takes mail by LMTP.
+    #[serde(default)]
+    lmtp: bool,
+}
+
+impl MailboxKeys {
+    /// Returns the options of a sink that watches the mailboxes of the server at `address`.
+    pub(crate) fn sink_options(&self, address: &str) -> PartyOptions {
+        let domain = self.recipients.get_ref().rsplit_once('@').map(|(_, domain)| domain);
+        PartyOptions::default()
+            .with("mailbox", self.url.get_ref().replace(READ[0], address))
+            .with_some("mailbox-domain", domain)
+    }
+
+    /// Returns the options of a source that sends to the mailboxes.
+    pub(crate) fn source_options(&self) -> PartyOptions {
+        PartyOptions::default().with("to", self.recipients.get_ref()).flag("lmtp", self.lmtp)
+    }
+
+    /// Finds the first mistake, with its byte offset.
+    fn check(&self) -> Result<(), (usize, String)> {
+        let offset = |value: &Spanned<String>| value.span().start;
+        if !self.url.get_ref().contains(READ[0]) {
+            let words = format!("mailboxes.url: it must contain {} for the address of the server", READ[0]);
+            return Err((offset(&self.url), words));
+        }
+        if !self.recipients.get_ref().contains('@') {
+            return Err((offset(&self.recipients), "mailboxes.recipients: it must be an address".to_owned()));
+        }
+        Ok(())
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -215,7 +265,14 @@ impl Recipe {
                 return Err((file.path.span().start, words));
             }
         }
-        for (placeholders, meaning) in [(LISTEN, "which address to listen on"), (TO, "where to send mail to")] {
+        let far_end = match &keys.mailboxes {
+            None => (TO, "where to send mail to"),
+            Some(mailboxes) => {
+                mailboxes.check()?;
+                (READ, "where its mailboxes are to be read")
+            }
+        };
+        for (placeholders, meaning) in [(LISTEN, "which address to listen on"), far_end] {
             let texts = keys.files.iter().map(|file| &file.text).chain(keys.environment.values());
             let is_used = |text: &String| placeholders.iter().any(|placeholder| text.contains(placeholder));
             if !texts.chain(keys.command.get_ref()).any(is_used) {
@@ -262,6 +319,11 @@ impl Recipe {
     /// Returns true if the recipe says how to find out whether the server's queue is empty.
     pub fn knows_its_queue(&self) -> bool {
         self.keys.queue.is_some()
+    }
+
+    /// Returns the mailboxes to which the server delivers, or `None` if it hands mail on.
+    pub(crate) fn mailboxes(&self) -> Option<&MailboxKeys> {
+        self.keys.mailboxes.as_ref()
     }
 
     /// Returns true if the server keeps its mail in `{state}`, the file system for which the audit
@@ -338,8 +400,8 @@ mod tests {
             ("postfx", "unknown recipe \"postfx\"; did you mean \"postfix\"?"),
             (
                 "fnord",
-                "unknown recipe \"fnord\"; built in are chasquid, courier, exim, haraka, mailrun, opensmtpd, postfix, \
-                 postfix-debian, sendmail; the name of a file ends in .toml",
+                "unknown recipe \"fnord\"; built in are chasquid, courier, cyrus, dovecot, dovecot-debian, exim, haraka, \
+                 mailrun, opensmtpd, postfix, postfix-debian, sendmail; the name of a file ends in .toml",
             ),
             ("/nowhere/x.toml", "cannot read /nowhere/x.toml"),
         ] {
@@ -366,6 +428,18 @@ mod tests {
         ] {
             let error = read(&SMALL.replace(from, to), None).expect_err(to);
             assert!(error.contains(reason) && !error.contains('\n'), "{to}: {error}");
+        }
+        let delivering = "durability = \"sync\"\ncommand = [\"imapd\", \"{listen}\", \"{read}\"]\n[mailboxes]\n\
+                          url = \"imap://user{0..9}@{read}\"\nrecipients = \"user{0..9}@a.example\"\npassword = \"x\"\n";
+        assert!(read(delivering, None).unwrap().mailboxes().is_some());
+        for (from, to, reason) in [
+            ("\"{read}\"]", "\"{to}\"]", "is not told where its mailboxes are to be read"),
+            ("@{read}", "@{to}", "my.toml:4:7: mailboxes.url: it must contain {read} for the address of the server"),
+            ("@a.example", "", "my.toml:5:14: mailboxes.recipients: it must be an address"),
+            ("password", "pasword", "unknown key \"pasword\""),
+        ] {
+            let error = read(&delivering.replacen(from, to, 1), None).expect_err(to);
+            assert!(error.contains(reason), "{to}: {error}");
         }
         assert!(read(&" ".repeat(MAX_BYTES + 1), None).is_err_and(|error| error.contains("at most")));
     }

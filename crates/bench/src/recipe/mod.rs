@@ -9,6 +9,7 @@ mod file;
 pub(crate) mod leftovers;
 mod server;
 
+pub(crate) use file::MailboxKeys;
 pub use file::{Recipe, names};
 pub use server::{Missing, Places};
 pub(crate) use server::{ServerCommand, next_hop};

@@ -30,6 +30,7 @@ pub struct Places {
     /// removed when the last copy is dropped.
     pub state_link: Option<Arc<TempPath>>,
     pub listen: SocketAddr,
+    /// Next hop or, if the server delivers to mailboxes, the address at which they can be read.
     pub to: SocketAddr,
     /// Path of the mailrun program.
     pub mailrun: PathBuf,
@@ -281,6 +282,9 @@ impl Recipe {
             ("{to}", to.to_string()),
             ("{to_host}", to.ip().to_string()),
             ("{to_port}", to.port().to_string()),
+            ("{read}", to.to_string()),
+            ("{read_host}", to.ip().to_string()),
+            ("{read_port}", to.port().to_string()),
             ("{mailrun}", mailrun.to_string_lossy().into_owned()),
             ("{variant}", self.variant.clone()),
         ];
