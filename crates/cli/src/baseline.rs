@@ -5,7 +5,6 @@ use clap::{Args, Subcommand};
 use mailrun_bench::RESULTS_DIRECTORY;
 use mailrun_bench::stored::{BaselineDirectory, BaselineName, ExistingBaseline, StoredRun, newest_run, read_runs};
 use mailrun_compare::{difference, figures, middle, side_facts};
-use mailrun_journey::judge;
 use mailrun_journey::record::{Ending, Outcome, Record};
 use mailrun_party::terminal::CharacterSet;
 use mailrun_text::numbers::{counted, figure};
@@ -168,7 +167,7 @@ impl SaveBaselineArgs {
 /// Returns why a run is saved only with `--allow-failed`, or `None` if the run is good. A run that
 /// no comparison would count is never good, also if it passed.
 fn defect(record: &Record) -> Option<String> {
-    let failed = match judge::outcome(record) {
+    let failed = match record.verdict.outcome {
         _ if record.ending == Some(Ending::Interrupted) => Some("was interrupted"),
         Some(Outcome::Pass) | None => None,
         Some(Outcome::Fail) => Some("failed"),

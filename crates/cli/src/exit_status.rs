@@ -1,5 +1,4 @@
 //! The exit status of a run.
-use mailrun_journey::judge;
 use mailrun_journey::record::{Cause, Ending, Outcome, Record};
 use mailrun_party::interrupt::INTERRUPTED_STATUS;
 use std::process::ExitCode;
@@ -30,7 +29,7 @@ pub(super) fn exit_code(record: &Record, strictness: Strictness) -> ExitCode {
         _ => false,
     });
     let strictness = if is_never_success { Strictness::Strict } else { strictness };
-    exit_status(judge::outcome(record), record.ending == Some(Ending::Interrupted), strictness)
+    exit_status(record.verdict.outcome, record.ending == Some(Ending::Interrupted), strictness)
 }
 
 /// Returns the exit status for the outcome of a run, or of a scenario with many runs.

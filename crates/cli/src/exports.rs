@@ -1,6 +1,5 @@
 //! `--export FORMAT=FILE`, and the output of a run for GitHub Actions.
 use anyhow::{Result, bail};
-use mailrun_journey::judge;
 use mailrun_journey::record::Record;
 use mailrun_party::output_file;
 use mailrun_party::output_file::cannot_write;
@@ -97,7 +96,7 @@ pub(super) enum AnnotationOutput {
 /// annotations. A failure to do so does not fail the run.
 pub(super) fn tell_actions(record: &Record, output: AnnotationOutput) {
     let is_in_actions = std::env::var_os("GITHUB_ACTIONS").is_some_and(|value| value == "true");
-    if !is_in_actions || judge::outcome(record).is_none() {
+    if !is_in_actions || record.verdict.outcome.is_none() {
         return;
     }
     if let Some(Err(error)) =

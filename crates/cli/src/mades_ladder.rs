@@ -3,7 +3,6 @@
 use super::exit_status::{Strictness, exit_code};
 use super::results::write_all;
 use anyhow::Result;
-use mailrun_journey::judge;
 use mailrun_journey::record::{Ending, Mades, Outcome, Record};
 use mailrun_load::source::Distribution;
 use mailrun_mades_bench::{MadesOptions, MadesPreflight};
@@ -83,7 +82,7 @@ impl Rung {
         let last = record.stages.last();
         let latency_ms = last.and_then(|row| row.latency_ms).filter(|times| times.max.is_finite());
         let is_timed_out = mades.troubles.iter().any(|trouble| trouble.kind == "time-out");
-        let fate = match judge::outcome(record) {
+        let fate = match record.verdict.outcome {
             _ if is_timed_out => RungFate::TimedOut,
             Some(Outcome::Fail) => RungFate::Failed(record.verdict.why.clone()),
             _ => RungFate::InTime,

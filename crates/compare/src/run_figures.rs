@@ -42,7 +42,6 @@ pub(super) fn traits(record: &Record) -> Vec<RunTrait> {
         ("rate", number(load.rate_per_s)),
         ("processor", host.cpu_model.clone()),
         ("number of cores", host.cores.to_string()),
-        // Older records were written before mailrun supported this.
         ("--keep-awake", if host.keep_awake == Some(KeepAwake::On) { "on" } else { "off" }.to_owned()),
     ]
 }
@@ -132,7 +131,7 @@ pub(super) fn failure_shares(record: &Record, kinds: &BTreeSet<&'static str>) ->
 pub(super) fn failures(record: &Record) -> Vec<(&'static str, String)> {
     let counts = failure_counts(record).filter(|(_, count)| *count > 0);
     let mut failures: Vec<_> = counts.map(|(kind, count)| (kind, format!("{} {kind}", grouped(count)))).collect();
-    if failures.is_empty() && judge::outcome(record) == Some(Outcome::Fail) {
+    if failures.is_empty() && record.verdict.outcome == Some(Outcome::Fail) {
         failures.push(("FAIL", format!("FAIL {}", record.verdict.why)));
     }
     failures

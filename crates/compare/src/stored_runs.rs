@@ -8,7 +8,6 @@ use crate::selection::{self, ComparableRuns, RunSide};
 use crate::settings::CompareSettings;
 use crate::unpaired::{MIN_RUNS, compare_runs};
 use anyhow::{Result, bail};
-use mailrun_journey::judge;
 use mailrun_journey::record::{Outcome, Record};
 use mailrun_report::comparison::{ComparedFigure, ComparedSide, ComparisonPage, RunCurves, percent};
 use mailrun_text::printable::printable;
@@ -174,7 +173,7 @@ fn failed_runs(chosen: &ComparableRuns<'_>) -> Vec<String> {
 
 /// How many runs of a side ended with FAIL, and why the first did.
 fn fail_remark(side: &str, runs: &[&NamedRun]) -> Option<String> {
-    let failed: Vec<_> = runs.iter().filter(|run| judge::outcome(&run.1) == Some(Outcome::Fail)).collect();
+    let failed: Vec<_> = runs.iter().filter(|run| run.1.verdict.outcome == Some(Outcome::Fail)).collect();
     let (name, record) = failed.first()?;
     let text = format!("{} of {} {side} FAILED; {name}: {}", failed.len(), runs.len(), record.verdict.why);
     Some(printable(&text).into_owned())

@@ -10,8 +10,8 @@ pub const MAX_LOSSES: usize = 100;
 pub struct Audit {
     /// The server's own words about its version; empty if its recipe does not say how to ask.
     pub version: String,
-    /// SHA-256 of the recipe's text and its variant, 64 hexadecimal digits; `null` in older records.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// SHA-256 of the recipe's text and its variant, 64 hexadecimal digits.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub recipe_hash: Option<String>,
     /// Seed of the moments of the faults.
     pub seed: u64,
@@ -21,7 +21,7 @@ pub struct Audit {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
     /// What is wrong with the recipe's command for the queue, which was tried without a fault; `null` if nothing is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_complaint: Option<String>,
     /// Messages that were answered 250 and did not arrive, at most 100.
     pub losses: Vec<AuditLoss>,
@@ -36,29 +36,23 @@ pub struct AuditRow {
     /// Rounds that count: mail was accepted before the fault, the fault struck, and the round came to its end.
     pub rounds: u64,
     /// Rounds of them in which the fault came after a single message, without any other load.
-    #[serde(default)]
     pub quiet: u64,
     /// Rounds of them in which the fault struck again while the server recovered.
-    #[serde(default)]
     pub in_recovery: u64,
     /// If no mail was lost: with a confidence of 95 %, fewer than this share of such faults lose mail. `null` if mail was
     /// lost, or if no round counts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub bound: Option<f64>,
     /// Rounds that do not count, for example because the fault did not reach a process of the server.
-    #[serde(default)]
     pub void: u64,
     /// Why they do not count.
-    #[serde(default)]
     pub void_reasons: Vec<String>,
     /// Rounds in which the server did not take mail again after the fault, or ended by itself.
     pub never_back: u64,
     /// Rounds that went wrong after the server had asked for operations that the file system of the fault does not have,
     /// or in which it did not start on that file system. They say nothing of the server.
-    #[serde(default)]
     pub not_supported: u64,
     /// Those operations, for example `link`.
-    #[serde(default)]
     pub unsupported: Vec<String>,
     /// Messages that were answered 250.
     pub answered: u64,
@@ -71,7 +65,6 @@ pub struct AuditRow {
     /// Messages that arrived changed.
     pub corrupt: u64,
     /// Arrivals after the server had emptied its queue, and was stopped and started once more without a fault.
-    #[serde(default)]
     pub after_restart: u64,
     /// Longest time from a fault to the next greeting, in seconds; `null` if the server never came back.
     pub back_s: Option<f64>,

@@ -188,26 +188,6 @@ pub fn accept_ordered(verdict: &mut Verdict, causes: &[Cause], reason: Reason, p
     *verdict = Verdict { closed, ..decide(reasons, pass) };
 }
 
-/// Returns the outcome of a run. Older records have no outcome, so it is derived from other fields.
-pub fn outcome(record: &Record) -> Option<Outcome> {
-    let verdict = &record.verdict;
-    if verdict.outcome.is_some()
-        || record.shard.is_some()
-        || !record.parties.iter().any(|party| party.role == Role::Source)
-    {
-        return verdict.outcome;
-    }
-    let is_lossy = is_watched(&record.ledger) && !verdict.closed;
-    let reached = if record.mades.is_some() { record.ledger.delivered } else { record.ledger.accepted };
-    let is_missed = record.thresholds.iter().any(|threshold| !threshold.passed);
-    Some(match () {
-        () if is_lossy || record.ledger.accepted == Some(0) || reached == Some(0) => Outcome::Fail,
-        () if !verdict.valid => Outcome::Invalid,
-        () if is_missed => Outcome::Fail,
-        () => Outcome::Pass,
-    })
-}
-
 /// Describes how many messages passed a run with the outcome PASS.
 pub fn pass_text(record: &Record) -> String {
     let ledger = &record.ledger;

@@ -33,7 +33,7 @@ pub struct Mades {
     /// Time after which a message is given up.
     pub timeout_s: f64,
     /// The shorter time that was asked for, if a threshold (`within`) needs a longer one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_timeout_s: Option<f64>,
     /// Mean number of messages under way over the run.
     pub in_transit_mean: f64,
@@ -50,25 +50,21 @@ pub struct Mades {
     /// Messages removed from the queues before the run, because --purge asked for it.
     pub purged: u64,
     /// Messages that came out of the inbox after one that was created later.
-    #[serde(default)]
     pub reordered: u64,
     /// Messages that were due, or could have been created, and had to wait for a place in transit or in the window.
-    #[serde(default)]
     pub waited_for_room: u64,
     /// Time of the endpoint's last reply, event or delivery, since the run began; `null` if there was none.
-    #[serde(default)]
     pub last_answer_s: Option<f64>,
     /// Time in which the broker gave no credit for a message that was to be sent; `null` if it always did.
-    #[serde(default)]
     pub no_credit: Option<MadesNoCredit>,
     /// The market whose documents and times are the load, if it is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub market: Option<MadesMarket>,
     /// The acknowledgement documents that the receiving application sent back, if it was to send any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub acknowledgements: Option<MadesAcknowledgements>,
     /// Counts of the stand-in for the endpoints itself, if there was one whose counts are known to be true.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub truth: Option<MadesTruth>,
 }
 
@@ -110,8 +106,7 @@ pub struct MadesShape {
     pub name: String,
     /// Type of its messages.
     pub message_type: String,
-    /// Its messages that were due, created or not; `null` in older records.
-    #[serde(default)]
+    /// Its messages that were due, created or not.
     pub due: Option<u64>,
     /// The stages of its messages, as those of the run.
     pub stages: Vec<StageRow>,
@@ -158,7 +153,6 @@ pub enum AcknowledgementSender {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesAcknowledgements {
     /// Sender of the documents.
-    #[serde(default)]
     pub sender: AcknowledgementSender,
     /// Queue that they went into; empty if the receiver sent them.
     pub outbox: String,
@@ -179,13 +173,10 @@ pub struct MadesAcknowledgements {
     /// Documents that came out of the sender's inbox changed; each copy counts, and acknowledges nothing.
     pub corrupt: u64,
     /// Messages whose document has a reason code other than A01. They are not in the stage acknowledged.
-    #[serde(default)]
     pub rejecting: u64,
     /// Documents that acknowledge no message of this run.
-    #[serde(default)]
     pub unknown: u64,
     /// Acknowledgement documents that could not be read.
-    #[serde(default)]
     pub unreadable: u64,
     /// Time of the way back, from the inbox to the acknowledgement.
     pub way_back_ms: Option<LatencyMs>,
@@ -234,7 +225,6 @@ pub struct MadesQueue {
     /// Its name at the broker.
     pub name: String,
     /// Messages of others that came from it, and were given back.
-    #[serde(default)]
     pub foreign: u64,
 }
 
@@ -289,7 +279,6 @@ pub struct MadesOutage {
     /// Length in seconds.
     pub lasted_s: f64,
     /// True if it lasted until the run ended, or the connection was given up.
-    #[serde(default)]
     pub to_the_end: bool,
     /// Reason why the connection ended.
     pub why: String,

@@ -35,23 +35,18 @@ pub struct Record {
     /// CLOCK_MONOTONIC of `host`, nanoseconds, at second 0: the moment at which the load began. All times of the record count
     /// from it. A sink, which cannot know that moment, begins a whole number of seconds before or after it.
     pub origin_ns: u64,
-    /// The same in UTC, RFC 3339, by the host's clock; empty in older records.
-    #[serde(default)]
+    /// The same in UTC, RFC 3339, by the host's clock.
     pub zero_at: String,
     /// From the first message created to the last event.
     pub duration_s: f64,
-    /// End of the observation, in seconds since `origin_ns`: messages that did not arrive were waited for until then. `null`
-    /// in older records.
-    #[serde(default)]
+    /// End of the observation, in seconds since `origin_ns`: messages that did not arrive were waited for until then.
     pub observed_until_s: Option<f64>,
     /// Time in which load was offered. Open loop: from the time at which the first message was due to the end of the
     /// offer. Closed loop: from the first message taken up to the end of the last attempt. `null` if no load was
     /// offered.
-    #[serde(default)]
     pub offered_s: Option<f64>,
-    /// Messages that were due after the warm-up and before the planned end of the load, sent or not; `null` at closed loop
-    /// and in older records. Those that were never sent count as late.
-    #[serde(default)]
+    /// Messages that were due after the warm-up and before the planned end of the load, sent or not; `null` at closed loop.
+    /// Those that were never sent count as late.
     pub due: Option<u64>,
     /// The command line.
     pub command: Vec<String>,
@@ -61,16 +56,14 @@ pub struct Record {
     pub commit: Option<String>,
     /// The machine that it ran on.
     pub host: Host,
-    /// Clock of `origin_ns`; `null` in older records.
-    #[serde(default)]
+    /// Clock of `origin_ns`.
     pub clock: Option<ClockRow>,
     /// The load that was offered.
     pub workload: Workload,
-    /// The part of a load that this is, where several machines sent it; `null` for a whole run, and in older records.
-    #[serde(default)]
+    /// The part of a load that this is, where several machines sent it; `null` for a whole run.
     pub shard: Option<ShardRow>,
-    /// What the server said of itself to the test connection; `null` if there was none, and in older records.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// What the server said of itself to the test connection; `null` if there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerRow>,
     /// Processes that took part.
     pub parties: Vec<Party>,
@@ -79,62 +72,44 @@ pub struct Record {
     /// Duration of each phase of the dialogue.
     pub phases: Vec<PhaseRow>,
     /// TLS handshakes, by party and by what was agreed on; empty without TLS.
-    #[serde(default)]
     pub tls: Vec<TlsRow>,
     /// Open loop: delay of messages by the source itself while a session was waiting for them. The time that messages
     /// waited for a free session is not in it; that is the latency of the created stage.
-    #[serde(default)]
     pub lag_ms: Option<LatencyMs>,
     /// Other activity on the host during the run; `null` if it was not observed.
-    #[serde(default)]
     pub surroundings: Option<Surroundings>,
     /// Descriptors and ports that ran out, by party; empty if all were enough.
-    #[serde(default)]
     pub exhausted: Vec<ExhaustedRow>,
     /// Phases that have the signature of delayed ACKs; empty if there were none.
-    #[serde(default)]
     pub pauses: Vec<PauseRow>,
     /// The part at the beginning that the figures leave out; `null` if there was none.
-    #[serde(default)]
     pub warm_up: Option<WarmUp>,
     /// The part that only a run over MADES has; `null` for others.
-    #[serde(default)]
     pub mades: Option<Mades>,
     /// The part that only an audit of a server has; `null` for other runs.
-    #[serde(default)]
     pub audit: Option<Audit>,
     /// A row for each second.
     pub series: Vec<SeriesRow>,
-    /// Processor time and memory of each party by second; empty if they were not observed, and in older records.
-    #[serde(default)]
+    /// Processor time and memory of each party by second; empty if they were not observed.
     pub usage: Vec<PartyUsage>,
-    /// Changes during the run that explain its figures, in the order of time; empty in older records.
-    #[serde(default)]
+    /// Changes during the run that explain its figures, in the order of time.
     pub events: Vec<EventRow>,
-    /// The slowest accepted messages, over MADES those that took longest to arrive, the slowest first, at most 50; empty in
-    /// older records.
-    #[serde(default)]
+    /// The slowest accepted messages, over MADES those that took longest to arrive, the slowest first, at most 50.
     pub slowest: Vec<SlowMessage>,
-    /// Messages that were rejected or failed, or that the sink has not seen, at most 1000; empty in older records.
-    #[serde(default)]
+    /// Messages that were rejected or failed, or that the sink has not seen, at most 1000.
     pub missing: Vec<MissingMessage>,
-    /// The ledger by domain of the recipients, the largest first; empty if there was only one, and in older records.
-    #[serde(default)]
+    /// The ledger by domain of the recipients, the largest first; empty if there was only one.
     pub domains: Vec<DomainRow>,
     /// Times of a second and more in which messages waited and none was accepted, or over MADES delivered.
-    #[serde(default)]
     pub stalls: Vec<StallRow>,
-    /// Reason why the load ended; `null` if no load was offered, and in older records.
-    #[serde(default)]
+    /// Reason why the load ended; `null` if no load was offered.
     pub ending: Option<Ending>,
     /// Fate of every (message, recipient).
     pub ledger: LedgerRow,
-    /// Reasons of bounced units by status code, the most frequent first; empty if nothing bounced, and in older records.
-    #[serde(default)]
+    /// Reasons of bounced units by status code, the most frequent first; empty if nothing bounced.
     pub bounces: Vec<BounceRow>,
     /// Addresses under which mail arrived that the source had not named, the most frequent first, at most 1001; empty if
-    /// servers told of none, and in older records.
-    #[serde(default)]
+    /// servers told of none.
     pub rewrites: Vec<RewriteRow>,
     /// Replies of 4xx and 5xx, cut connections, time-outs.
     pub errors: Vec<ErrorRow>,
@@ -200,7 +175,7 @@ pub struct SinkClockRow {
     pub exchanges: u32,
     /// The most by which the clocks differ by chrony's estimates of both hosts, where that is less than by the exchange: then it
     /// counts as the error of times.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub chrony_bound_ns: Option<u64>,
 }
 
@@ -272,11 +247,9 @@ pub struct Host {
     pub cores: u32,
     /// Physical memory.
     pub memory_bytes: u64,
-    /// The disk under the run directory; of a relay that under its spool. `null` without a directory, and in older records.
-    #[serde(default)]
+    /// The disk under the run directory; of a relay that under its spool. `null` without a directory.
     pub disk: Option<HostDisk>,
-    /// Whether the processors were kept from sleeping during the run (`--keep-awake`); `null` is unknown, as in older records.
-    #[serde(default)]
+    /// Whether the processors were kept from sleeping during the run (`--keep-awake`); `null` is unknown.
     pub keep_awake: Option<KeepAwake>,
 }
 
@@ -342,21 +315,18 @@ pub struct Surroundings {
     pub somaxconn: Option<u64>,
     /// Bytes that the disk under the run directory wrote, by the device's own count; `null` if no relay kept mail
     /// there, or there is no such device.
-    #[serde(default)]
     pub disk_written_bytes: Option<u64>,
-    /// Available processor time while the source ran: its duration times processors; `null` in older records.
-    #[serde(default)]
+    /// Available processor time while the source ran: its duration times processors.
     pub load_processor_s: Option<f64>,
-    /// The share of it that was not idle, interrupts and steal included; `null` in older records.
-    #[serde(default)]
+    /// The share of it that was not idle, interrupts and steal included.
     pub used_share: Option<f64>,
     /// Processes of this host that used processor time while the source ran, without those of the run itself, by name, the
     /// busiest first, at most 8. A server under test on this host is among them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<HostProcess>,
     /// What foreign programs did while load was offered, and how long the parties waited for a processor; `null` if nobody
-    /// observed it, and in older records.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// observed it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub foreign: Option<ForeignLoad>,
 }
 
@@ -369,10 +339,8 @@ pub struct ForeignLoad {
     /// server.
     pub share: Option<f64>,
     /// Why they cannot be told from the server; empty if they can.
-    #[serde(default)]
     pub unknown: String,
     /// The server is on another host, so its processors are others, and its waits are not known.
-    #[serde(default)]
     pub server_elsewhere: bool,
     /// Length of a row of `waits`.
     pub window_s: f64,
@@ -403,7 +371,6 @@ pub struct HostProcess {
     /// Resident memory at the end, of all together; what they share counts for each.
     pub rss_bytes: u64,
     /// They certainly belong neither to the run nor to the server under test; see `foreign` of the surroundings.
-    #[serde(default)]
     pub foreign: bool,
 }
 
@@ -572,34 +539,24 @@ pub struct Workload {
     /// Seed of all random values.
     pub seed: u64,
     /// Bytes of a message, if they vary; `null` if all are equal.
-    #[serde(default)]
     pub sizes_varied: Option<Varied>,
     /// Recipients of a message, if they vary.
-    #[serde(default)]
     pub recipients_varied: Option<Varied>,
     /// Messages per connection, if they vary.
-    #[serde(default)]
     pub reuse_varied: Option<Varied>,
     /// Pause of a session after a message, in milliseconds; `null` if there is none.
-    #[serde(default)]
     pub think_ms: Option<Varied>,
     /// The sender, or the pattern of senders.
-    #[serde(default)]
     pub from: String,
     /// The recipient, or the pattern of recipients.
-    #[serde(default)]
     pub rcpt: String,
     /// The messages that were sent, if they were not generated.
-    #[serde(default)]
     pub corpus: Option<CorpusRow>,
     /// Number of different MIME messages that were generated; `null` if plain text was.
-    #[serde(default)]
     pub mime_messages: Option<u64>,
     /// The rates that followed each other, at open loop; empty if there was only one.
-    #[serde(default)]
     pub stages: Vec<OfferedStage>,
     /// The parameters of DSN (RFC 3461) in envelopes, as `NOTIFY=NEVER RET=HDRS`; `null` if there were none.
-    #[serde(default)]
     pub dsn: Option<String>,
 }
 
@@ -652,25 +609,18 @@ pub struct Party {
     /// Threads that carry load.
     pub workers: Option<u32>,
     /// Sessions that ended by a defect of the party itself; `null` if they are not counted.
-    #[serde(default)]
     pub failed_sessions: Option<u64>,
     /// Number of faults that it made because they were ordered; `null` for parties that cannot take such orders.
-    #[serde(default)]
     pub ordered: Option<Ordered>,
     /// Its own end in the middle of the run; `null` if it did not end.
-    #[serde(default)]
     pub died: Option<Death>,
     /// Busy polling of its workers; `null` if it was off.
-    #[serde(default)]
     pub busy_poll: Option<BusyPollRow>,
     /// Processors that it was placed on, such as 0,2-3; `null` if it was not placed.
-    #[serde(default)]
     pub cpus: Option<String>,
     /// Delay with which the workers of a source ran after timers that they set to learn this; `null` if it was not measured.
-    #[serde(default)]
     pub wake_up_ms: Option<LatencyMs>,
     /// What a sink saw and did besides taking mail of the run; `null` for other parties.
-    #[serde(default)]
     pub reception: Option<Reception>,
 }
 
@@ -711,7 +661,7 @@ impl Party {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BusyPollRow {
-    /// Time for which a worker looks before it sleeps, such as 50us; auto in older records.
+    /// Time for which a worker looks before it sleeps, such as 50us.
     pub mode: String,
     /// Time that its workers spent in looking for events. It is part of `user_s` and `sys_s`, and left out of the processor
     /// time of a message and of the test whether the source or the sink was the limit.
@@ -729,7 +679,6 @@ pub struct Death {
     /// The last line that it wrote to its standard error; empty if it wrote none.
     pub said: String,
     /// It lacked memory: an allocation failed, or the kernel killed it for that reason.
-    #[serde(default)]
     pub out_of_memory: bool,
 }
 
@@ -750,7 +699,6 @@ pub struct Reception {
     /// Rules that rejected, delayed, dropped or changed mail, or cut connections.
     pub rules: Vec<RuleRow>,
     /// How the sink watched mailboxes; `null` if it listened.
-    #[serde(default)]
     pub mailboxes: Option<Watched>,
 }
 
@@ -882,13 +830,10 @@ pub struct StageRow {
     /// Messages that this party knows to have failed before this stage.
     pub failed: u64,
     /// Messages that never reached it, although nobody reported a reason.
-    #[serde(default)]
     pub missing: u64,
     /// Messages that reached it after their time-out (`mades.timeout_s`); these have no latency.
-    #[serde(default)]
     pub late: u64,
     /// Arrivals after a message's first.
-    #[serde(default)]
     pub duplicates: u64,
     /// Message bytes that reached it.
     pub bytes: u64,
@@ -903,21 +848,19 @@ pub struct StageRow {
     pub latency_ms: Option<LatencyMs>,
     /// The time that figures which are `null` in `latency_ms` exceed, in milliseconds: that for which messages were waited,
     /// or over MADES their time-out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub beyond_ms: Option<f64>,
     /// The latencies of the messages that reached it in time, as an HdrHistogram of nanoseconds (V2, deflated, base64), as in interval logs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub histogram: Option<String>,
     /// Service time of the stage, since a session began the message, or over MADES since it was created: without the time
-    /// that it waited for a session, or for a place.
-    /// `null` where it is the latency itself (closed loop), is unknown, and in older records.
-    #[serde(default)]
+    /// that it waited for a session, or for a place. `null` where it is the latency itself (closed loop) or is unknown.
     pub service_ms: Option<LatencyMs>,
     /// The service time as an HdrHistogram, as `histogram`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub service_histogram: Option<String>,
     /// The times of the arrivals, from which `mailrun merge` computes the rate of several machines (deflated, base64).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub arrivals: Option<String>,
 }
 
@@ -978,7 +921,7 @@ pub struct PhaseRow {
     /// Its durations.
     pub latency_ms: LatencyMs,
     /// The same as an HdrHistogram of nanoseconds (V2, deflated, base64), as in interval logs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub histogram: Option<String>,
 }
 
@@ -987,7 +930,6 @@ pub struct PhaseRow {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StallRow {
     /// The stage that no message reached: accepted, or over MADES delivered too.
-    #[serde(default = "accepted")]
     pub stage: Stage,
     /// Time at which the last message before it reached the stage, or messages began to wait again, or the load began, in
     /// seconds since `origin_ns` of the record.
@@ -1004,13 +946,8 @@ pub struct StallRow {
 
 impl Default for StallRow {
     fn default() -> Self {
-        Self { stage: accepted(), from_s: 0.0, to_s: 0.0, to_the_end: false, rejected: 0, failed: 0 }
+        Self { stage: Stage::Accepted, from_s: 0.0, to_s: 0.0, to_the_end: false, rejected: 0, failed: 0 }
     }
-}
-
-/// The stage of a stall in records that do not name it.
-fn accepted() -> Stage {
-    Stage::Accepted
 }
 
 /// Reasons why the load ended.
@@ -1038,8 +975,7 @@ pub enum Ending {
 pub struct SeriesRow {
     /// Seconds since `origin_ns`; the last may be a part second.
     pub second: u64,
-    /// Messages due in it: begun by a session in a closed loop, scheduled in an open one. 0 in older records.
-    #[serde(default)]
+    /// Messages due in it: begun by a session in a closed loop, scheduled in an open one.
     pub created: u64,
     /// Messages handed over in it.
     pub sent: u64,
@@ -1053,20 +989,16 @@ pub struct SeriesRow {
     pub errors: u64,
     /// Median latency to the last stage that this party observes; 0 if nothing arrived.
     pub p50_ms: f64,
-    /// 95th percentile of the same; 0 in older records.
-    #[serde(default)]
+    /// 95th percentile of the same.
     pub p95_ms: f64,
     /// 99th percentile of the same.
     pub p99_ms: f64,
-    /// 99.9th percentile of the same; 0 in older records.
-    #[serde(default)]
+    /// 99.9th percentile of the same.
     pub p999_ms: f64,
-    /// Largest of the same; 0 in older records.
-    #[serde(default)]
+    /// Largest of the same.
     pub max_ms: f64,
     /// Greatest age of the newest message delivered so far, since it was due; `null` before the first, and where this
     /// party sees no deliveries.
-    #[serde(default)]
     pub oldest_ms: Option<f64>,
 }
 
@@ -1153,8 +1085,7 @@ pub struct SlowMessage {
     pub recipient_count: u32,
     /// Bytes of the message.
     pub bytes: u64,
-    /// The server's reply to its end, with its queue id if it tells one; `null` if unknown, and in older records.
-    #[serde(default)]
+    /// The server's reply to its end, with its queue id if it tells one; `null` if unknown.
     pub reply: Option<String>,
 }
 
@@ -1176,9 +1107,7 @@ pub struct MissingMessage {
     pub created_s: Option<f64>,
     /// What became of it.
     pub fate: MissingFate,
-    /// Time at which the server accepted it, in seconds since `origin_ns`; `null` if it did not, if that is unknown, and in
-    /// older records.
-    #[serde(default)]
+    /// Time at which the server accepted it, in seconds since `origin_ns`; `null` if it did not, or if that is unknown.
     pub answered_s: Option<f64>,
     /// The server's last reply to it, with its queue id if it was accepted; `null` if there was none, or if it is not among
     /// the last 8192 of a thread.
@@ -1244,8 +1173,7 @@ pub struct DomainRow {
     /// Units whose connection was refused, cut or timed out.
     pub failed: u64,
     /// Units whose connection broke after the last byte of the message was sent and before the reply came, whether they
-    /// arrived or not; 0 in older records, in which they are among `failed`.
-    #[serde(default)]
+    /// arrived or not.
     pub in_doubt: u64,
     /// Distinct units that reached the sink.
     pub delivered: Option<u64>,
@@ -1264,39 +1192,31 @@ pub struct LedgerRow {
     /// Distinct units that reached the sink.
     pub delivered: Option<u64>,
     /// Units that did not arrive because a server gave up on them, which it reported in a notification that reached the
-    /// sink; `null` in older records.
-    #[serde(default)]
+    /// sink.
     pub bounced: Option<u64>,
     /// Units that the server rejected with 4xx or 5xx, and that did not arrive. In records without `failed` this
     /// includes those that failed.
     pub rejected: Option<u64>,
     /// Units whose connection was refused, cut or timed out, and that did not arrive.
-    #[serde(default)]
     pub failed: Option<u64>,
-    /// Units whose connection broke after the last byte of the message was sent and before the reply came, and that did
-    /// not arrive: the server may have them; `null` in older records, in which they are among `failed`.
-    #[serde(default)]
+    /// Units whose connection broke after the last byte of the message was sent and before the reply came, and that did not
+    /// arrive: the server may have them.
     pub in_doubt: Option<u64>,
     /// Units that our relay gave up on, and whose notification did not reach the sink.
     pub expired: Option<u64>,
     /// Units that did not arrive because they are in the queue of our relay.
-    #[serde(default)]
     pub queued: Option<u64>,
     /// Units accepted and lost; `null` while units are not delivered and the server's queue is unknown.
     pub lost: Option<u64>,
     /// Units that a server whose queue is unknown accepted, and that did not arrive: lost, or still in its queue.
-    #[serde(default)]
     pub not_delivered: Option<u64>,
     /// Units without a known fate when the run ended.
     pub in_flight: Option<u64>,
     /// Arrivals of a unit after its first.
     pub duplicates: Option<u64>,
-    /// Delivered units that arrived under other addresses only; `null` in older records.
-    #[serde(default)]
+    /// Delivered units that arrived under other addresses only.
     pub rewritten: Option<u64>,
-    /// Arrivals under an address that was no recipient, beside that of the recipient or of the copy that counts for it;
-    /// `null` in older records, in which they are among `duplicates`.
-    #[serde(default)]
+    /// Arrivals under an address that was no recipient, beside that of the recipient or of the copy that counts for it.
     pub copied: Option<u64>,
     /// Arrivals whose checksum was wrong.
     pub corrupt: Option<u64>,
@@ -1304,16 +1224,13 @@ pub struct LedgerRow {
     pub converted: Option<u64>,
     /// Arrivals that do not belong to this run: another run's trace, or none.
     pub foreign: Option<u64>,
-    /// Units in notifications that a server tries again; `null` in older records.
-    #[serde(default)]
+    /// Units in notifications that a server tries again.
     pub delay_notices: Option<u64>,
-    /// Bounced units that a further notification named again; `null` in older records.
-    #[serde(default)]
+    /// Bounced units that a further notification named again.
     pub repeated_notices: Option<u64>,
     /// Arrivals without a usable creation time (another host's clock), so without a latency.
     pub untimed: Option<u64>,
     /// Arrivals whose delivered time would be negative, because the clocks of two hosts differ: without a latency.
-    #[serde(default)]
     pub negative: Option<u64>,
     /// Units that a ledger had no room for: their fates are unknown.
     pub overflow: Option<u64>,
@@ -1391,14 +1308,11 @@ pub struct ErrorRow {
     pub text: String,
     /// Number of errors.
     pub count: u64,
-    /// Time of the first, in seconds since `origin_ns` of the record; `null` if unknown, and in older records.
-    #[serde(default)]
+    /// Time of the first, in seconds since `origin_ns` of the record; `null` if unknown.
     pub first_s: Option<f64>,
     /// Time of the last.
-    #[serde(default)]
     pub last_s: Option<f64>,
-    /// Recipient of the first; `null` if none had been named, and in older records.
-    #[serde(default)]
+    /// Recipient of the first; `null` if none had been named.
     pub sample: Option<String>,
 }
 
@@ -1423,30 +1337,23 @@ pub struct ThresholdRow {
     /// The expression as it was typed.
     pub expression: String,
     /// Its limit, in `unit`.
-    #[serde(default)]
     pub limit: Option<f64>,
     /// The measured value, in `unit`; `null` if it is unknown.
     pub value: Option<f64>,
     /// The value is unknown, but greater than this, in `unit`: it is that of messages which never came, or came after their
     /// time-out.
-    #[serde(default)]
     pub beyond: Option<f64>,
     /// Distance of the value from the limit on its good side, in `unit`; negative if the limit was missed.
-    #[serde(default)]
     pub margin: Option<f64>,
     /// Unit: ms, /s, % or empty for a number.
-    #[serde(default)]
     pub unit: String,
     /// True if it holds.
     pub passed: bool,
     /// True if it certainly does not hold. If it is neither passed nor missed, nobody can tell.
-    #[serde(default)]
     pub missed: bool,
     /// Why nobody can tell, or why it was missed without a value; empty if the value says all.
-    #[serde(default)]
     pub why: String,
     /// The windows of a threshold on freshness, which is judged for each of them; its value is that of the worst.
-    #[serde(default)]
     pub windows: Vec<FreshWindow>,
 }
 
@@ -1584,11 +1491,9 @@ pub enum Cause {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Verdict {
-    /// The outcome; `null` for a sink or a relay by itself, and in older records.
-    #[serde(default)]
+    /// The outcome; `null` for a sink or a relay by itself.
     pub outcome: Option<Outcome>,
     /// The reason, in a sentence.
-    #[serde(default)]
     pub why: String,
     /// The fates sum to the created units, nothing is lost, doubled or corrupt, and delivery was observed.
     pub closed: bool,
@@ -1596,7 +1501,6 @@ pub struct Verdict {
     pub valid: bool,
     /// Reasons against the run, and further facts that a reader must know, in whole sentences, the weightiest first.
     pub reasons: Vec<String>,
-    /// Cause of each of them, in the same order; empty in older records.
-    #[serde(default)]
+    /// Cause of each of them, in the same order.
     pub causes: Vec<Cause>,
 }

@@ -23,8 +23,7 @@ pub(super) fn all(record: &Record, width: usize, style: TextStyle, details: Opti
 
 /// Returns the notes. The first note is the advice that belongs to the verdict.
 pub(crate) fn notes(record: &Record) -> Vec<String> {
-    let reason = headline::why(record);
-    let (_, advice) = first_sentence(&reason);
+    let (_, advice) = first_sentence(&record.verdict.why);
     let advice = (!advice.is_empty()).then(|| advice.to_owned());
     advice.into_iter().chain(headline::reasons(record).cloned()).collect()
 }
@@ -75,7 +74,7 @@ fn split_command(text: &str) -> Option<(&str, &str, &str)> {
 /// Returns the verdict in lines: its word, and then its reason.
 pub(super) fn verdict(record: &Record, width: usize, style: TextStyle) -> Vec<String> {
     let (word, code) = word(record);
-    let reason = plain(&headline::why(record));
+    let reason = plain(&record.verdict.why);
     let (sentence, _) = first_sentence(&reason);
     let first = format!("{word} ");
     let mut lines = wrapped(sentence, &first, &" ".repeat(display_width(&first)), width);
@@ -94,7 +93,7 @@ pub(super) fn verdict(record: &Record, width: usize, style: TextStyle) -> Vec<St
 /// Returns the verdict in one line, with the rate and the latency.
 pub(super) fn verdict_alone(record: &Record, style: TextStyle) -> String {
     let (word, code) = word(record);
-    let reason = plain(&headline::why(record));
+    let reason = plain(&record.verdict.why);
     let (sentence, _) = first_sentence(&reason);
     let figures = headline::rate_and_p99(record).map_or_else(String::new, |figures| format!(" ({figures})"));
     format!("{} {}{figures}\n", styled(word, code, style), sentence.trim_end_matches('.'))

@@ -19,7 +19,7 @@ pub(crate) enum Headline {
 impl Headline {
     pub(crate) fn of(record: &Record) -> Self {
         let unjudged = if record.shard.is_some() { Self::Sent } else { Self::Received };
-        mailrun_journey::judge::outcome(record).map_or(unjudged, Self::Judged)
+        record.verdict.outcome.map_or(unjudged, Self::Judged)
     }
 
     pub(crate) fn name(self) -> &'static str {
@@ -28,18 +28,6 @@ impl Headline {
             Self::Received => "RECEIVED",
             Self::Sent => "SENT",
         }
-    }
-}
-
-/// Returns the reason for the outcome in a sentence. Empty if nothing was judged and the record
-/// gives no reason.
-pub(crate) fn why(record: &Record) -> String {
-    let verdict = &record.verdict;
-    match Headline::of(record) {
-        Headline::Received | Headline::Sent => verdict.why.clone(),
-        // Records of earlier versions have no sentence for a run that passed.
-        Headline::Judged(_) if verdict.why.is_empty() => mailrun_journey::judge::pass_text(record),
-        Headline::Judged(_) => verdict.why.clone(),
     }
 }
 
@@ -143,7 +131,7 @@ mod tests {
     #[test]
     fn a_closed_ledger_passes() {
         let record = sample::held();
-        assert_eq!((outcome_of(&record), why(&record).as_str()), ("PASS", "200,000 delivered, none lost"));
+        assert_eq!((outcome_of(&record), record.verdict.why.as_str()), ("PASS", "200,000 delivered, none lost"));
         assert_eq!(counts(&record), "200,000 of 200,000 messages delivered");
         let text = figures(&record);
         assert_eq!(text, "54,321 msg/s · 20.7 MiB/s · p50 1.42 ms · p99 3.10 ms (created to delivered) · 3.68 s");
@@ -168,32 +156,26 @@ mod tests {
     #[test]
     fn nobody_at_the_far_end_is_judged_by_what_was_accepted_and_says_so() {
         let record = sample::unwatched();
-        assert_eq!((outcome_of(&record), why(&record).as_str()), ("PASS", "200,000 accepted (delivery not watched)"));
+        assert_eq!(
+            (outcome_of(&record), record.verdict.why.as_str()),
+            ("PASS", "200,000 accepted (delivery not watched)")
+        );
         assert_eq!(counts(&record), "200,000 of 200,000 messages accepted");
         assert!(figures(&record).contains("created to accepted"), "{}", figures(&record));
     }
 
     #[test]
-    fn figures_of_the_generators_own_limit_are_invalid() {
-        let mut record = sample::held();
-        record.verdict.valid = false;
-        assert_eq!(outcome_of(&record), "INVALID", "a record of an earlier version");
-    }
-
-    #[test]
     fn the_headline_repeats_no_reason() {
         let mut record = sample::lossy();
-        record.verdict.outcome = Some(Outcome::Fail);
-        record.verdict.why = record.verdict.reasons[0].clone();
         record.verdict.reasons.push("More.".to_owned());
         assert_eq!(reasons(&record).collect::<Vec<_>>(), ["More."]);
-        assert!(why(&record).starts_with("Lost: 200 of 200,000 messages were accepted"));
+        assert!(record.verdict.why.starts_with("Lost: 200 of 200,000 messages were accepted"));
     }
 
     #[test]
     fn a_sink_alone_says_what_it_received() {
         let record = sample::sink_alone();
-        assert_eq!((outcome_of(&record), why(&record).as_str()), ("RECEIVED", ""));
+        assert_eq!((outcome_of(&record), record.verdict.why.as_str()), ("RECEIVED", ""));
         assert!(counts(&record).starts_with("200,000 messages received"));
     }
 

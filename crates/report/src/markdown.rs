@@ -8,9 +8,8 @@ use mailrun_text::table::markdown_text;
 const BARS: usize = 60;
 
 pub fn markdown(record: &Record) -> String {
-    let sentence = headline::why(record);
     let mut text = format!("# mailrun: {}\n\n", markdown_text(&record.name));
-    text.push_str(format!("**{}** {}", Headline::of(record).name(), markdown_text(&sentence)).trim_end());
+    text.push_str(format!("**{}** {}", Headline::of(record).name(), markdown_text(&record.verdict.why)).trim_end());
     text.push_str(&format!("\n\n{}\n\n", markdown_text(&headline::counts(record))));
     text.push_str(&format!("**{}**\n", markdown_text(&headline::figures(record))));
     if headline::reasons(record).next().is_some() {

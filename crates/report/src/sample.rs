@@ -1,7 +1,7 @@
 //! Sample records for the tests of reports, with one record for each outcome.
 use mailrun_journey::record::{
-    Host, LatencyMs, LedgerRow, Mades, MadesHop, MadesOutage, MadesQueue, MadesTrouble, Party, PhaseRow, Record, Role,
-    SeriesRow, StageRow, Surroundings, Verdict, Workload,
+    Cause, Host, LatencyMs, LedgerRow, Mades, MadesHop, MadesOutage, MadesQueue, MadesTrouble, Outcome, Party,
+    PhaseRow, Record, Role, SeriesRow, StageRow, Surroundings, Verdict, Workload,
 };
 use mailrun_journey::stage::{Phase, Stage};
 
@@ -32,7 +32,13 @@ pub fn held() -> Record {
             delivered: Some(MESSAGES),
             ..LedgerRow::zero()
         },
-        verdict: Verdict { closed: true, valid: true, ..Verdict::default() },
+        verdict: Verdict {
+            outcome: Some(Outcome::Pass),
+            why: "200,000 delivered, none lost".to_owned(),
+            closed: true,
+            valid: true,
+            ..Verdict::default()
+        },
         ..Record::empty()
     }
 }
@@ -114,7 +120,14 @@ pub fn lossy() -> Record {
     record.ledger.delivered = Some(MESSAGES - 200);
     record.ledger.lost = Some(200);
     let reason = "Lost: 200 of 200,000 messages were accepted and never arrived.";
-    record.verdict = Verdict { valid: true, reasons: vec![reason.to_owned()], ..Verdict::default() };
+    record.verdict = Verdict {
+        outcome: Some(Outcome::Fail),
+        why: reason.to_owned(),
+        valid: true,
+        reasons: vec![reason.to_owned()],
+        causes: vec![Cause::Lost],
+        ..Verdict::default()
+    };
     record
 }
 
@@ -131,6 +144,7 @@ pub fn unwatched() -> Record {
         ..LedgerRow::default()
     };
     record.verdict.closed = false;
+    record.verdict.why = "200,000 accepted (delivery not watched)".to_owned();
     record
 }
 
@@ -170,6 +184,7 @@ pub fn sink_alone() -> Record {
         foreign: Some(0),
         ..LedgerRow::default()
     };
+    record.verdict = Verdict { closed: true, valid: true, ..Verdict::default() };
     record
 }
 

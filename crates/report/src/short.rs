@@ -76,7 +76,7 @@ fn parts(record: &Record, width: usize, style: TextStyle) -> Vec<ReportPart<Sect
     let part = |rank, has_gap, lines: Vec<String>| {
         (!lines.is_empty()).then_some(ReportPart { priority: rank, has_gap, lines })
     };
-    let is_failed = mailrun_journey::judge::outcome(record).is_some_and(|outcome| outcome != Outcome::Pass);
+    let is_failed = record.verdict.outcome.is_some_and(|outcome| outcome != Outcome::Pass);
     let errors = if is_failed { SectionPriority::Errors } else { SectionPriority::MinorErrors };
     let line = |text: Option<String>, rest: &str| text.map_or_else(Vec::new, |text| wrapped(&text, "", rest, width));
     let mut parts: Vec<ReportPart<SectionPriority>> = [

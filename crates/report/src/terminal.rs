@@ -111,10 +111,12 @@ mod tests {
 
     #[test]
     fn the_verdict_comes_last_and_what_is_to_be_known_before_it() {
-        let text = full(&sample::lossy(), 100, TextStyle::Plain, Some("d/report.md"));
+        let mut record = sample::lossy();
+        record.verdict.reasons.push("More.".to_owned());
+        let text = full(&record, 100, TextStyle::Plain, Some("d/report.md"));
         let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what} in\n{text}"));
-        assert!(at("PROCESSES") < at("! Lost: 200 of 200,000 messages"));
-        assert!(at("! Lost: 200") < at("details: d/report.md") && at("details:") < at("FAIL 199,800 of 200,000"));
+        assert!(at("PROCESSES") < at("! More."));
+        assert!(at("! More.") < at("details: d/report.md") && at("details:") < at("FAIL Lost: 200 of 200,000"));
         assert!(text.lines().last().is_some_and(|line| line.starts_with("FAIL ")), "{text}");
     }
 

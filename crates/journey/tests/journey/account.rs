@@ -1,7 +1,7 @@
 //! Tests of the account: the counts of both ends determine the fates, and the verdict names each fault and its count.
 use crate::sample;
 use mailrun_journey::account::{AccountInputs, Arrivals, RelayInputs, ServerQueue, Topology, fates_sum, reconcile};
-use mailrun_journey::judge::{VerdictInputs, judge, outcome};
+use mailrun_journey::judge::{VerdictInputs, judge};
 use mailrun_journey::record::{
     Arrival, BounceRow, Cause, Ending, ErrorRow, ExhaustedRow, LatencyMs, LedgerRow, MadesShape, Ordered, Outcome,
     PauseRow, Record, Resource, RewriteRow, Role, ServerRow, StageRow, StallRow, Surroundings, ThresholdRow, Verdict,
@@ -896,24 +896,6 @@ fn mail_in_the_relays_queue_is_not_lost_and_not_delivered() {
     let (record, reason) = changed(queued, Topology::Server);
     assert!(record.verdict.closed && record.verdict.outcome == Some(Outcome::Inconclusive));
     assert_eq!(reason, "7 of 100 messages are safe in the relay's queue and not delivered yet.");
-}
-
-#[test]
-fn records_of_earlier_versions_have_an_outcome_too() {
-    let old = |change: fn(&mut Record)| {
-        let mut record = sample::run();
-        record.verdict = Verdict { closed: true, valid: true, ..Verdict::default() };
-        change(&mut record);
-        outcome(&record)
-    };
-    assert_eq!(old(|_| ()), Some(Outcome::Pass));
-    assert_eq!(old(|record| record.verdict.closed = false), Some(Outcome::Fail));
-    assert_eq!(old(|record| record.verdict.valid = false), Some(Outcome::Invalid));
-    assert_eq!(old(|record| record.ledger.accepted = Some(0)), Some(Outcome::Fail));
-    assert_eq!(old(|record| record.thresholds.push(row("x < 1ms", Some(2.0), false))), Some(Outcome::Fail));
-    assert_eq!(old(|record| record.parties.clear()), None, "a sink by itself");
-    let text = r#"{"closed":true,"valid":true,"reasons":["a"]}"#;
-    assert_eq!(serde_json::from_str::<Verdict>(text).unwrap().reasons, ["a"]);
 }
 
 #[test]

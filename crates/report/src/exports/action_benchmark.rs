@@ -1,7 +1,7 @@
 //! JSON for github-action-benchmark: a list of `{name, unit, value, range, extra}`. Rates and
 //! latencies have separate lists, because the tool has one direction of improvement for each list.
 use crate::figures::stage_latency;
-use crate::headline::{self, Headline};
+use crate::headline::Headline;
 use mailrun_journey::record::Record;
 use mailrun_text::printable::printable;
 use serde_json::{Value, json};
@@ -47,8 +47,7 @@ fn latencies(record: &Record) -> Vec<Value> {
 
 fn row(record: &Record, figure: &str, unit: &str, value: f64, range: Option<String>) -> Value {
     let run = printable(&record.name);
-    let reason = headline::why(record);
-    let verdict = format!("{} {}", Headline::of(record).name(), printable(&reason));
+    let verdict = format!("{} {}", Headline::of(record).name(), printable(&record.verdict.why));
     let extra = format!("{}\nrun {}\nmailrun {}", verdict.trim_end(), printable(&record.run_id), record.version);
     let mut row =
         json!({ "name": format!("{run}: {}", printable(figure)), "unit": unit, "value": value, "extra": extra });

@@ -15,7 +15,7 @@ const MAX_ANNOTATIONS: usize = 10;
 pub(super) fn summary(record: &Record) -> String {
     let outcome = Headline::of(record).name();
     let mut text = format!("## mailrun {}: {outcome}\n\n", markdown_text(&record.name));
-    text.push_str(&format!("{}\n\n", markdown_text(&headline::why(record))));
+    text.push_str(&format!("{}\n\n", markdown_text(&record.verdict.why)));
     text.push_str(&format!("{}\n\n", markdown_text(&headline::counts(record))));
     text.push_str(&format!("**{}**\n", markdown_text(&headline::figures(record))));
     if headline::reasons(record).next().is_some() {
@@ -44,7 +44,7 @@ pub fn annotations(record: &Record) -> String {
     let title = format!("mailrun {}: {}", record.name, Headline::of(record).name());
     let missed = record.thresholds.iter().filter(|row| !row.passed);
     let missed = missed.map(missed_text);
-    let reason = (!headline::is_of_threshold(record)).then(|| headline::why(record));
+    let reason = (!headline::is_of_threshold(record)).then(|| record.verdict.why.clone());
     let messages = reason.into_iter().chain(missed).take(MAX_ANNOTATIONS);
     messages.map(|message| annotation(level, &title, &message)).collect()
 }

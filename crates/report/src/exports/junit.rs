@@ -161,7 +161,7 @@ fn verdict(record: &Record) -> Option<JunitProblem> {
         Headline::Judged(Outcome::Fail) => ProblemKind::Failure,
         Headline::Judged(Outcome::Invalid | Outcome::Inconclusive) => ProblemKind::Error,
     };
-    let message = headline::why(record);
+    let message = record.verdict.why.clone();
     let mut details = vec![message.clone(), headline::counts(record), headline::figures(record)];
     details.extend(headline::reasons(record).cloned());
     Some(JunitProblem { kind, word: headline.name(), message, details })

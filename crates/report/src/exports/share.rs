@@ -3,7 +3,7 @@
 use super::private_words::{LEFT_OUT, public_command, public_sentence};
 use crate::figures::final_stage;
 use crate::figures::stage_latency;
-use crate::headline::{self, Headline};
+use crate::headline::Headline;
 use mailrun_journey::record::{Arrival, Host, HostDisk, LatencyMs, Record, StageRow};
 use mailrun_text::numbers::{count, counted, latency, memory, octets, rate, seconds};
 use mailrun_text::table::{markdown_text, plain};
@@ -58,7 +58,7 @@ pub(super) fn share_short(record: &Record) -> String {
 }
 
 fn outcome(record: &Record) -> String {
-    let reason = without_others_texts(record, headline::why(record));
+    let reason = without_others_texts(record, record.verdict.why.clone());
     let reason = public_sentence(&reason, &record.workload.target);
     format!("{} {reason}", Headline::of(record).name()).trim_end().to_owned()
 }

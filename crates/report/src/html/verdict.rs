@@ -19,8 +19,7 @@ struct KeyFigure<'a> {
 pub(super) fn top(runs: PageRuns<'_>) -> String {
     let record = runs.record;
     let headline = Headline::of(record);
-    let reason = headline::why(record);
-    let (sentence, _) = first_sentence(&reason);
+    let (sentence, _) = first_sentence(&record.verdict.why);
     let (class, stamp) = stamp(headline, headline.name());
     format!(
         "<header class=\"top {class}\"><div class=\"head\"><div><p class=\"eyebrow\">mailrun {} · started {}</p><h1>{}</h1>\
