@@ -4,6 +4,7 @@
 //! greeting → [CAPABILITY] → [STARTTLS → CAPABILITY] → AUTHENTICATE or LOGIN → [CAPABILITY] → EXAMINE
 //!   → [UID FETCH: what came while there was no connection]
 //!   → IDLE … EXISTS → DONE → UID FETCH → [UID STORE → UID EXPUNGE] → IDLE …
+//!   → IDLE … nothing for some seconds → DONE → NOOP → IDLE …
 //!     or, to a server without IDLE: wait → NOOP … EXISTS → UID FETCH → …
 //! ```
 //! The commands and the parsing of responses are those of `imap-next`. This file decides which command
@@ -47,12 +48,14 @@ pub struct Position {
     next_uid: u32,
     /// Messages from `next_uid` on that have been reported.
     reported: BTreeSet<u32>,
+    /// Messages that are to be deleted and are not yet.
+    to_delete: BTreeSet<u32>,
 }
 
 impl Position {
     /// Creates the position of a mailbox whose messages from `next_uid` on are new.
     pub fn new(validity: u32, next_uid: u32) -> Self {
-        Self { validity, next_uid, reported: BTreeSet::new() }
+        Self { validity, next_uid, ..Self::default() }
     }
 }
 
@@ -139,10 +142,10 @@ pub struct ImapSession {
     has_news: bool,
     /// Bytes since the last complete response.
     unparsed: usize,
-    to_delete: Vec<u32>,
     /// Messages that are being deleted.
-    flagged: Option<SequenceSet>,
-    deleting: u64,
+    deleting: Vec<NonZeroU32>,
+    /// Time before which no deletion is tried, because the server has refused one.
+    deletes_from: Duration,
     is_watching: bool,
 }
 
@@ -179,9 +182,8 @@ impl ImapSession {
             announcements: VecDeque::new(),
             has_news: false,
             unparsed: 0,
-            to_delete: Vec::new(),
-            flagged: None,
-            deleting: 0,
+            deleting: Vec::new(),
+            deletes_from: Duration::ZERO,
             is_watching: false,
         }
     }
@@ -203,14 +205,19 @@ impl ImapSession {
     }
 
     /// Asks for the deletion of a message that was reported. The session deletes it as soon as it has nothing
-    /// to fetch. If it waits for mail, its deadline is over now.
+    /// to fetch. If it waits for mail, its deadline is over now. A deletion that fails is tried again, also by
+    /// the next session if the connection breaks.
     pub fn delete(&mut self, uid: u32) {
-        if self.deletes && self.to_delete.len() < self.options.messages {
-            self.to_delete.push(uid);
+        if self.deletes && self.position.to_delete.len() < self.options.messages {
+            self.position.to_delete.insert(uid);
             if matches!(self.waiting, Waiting::Idle | Waiting::Pause) {
-                self.deadline = Duration::ZERO;
+                self.deadline = self.deletes_from;
             }
         }
+    }
+
+    fn deletes_now(&self, now: Duration) -> bool {
+        !self.position.to_delete.is_empty() && now >= self.deletes_from
     }
 
     /// Takes input, appends output to `out` and what happened to `events`.
@@ -233,7 +240,7 @@ impl ImapSession {
         Ok(())
     }
 
-    /// Does what is due: it renews IDLE, asks for messages, or gives up waiting for a reply.
+    /// Does what is due: it interrupts IDLE, asks for messages, or gives up waiting for a reply.
     ///
     /// # Errors
     /// Returns a [`SessionError`] if the session cannot continue.
@@ -318,9 +325,11 @@ impl ImapSession {
             }
             ClientEvent::IdleAccepted { .. } => {
                 self.waiting = Waiting::Idle;
-                self.deadline = now + self.options.idle_renewal;
-                if self.has_news || !self.to_delete.is_empty() {
+                self.deadline = now + self.options.idle_check;
+                if self.has_news || self.deletes_now(now) {
                     self.end_idle(now);
+                } else if !self.position.to_delete.is_empty() {
+                    self.deadline = self.deadline.min(self.deletes_from);
                 }
                 Ok(())
             }
@@ -485,7 +494,15 @@ impl ImapSession {
         events: &mut Vec<Event>,
     ) -> Result<(), SessionError> {
         if body.kind != StatusKind::Ok {
-            return Err(SessionError::Refused { step: self.step(), text: text(body.text.inner()) });
+            let refusal = SessionError::Refused { step: self.step(), text: text(body.text.inner()) };
+            if self.step() != Step::Delete {
+                return Err(refusal);
+            }
+            // Messages can still be watched.
+            events.push(Event::NotDeleted(refusal));
+            self.deletes_from = now + self.options.deletion_retry;
+            self.fetch_or_watch(now);
+            return Ok(());
         }
         if self.waiting == Waiting::Login {
             // What a server offers may change with the login (RFC 3501 §6.1.1).
@@ -514,12 +531,18 @@ impl ImapSession {
                 self.fetched();
                 self.delete_or_watch(now);
             }
-            Waiting::Flag => self.expunge(now),
+            Waiting::Flag if self.offer.is_some_and(|offer| offer.deletes_by_uid) => self.expunge(now),
+            // EXPUNGE would also delete what others have marked.
+            Waiting::Flag => {
+                self.deletion_done();
+                self.delete_or_watch(now);
+            }
             Waiting::Expunge => {
-                events.push(Event::Deleted(std::mem::take(&mut self.deleting)));
+                events.push(Event::Deleted(self.deletion_done()));
                 self.delete_or_watch(now);
             }
             Waiting::IdleEnd | Waiting::Noop if self.has_news => self.fetch_or_watch(now),
+            Waiting::IdleEnd if !self.deletes_now(now) => self.command(CommandBody::Noop, Waiting::Noop, now),
             Waiting::IdleEnd | Waiting::Noop => self.delete_or_watch(now),
             Waiting::IdleStart | Waiting::Idle => {
                 return Err(self.violation("it ended IDLE by itself".to_owned()));
@@ -607,11 +630,12 @@ impl ImapSession {
     }
 
     fn delete_or_watch(&mut self, now: Duration) {
-        let count = self.to_delete.len().min(MAX_DELETED);
-        let uids: Vec<NonZeroU32> = self.to_delete.drain(..count).filter_map(NonZeroU32::new).collect();
-        self.deleting = uids.len() as u64;
-        let Ok(sequence_set) = SequenceSet::try_from(uids) else { return self.fetch_or_watch(now) };
-        self.flagged = Some(sequence_set.clone());
+        if !self.deletes_now(now) {
+            return self.fetch_or_watch(now);
+        }
+        let to_delete = self.position.to_delete.iter().take(MAX_DELETED);
+        self.deleting = to_delete.copied().filter_map(NonZeroU32::new).collect();
+        let Ok(sequence_set) = SequenceSet::try_from(self.deleting.clone()) else { return self.fetch_or_watch(now) };
         let store = CommandBody::Store {
             sequence_set,
             kind: StoreType::Add,
@@ -623,13 +647,19 @@ impl ImapSession {
     }
 
     fn expunge(&mut self, now: Duration) {
-        match self.flagged.take() {
-            // EXPUNGE alone would also delete what others have marked.
-            Some(sequence_set) if self.offer.is_some_and(|offer| offer.deletes_by_uid) => {
-                self.command(CommandBody::ExpungeUid { sequence_set }, Waiting::Expunge, now);
-            }
-            _ => self.delete_or_watch(now),
+        match SequenceSet::try_from(self.deleting.clone()) {
+            Ok(sequence_set) => self.command(CommandBody::ExpungeUid { sequence_set }, Waiting::Expunge, now),
+            Err(_) => self.fetch_or_watch(now),
         }
+    }
+
+    /// Forgets the messages that were deleted, and returns their number.
+    fn deletion_done(&mut self) -> u64 {
+        let deleted = std::mem::take(&mut self.deleting);
+        for uid in &deleted {
+            self.position.to_delete.remove(&uid.get());
+        }
+        deleted.len() as u64
     }
 
     fn data(&mut self, data: Data<'static>, now: Duration, events: &mut Vec<Event>) -> Result<(), SessionError> {

@@ -34,8 +34,12 @@ pub struct WatchOptions {
     pub messages: usize,
     /// Time limit for a reply.
     pub reply_timeout: Duration,
-    /// Time after which IDLE is sent again. RFC 2177 asks for less than 29 minutes.
-    pub idle_renewal: Duration,
+    /// Time after which a deletion that the server has refused is tried again.
+    pub deletion_retry: Duration,
+    /// Time without news after which a session ends IDLE to ask for messages of which the server has not told,
+    /// and begins it again. It must be shorter than the time for which anybody waits for missing mail. RFC 2177
+    /// wants IDLE to be renewed within 29 minutes.
+    pub idle_check: Duration,
 }
 
 impl WatchOptions {
@@ -52,7 +56,8 @@ impl WatchOptions {
             message_bytes: 64 << 20,
             messages: 1 << 20,
             reply_timeout: Duration::from_secs(60),
-            idle_renewal: Duration::from_secs(25 * 60),
+            deletion_retry: Duration::from_secs(1),
+            idle_check: Duration::from_secs(5),
         }
     }
 
@@ -76,6 +81,8 @@ pub enum Event {
     Message(Message),
     /// The messages that the driver wanted to delete are deleted.
     Deleted(u64),
+    /// The server refused to delete messages, for the reason in the error. The session tries it again.
+    NotDeleted(SessionError),
     /// POP3: the session has ended, and the driver should close the connection.
     Done,
 }

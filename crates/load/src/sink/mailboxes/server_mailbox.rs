@@ -285,9 +285,8 @@ impl ServerMailbox {
                 let deletes = self.watcher.count(&result, message.announced, message.bytes);
                 session.handled(deletes.then_some(message.uid), out);
             }
-            Event::Deleted(count) => {
-                self.watcher.deleted(count);
-            }
+            Event::Deleted(count) => self.watcher.deleted(count),
+            Event::NotDeleted(error) => self.watcher.complain(phase(error.step()), &error.to_string()),
             Event::Done => return Ok(true),
         }
         Ok(false)

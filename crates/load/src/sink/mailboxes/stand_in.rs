@@ -26,6 +26,8 @@ struct Inbox {
     /// Connections of earlier generations are closed.
     generation: u64,
     connections: u64,
+    /// Times that the mailbox was made anew, which gives it another UIDVALIDITY.
+    renewals: u64,
 }
 
 /// A server with one mailbox.
@@ -99,8 +101,9 @@ impl Server {
                 "EXAMINE" => {
                     told = self.count();
                     let next = told + 1;
+                    let validity = self.inbox.0.lock().unwrap().renewals + 1;
                     say(&format!(
-                        "* {told} EXISTS\r\n* OK [UIDVALIDITY 1] v\r\n* OK [UIDNEXT {next}] n\r\n{tag} OK open\r\n"
+                        "* {told} EXISTS\r\n* OK [UIDVALIDITY {validity}] v\r\n* OK [UIDNEXT {next}] n\r\n{tag} OK open\r\n"
                     ))?;
                 }
                 "IDLE" => {
@@ -223,6 +226,25 @@ fn mail_in_a_mailbox_counts_once_however_often_the_connection_breaks() {
     let row = watching.watchers.counts().row();
     assert_eq!((row.count, row.idle, row.poll_ms), (1, 1, None));
     assert!(row.broken >= 1 && watching.total.errors.total() >= 1, "{row:?}");
+    watching.watchers.stop();
+}
+
+#[test]
+fn a_mailbox_that_is_made_anew_during_a_run_is_reported_and_watched_on() {
+    let (server, address) = Server::start(true);
+    let mut watching = Watching::start(address, "secret", None).unwrap();
+    server.deliver(&field(0));
+    watching.await_total("the first", |total| total.messages >= 1);
+    server.change(|inbox| {
+        inbox.fields.clear();
+        inbox.renewals += 1;
+        inbox.generation += 1;
+    });
+    let words = "mailbox: UIDVALIDITY changed from 1 to 2: messages that came meanwhile cannot be told from others";
+    watching.await_total("the error", |total| total.errors.rows(0).iter().any(|row| row.text == words));
+    server.deliver(&field(1));
+    watching.await_total("the next", |total| total.messages >= 2);
+    assert_eq!((watching.run().units.count(), watching.run().duplicates), (2, 0));
     watching.watchers.stop();
 }
 

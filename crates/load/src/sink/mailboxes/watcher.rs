@@ -108,13 +108,18 @@ impl Watcher {
         }
     }
 
-    /// Counts an error. Before the mailbox has been open, the error ends the sink.
+    /// Counts an error that ended a session. Before the mailbox has been open, the error ends the sink.
     pub(super) fn failed(&self, phase: Phase, text: &str) {
         if !self.has_opened.get() {
             let _ = self.shared.opened.send(Err(format!("cannot watch {}: {text}", self.name)));
             return;
         }
         self.shared.counts.broken.fetch_add(1, Ordering::Relaxed);
+        self.complain(phase, text);
+    }
+
+    /// Counts an error after which the session goes on.
+    pub(super) fn complain(&self, phase: Phase, text: &str) {
         let text = format!("mailbox: {text}");
         let error = ErrorEvent { phase, code: 0, text: &text, at: clock::now() };
         self.shared.state.tally.borrow_mut().count_error(error, || Some(self.name.clone()));
