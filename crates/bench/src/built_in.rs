@@ -26,6 +26,7 @@ pub const BUILT_IN: &[BuiltInScenario] = &[
     built_in!("relay-latency"),
     built_in!("relay-backlog"),
     built_in!("relay-soak"),
+    built_in!("mailbox"),
     built_in!("kotlin-profile"),
     built_in!("sizes"),
     built_in!("large-message"),

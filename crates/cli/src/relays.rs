@@ -108,6 +108,9 @@ pub(super) struct RelayComparisonArgs {
     /// Use as many messages as the published benchmark (relay-400: 500,000).
     #[arg(long, conflicts_with = "messages")]
     full: bool,
+    /// Messages per second to offer [default: as fast as the relays accept them].
+    #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
+    rate: Option<f64>,
     /// Number of messages with --full.
     #[arg(long, value_name = "N", hide = true, value_parser = values::scenario_messages)]
     published_messages: Option<u64>,
@@ -138,6 +141,7 @@ const COMPARISON_EXAMPLES: &str = "\
 Examples:
   mailrun bench relay-400 --compare mailrun,postfix     against Postfix, as root
   mailrun bench relay-400 --compare mailrun,none        against no relay
+  mailrun bench mailbox --compare dovecot,cyrus         mail by LMTP, read by IMAP
   mailrun bench relay-400 --sessions 100 --reuse --pipelining stream --messages 200000
   mailrun bench relay-400 --relay 'mta -l {listen} -n {to} -q {spool}'
   mailrun bench relay-400 127.0.0.1:25 --sink-listen 127.0.0.1:2526     a relay that is running";
@@ -163,6 +167,7 @@ impl Measurement for RelayComparisonArgs {
             scenario: ScenarioOptions { thresholds: self.thresholds, ..scenario_options(name, self.out, &self.tables) },
             contestants,
             messages,
+            rate_per_s: self.rate,
             shape: self.shape.shape(),
             rounds: self.rounds.rounds,
             order: self.rounds.order,

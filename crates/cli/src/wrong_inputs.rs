@@ -486,8 +486,8 @@ const SCENARIOS: &[Row] = &[
     ("recipe show postfx", "unknown recipe \"postfx\"; did you mean \"postfix\"?"),
     (
         "recipe show fnord",
-        "unknown recipe \"fnord\"; built in are chasquid, courier, exim, haraka, mailrun, opensmtpd, postfix, \
-         postfix-debian, sendmail; the name of a file ends in .toml",
+        "unknown recipe \"fnord\"; built in are chasquid, courier, cyrus, dovecot, dovecot-debian, exim, haraka, \
+         mailrun, opensmtpd, postfix, postfix-debian, sendmail; the name of a file ends in .toml",
     ),
     ("scenario show fnord", "unknown scenario \"fnord\"; mailrun bench --list lists them"),
     ("bench relay-400 --order random", "--order: \"random\" is not one of alternating, fixed"),

@@ -381,7 +381,7 @@ fn report(results: &BacklogResults, record: &Record, curve: &MemoryCurve, option
         "{}: {} {}, accepted by mailrun relay (durability {}) while its next hop is down",
         options.scenario.name,
         count(options.messages),
-        options.shape.description(),
+        options.shape.description(&[]),
         options.durability.option_value()
     );
     let memory = options.memory_target.and_then(|target| memory_goal(results, target));

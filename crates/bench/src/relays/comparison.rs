@@ -3,7 +3,7 @@
 //! until all are delivered. The relays take turns, so that a slow minute of the machine affects all
 //! of them.
 use super::measure::RelayMeasurement;
-use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
+use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun, offered};
 use crate::BenchOutcome;
 use crate::contestant::Contestant;
 use crate::engine::RoundOrder;
@@ -11,7 +11,7 @@ use crate::engine::{self, CaseSeries, ComparedRun, Comparison, ComparisonResults
 use crate::launch::strace::{self, SyscallCounts};
 use crate::plan::{BenchOptions, SyscallCounting};
 use anyhow::{Context, Result};
-use mailrun_journey::record::{Record, Workload};
+use mailrun_journey::record::Record;
 use mailrun_party::live::LiveMode;
 use mailrun_text::numbers::{count, rate, seconds};
 use std::path::Path;
@@ -25,6 +25,8 @@ pub struct RelayComparisonOptions {
     pub scenario: ScenarioOptions,
     pub contestants: Vec<Contestant>,
     pub messages: u64,
+    /// If set, messages are offered at this rate instead of as fast as the relays take them.
+    pub rate_per_s: Option<f64>,
     pub shape: LoadShape,
     pub rounds: u32,
     pub order: RoundOrder,
@@ -99,7 +101,7 @@ impl Comparison for RelayComparison<'_> {
 
 impl RelayComparison<'_> {
     fn bench(&self, place: &str, contestant: &Contestant, messages: u64) -> BenchOptions {
-        let load = Workload { messages: Some(messages), ..Workload::default() };
+        let load = offered(messages, self.options.rate_per_s);
         self.scenario.bench(place, contestant, &self.options.shape, load)
     }
 

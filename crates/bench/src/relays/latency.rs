@@ -272,7 +272,7 @@ fn report(results: &LatencyResults, options: &LatencyOptions) -> TextReport {
     let title = format!(
         "{}: {} through {} (durability {})",
         options.scenario.name,
-        options.shape.description(),
+        options.shape.description(std::slice::from_ref(&options.contestant)),
         options.contestant,
         options.contestant.durability()
     );

@@ -1,8 +1,9 @@
 //! Figures of one run through a relay: times, rates, costs and faults.
 use crate::engine::{BenchFigures, RunFlaws};
 use anyhow::{Context, Result};
+use mailrun_journey::Stage;
 use mailrun_journey::judge::has_threshold;
-use mailrun_journey::record::{Cause, Record};
+use mailrun_journey::record::{Cause, LatencyMs, Record};
 use mailrun_journey::threshold::Fate;
 use mailrun_report::relay::{self, RelayFigures};
 use mailrun_text::numbers::count;
@@ -18,6 +19,10 @@ pub(super) struct RelayMeasurement {
     /// Bytes per message that the disk wrote. Writes of other processes on the host are included.
     pub(super) disk_per_message: Option<f64>,
     pub(super) max_rss_bytes: Option<u64>,
+    /// Time until messages were announced in mailboxes. `None` if the sink watched none.
+    pub(super) announced: Option<LatencyMs>,
+    /// Time until messages were delivered, which for mailboxes is when they could be read.
+    pub(super) delivered: Option<LatencyMs>,
     /// Limits that the source, the sink or the host reached, failed thresholds, and a missed rate.
     pub(super) flaws: RunFlaws,
 }
@@ -46,6 +51,8 @@ impl RelayMeasurement {
             cpu_ms_per_1000: relay.and_then(|party| relay::cpu_ms_per_1000(party, figures.accepted)),
             written_per_message: written_bytes.map(each),
             disk_per_message: disk_bytes.filter(|_| figures.accepted > 0).map(each),
+            announced: record.stage(Stage::Announced).and_then(|row| row.latency_ms),
+            delivered: record.stage(Stage::Delivered).and_then(|row| row.latency_ms),
             max_rss_bytes: relay.and_then(|party| party.max_rss_bytes),
             flaws,
             figures,

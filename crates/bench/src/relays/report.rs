@@ -4,12 +4,12 @@ use super::comparison::{RelayCase, RelayComparisonOptions, RelayResults, RelaySe
 use super::measure::RelayMeasurement;
 use crate::contestant::Contestant;
 use crate::engine::{
-    self, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn, TextReport, bytes, ratio_table, rounds_text,
-    run_remarks, whole,
+    self, ComparedRun, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn, TextReport, bytes, ratio_table,
+    rounds_text, run_remarks, whole,
 };
 use crate::stored::{audit_description, audit_outcome};
 use mailrun_compare::Gain;
-use mailrun_text::numbers::{count, figure, megabytes, rate};
+use mailrun_text::numbers::{count, figure, latency, megabytes, rate};
 use mailrun_text::table::{Table, plain};
 
 type Column<'a> = TableColumn<'a, RelayCase, RelayMeasurement>;
@@ -43,9 +43,10 @@ pub(super) fn of(results: &RelayResults, options: &RelayComparisonOptions) -> Te
     notes.extend(ratio_notes);
     let rounds = rounds_text(options.rounds, ShownFigures::Spreads);
     let messages = count(options.messages);
+    let load = options.shape.description(&options.contestants);
     results.report(ReportParts {
-        title: format!("{}: {messages} {}; {rounds}", options.scenario.name, options.shape.description()),
-        tables: vec![figures(results), costs(results), ratios],
+        title: format!("{}: {messages} {load}; {rounds}", options.scenario.name),
+        tables: vec![figures(results), mailboxes(results), costs(results), ratios],
         notes,
         pass: "no mail lost",
         wrong: results.defects(),
@@ -76,6 +77,22 @@ fn figures(results: &RelayResults) -> Table {
     }
     let leave_out = ["queue", "drain s", "MB/s", "as audited", "durability", "accept s", "deliver s"];
     engine::table(&results.series, &columns, &leave_out)
+}
+
+fn has_mailboxes(series: &RelaySeries) -> bool {
+    series.runs.iter().filter_map(ComparedRun::sound).any(|run| run.announced.is_some())
+}
+
+/// Shows when mail in mailboxes was announced and could be read.
+fn mailboxes(results: &RelayResults) -> Table {
+    let columns = [
+        Column::words("mailboxes", |series| series.name.clone()),
+        Column::spread("announced p50", |run| Some(run.announced?.p50), latency),
+        Column::spread("announced p99", |run| Some(run.announced?.p99), latency),
+        Column::spread("readable p50", |run| run.announced.and(run.delivered).map(|times| times.p50), latency),
+        Column::spread("readable p99", |run| run.announced.and(run.delivered).map(|times| times.p99), latency),
+    ];
+    engine::table(results.series.iter().filter(|series| has_mailboxes(series)), &columns, &[])
 }
 
 /// Shows the CPU time, the system calls, the writes and the memory of each relay.
@@ -143,6 +160,13 @@ fn notes(results: &RelayResults, options: &RelayComparisonOptions) -> Vec<String
             "calls/msg, syncs/msg: not measured (--syscalls measures them in separate runs under strace).".to_owned(),
         );
     }
+    if results.series.iter().any(has_mailboxes) {
+        let since = if options.rate_per_s.is_some() { "due" } else { "created" };
+        notes.push(format!(
+            "announced, readable: from when a message was {since} until the server told of it, and until it was \
+             fetched. Logins are in no figure."
+        ));
+    }
     notes.push(
         "accept s, deliver s: from the first message created to the last accepted, or delivered. queue: maximum of \
          messages accepted and not delivered, at the end of each second. CPU: user and system time of all processes \
@@ -158,9 +182,8 @@ mod tests {
     use super::super::scenario::{LoadShape, sample_options};
     use super::*;
     use crate::contestant::ContestantDurability;
-    use crate::engine::ComparedRun;
     use crate::engine::RoundOrder;
-    use mailrun_journey::record::Pipelining;
+    use mailrun_journey::record::{LatencyMs, Pipelining};
     use mailrun_report::sample;
 
     fn measure(deliver_s: f64, cpu_ms: f64) -> RelayMeasurement {
@@ -188,6 +211,10 @@ mod tests {
         RelayResults { series: vec![ours, series(postfix(), theirs)], done, planned: done }
     }
 
+    fn dovecot() -> Contestant {
+        "dovecot".parse().unwrap()
+    }
+
     fn postfix() -> Contestant {
         "postfix".parse().unwrap()
     }
@@ -197,6 +224,7 @@ mod tests {
             scenario: sample_options("relay-64k"),
             contestants: Vec::new(),
             messages: 200_000,
+            rate_per_s: None,
             shape: LoadShape { sessions: 250, message_bytes: 64 << 10, reuse: Some(1), pipelining: Pipelining::Off },
             rounds: 3,
             order: RoundOrder::Alternating,
@@ -280,6 +308,19 @@ mod tests {
             "{}",
             report.text
         );
+    }
+
+    #[test]
+    fn mailboxes_have_a_table_of_their_own() {
+        let times = |p50| Some(LatencyMs { p50, p99: 2.0 * p50, ..LatencyMs::default() });
+        let read = RelayMeasurement { announced: times(500.0), delivered: times(502.0), ..measure(4.0, 10.0) };
+        let series = vec![series(postfix(), vec![done(4.0, 10.0)]), series(dovecot(), vec![ComparedRun::Sound(read)])];
+        let report = of(&RelayResults { series, done: 2, planned: 2 }, &options());
+        let rows: Vec<&str> = report.text.lines().skip_while(|line| !line.contains("announced p50")).take(4).collect();
+        let cells = rows[2].split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(cells, "dovecot 500 ms 1.00 s 502 ms 1.00 s", "{}", report.text);
+        assert!(rows[3].trim().is_empty(), "a relay without mailboxes has no row: {}", report.text);
+        assert!(report.text.contains("from when a message was created"), "{}", report.text);
     }
 
     #[test]

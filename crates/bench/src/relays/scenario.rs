@@ -8,7 +8,7 @@ use crate::plan::{BenchOptions, BenchTarget};
 use crate::programs::own_program;
 use anyhow::{Result, bail};
 use mailrun_journey::judge;
-use mailrun_journey::record::{Pipelining, Workload};
+use mailrun_journey::record::{Arrival, Pipelining, Workload};
 use mailrun_journey::threshold::Threshold;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::live::LiveMode;
@@ -48,8 +48,9 @@ impl LoadShape {
         PartyOptions::default().with("reuse", self.reuse.unwrap_or(0))
     }
 
-    /// For example `messages of 400 B over 100 sessions to 5 domains, connections reused`.
-    pub(super) fn description(&self) -> String {
+    /// Describes the load for these relays, for example `messages of 400 B over 100 sessions to 5
+    /// domains, connections reused`.
+    pub(super) fn description(&self, relays: &[Contestant]) -> String {
         let pipelining = match self.pipelining {
             Pipelining::Off => "",
             Pipelining::Group => ", commands in groups",
@@ -57,7 +58,9 @@ impl LoadShape {
         };
         let sessions = counted(u64::from(self.sessions), "session");
         let reuse = reuse_text(self.reuse);
-        format!("messages of {} over {sessions} to 5 domains, {reuse}{pipelining}", octets(self.message_bytes))
+        let all_deliver = !relays.is_empty() && relays.iter().all(Contestant::has_mailboxes);
+        let to = if all_deliver { "mailboxes" } else { "5 domains" };
+        format!("messages of {} over {sessions} to {to}, {reuse}{pipelining}", octets(self.message_bytes))
     }
 }
 
@@ -68,6 +71,12 @@ pub(crate) fn reuse_text(reuse: Option<u64>) -> String {
         Some(1) => "a new connection per message".to_owned(),
         Some(messages) => format!("{} per connection", counted(messages, "message")),
     }
+}
+
+/// Makes a load of so many messages, in an open loop if there is a rate.
+pub(super) fn offered(messages: u64, rate_per_s: Option<f64>) -> Workload {
+    let arrival = if rate_per_s.is_some() { Arrival::Constant } else { Arrival::Closed };
+    Workload { messages: Some(messages), rate_per_s, arrival, ..Workload::default() }
 }
 
 #[derive(Debug)]
@@ -228,7 +237,7 @@ mod tests {
     fn a_shape_is_said_to_the_source_and_to_the_reader() {
         let shape = LoadShape { sessions: 250, message_bytes: 65_536, reuse: Some(1), pipelining: Pipelining::Off };
         assert_eq!(
-            shape.description(),
+            shape.description(&[]),
             "messages of 64 KiB over 250 sessions to 5 domains, a new connection per message"
         );
         let options = sample_options("relay-64k");
@@ -240,10 +249,10 @@ mod tests {
         assert_eq!((bench.workload.sessions, bench.workload.pipelining), (250, Pipelining::Off));
         assert_eq!(RECIPIENTS.matches(".example").count(), 5);
         let shape = LoadShape { reuse: None, pipelining: Pipelining::Stream, ..shape };
+        let description = shape.description(&["dovecot".parse().unwrap()]);
         assert!(
-            shape.description().ends_with("connections reused, one round trip per message"),
-            "{}",
-            shape.description()
+            description.ends_with(" to mailboxes, connections reused, one round trip per message"),
+            "{description}"
         );
         let bench = options.bench("d".into(), &"postfix".parse().unwrap(), &shape, Workload::default());
         assert!(bench.source_options.words().contains(&"--reuse=0".to_owned()));

@@ -3,14 +3,14 @@
 //! accounted for.
 use super::goals::{self, Goal, GoalResult};
 use super::measure::RelayMeasurement;
-use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
+use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun, offered};
 use crate::BenchOutcome;
 use crate::contestant::Contestant;
 use crate::engine::{TextReport, bytes, shown};
 use crate::launch;
 use crate::usage::{DiskUsage, MemoryCurve};
 use anyhow::{Context, Result};
-use mailrun_journey::record::{Arrival, Ending, Record, SeriesRow, Workload};
+use mailrun_journey::record::{Ending, Record, SeriesRow};
 use mailrun_text::numbers::{count, counted, figure, memory, rate};
 use mailrun_text::table::{Align, Table};
 
@@ -44,9 +44,7 @@ pub struct MemoryGrowth {
 pub fn run(options: &SoakOptions) -> Result<TextReport> {
     launch::check(&options.contestant)?;
     let scenario = ScenarioRun::prepare(&options.scenario)?;
-    let arrival = if options.rate_per_s.is_some() { Arrival::Constant } else { Arrival::Closed };
-    let load =
-        Workload { messages: Some(options.messages), rate_per_s: options.rate_per_s, arrival, ..Workload::default() };
+    let load = offered(options.messages, options.rate_per_s);
     let bench = scenario.bench("", &options.contestant, &options.shape, load);
     let outcome = scenario.run(&bench).context("interrupted before the first message")??;
     scenario.directory().write("memory.tsv", &outcome.relay_memory.lines())?;
@@ -78,7 +76,7 @@ fn report(outcome: &BenchOutcome, options: &SoakOptions) -> Result<TextReport> {
         "{}: {} {} through {} (durability {})",
         options.scenario.name,
         count(options.messages),
-        options.shape.description(),
+        options.shape.description(std::slice::from_ref(&options.contestant)),
         options.contestant,
         options.contestant.durability()
     );
