@@ -28,6 +28,7 @@ statistics  300  a thousand simulated comparisons (MAILRUN_COMPARISONS) for each
 audit       600  20 rounds of each fault for our relay (MAILRUN_ROUNDS), 5 for Postfix
 planted    3000  servers that keep or break their word in one way each, and what an audit says of them
 recipes    2400  each server of a recipe apart from this host (those of Debian 13, and Haraka): audits; the services of Compose
+mailboxes  1200  private Dovecots and a Cyrus, whose mailboxes are watched, changed by hand, and killed
 browser     600  report.html in Chromium
 dashboard   300  the dashboard in tmux
 packages   1200  archives, Debian packages and the image, installed and run where they will be
@@ -82,6 +83,12 @@ recipes() {
     for server in chasquid courier exim opensmtpd postfix sendmail; do packaging/tests/debian-root.sh $server trixie; done
     ignored recipes
 }
+mailboxes() {
+    scripts/install-test-peers.sh exim
+    packaging/tests/debian-root.sh cyrus bookworm
+    packaging/tests/debian-root.sh dovecot trixie
+    ignored mailboxes
+}
 browser() { scripts/install-test-peers.sh browser && scripts/test-browser.sh target/pages; }
 dashboard() { scripts/install-test-peers.sh dashboard && scripts/test-dashboard.sh; }
 packages() { PACKAGE_PROFILE=${PACKAGE_PROFILE:-release} make --no-print-directory test-packages; }
@@ -121,6 +128,7 @@ changed_parts() {
     has '^crates/(relay|load|smtp)/|^Cargo.toml$' && echo bench-cost
     has '^crates/(eventloop|load)/' && echo delay
     has '^crates/(journey|load)/' && echo exim
+    has '^crates/(mailbox|load/src/sink/mailboxes)/|^crates/bench/recipes/(cyrus|dovecot)' && echo mailboxes
     has '^crates/locust/' && echo locust
     has '^crates/bench/recipes/|^deploy/compose/|^packaging/tests/debian-root.sh$' && echo recipes
     has '^(docs/|README.md)' && printf '%s\n' docs book

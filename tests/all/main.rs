@@ -10,6 +10,7 @@
 //! | `smtp_pair` | Postfix's smtp-sink and ours side by side |
 //! | `postfix` | a private Postfix: own configuration, own queue, own port |
 //! | `exim` | a private Exim, in a Debian of its own |
+//! | `mailbox_servers` | private servers of mailboxes: Dovecot and Cyrus |
 //!
 //! No test sleeps in the hope that something happens in time: `party::wait_until` looks until it
 //! has happened, or fails. Every test has its own ports and directories, so that tests can run in
@@ -59,6 +60,7 @@ mod mades;
 mod mades_brokers;
 mod mades_compare;
 mod mades_help;
+mod mailbox_servers;
 mod mailboxes;
 mod manual;
 mod no_panics;

@@ -55,6 +55,18 @@ fn bench(place: &Path, recipe: &str) -> Ended {
     mailrun(&[&words[..], &["--quiet", "--out", out]].concat())
 }
 
+/// Returns true if the server of a recipe can run here, or notes what it lacks.
+pub(crate) fn is_here(recipe: &str) -> bool {
+    let listed = mailrun(&["recipe", "list"]).out;
+    let row = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find(|row| row[..1] == [recipe]);
+    let row = row.unwrap_or_else(|| panic!("{recipe}: {listed}"));
+    let is_here = row[2] == "yes";
+    if !is_here {
+        skip(recipe, &row[2..].join(" "));
+    }
+    is_here
+}
+
 pub(crate) fn processes_of(place: &Path) -> usize {
     processes_with(place.to_str().unwrap())
 }
