@@ -2,7 +2,7 @@
 //! reported. The recipes run as their schedulers would run them.
 use crate::party::{MAILRUN, Process, Sink, fates, mailrun, run, stage};
 use crate::sink_rules::put_rules;
-use mailrun_journey::record::{Cause, ClockRow, Outcome, Record, SinkClockRow};
+use mailrun_journey::record::{Cause, ClockRow, LoadStageRow, Outcome, Record, SinkClockRow};
 use mailrun_journey::{Latencies, Ledger, Phase, Stage};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -120,6 +120,25 @@ fn three_parts_are_one_run_with_the_sums_of_all_and_the_ledger_of_the_sink() {
     }
     let status = parts.sink.ask(&format!("/ledger/{}", whole.run_id));
     assert_eq!((sent.count(), status["delivered"].as_u64()), (MESSAGES, Some(MESSAGES)));
+}
+
+#[test]
+fn the_stages_of_three_parts_are_those_of_one_load() {
+    let parts = Parts::send(&[0, 1, 2], &["--stage", "calm=500ms:300/s", "--stage", "peak=500ms:900/s"]);
+    let (_, whole) = parts.merge(&parts.all(), &[parts.sink.url()]);
+    let own: Vec<Record> = (0..3).map(|index| parts.part(index)).collect();
+    assert_eq!(whole.load_stages.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(), ["calm", "peak"]);
+    for (place, row) in whole.load_stages.iter().enumerate() {
+        let count =
+            |row: &LoadStageRow, name| row.stages.iter().find(|stage| stage.name == name).map(|stage| stage.count);
+        let accepted: u64 = own.iter().map(|part| count(&part.load_stages[place], Stage::Accepted).unwrap()).sum();
+        let counts =
+            [count(row, Stage::Accepted), count(row, Stage::Delivered), row.ledger.accepted, row.ledger.delivered];
+        assert_eq!(counts, [Some(accepted); 4], "{row:?}");
+        assert_eq!(row.ledger.not_delivered, Some(0));
+    }
+    let delivered: u64 = whole.load_stages.iter().filter_map(|row| row.ledger.delivered).sum();
+    assert_eq!(Some(delivered), whole.ledger.delivered);
 }
 
 #[test]

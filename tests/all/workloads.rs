@@ -2,7 +2,7 @@
 //! each, the ledger closes, and a recording server saw the drawn values.
 use crate::party::{bench, fates, mailrun, source, stage, undisturbed};
 use crate::stand_in::StandIn;
-use mailrun_journey::record::{Arrival, Record, SeriesRow, StageRow};
+use mailrun_journey::record::{Arrival, LedgerRow, Record, SeriesRow, StageRow};
 use mailrun_journey::trace::{TraceResult, WARM_UP_SEQUENCE};
 use mailrun_journey::{Phase, Stage, Trace, TraceReader};
 use mailrun_net::{Answer, CloseReason, Handler, Peer, RunningServer, Server};
@@ -390,6 +390,38 @@ fn stages_are_offered_one_after_the_other() {
     assert_eq!(record.workload.stages[2].to_per_s, 300.0);
     let short = closed(&[stages.as_slice(), &["--messages", "50", "--", "--arrival", "poisson"]].concat());
     assert_eq!((short.ledger.created, short.workload.arrival), (Some(50), Arrival::Poisson));
+}
+
+/// The sink loses some mail of each stage, and the first stage begins with a warm-up.
+#[test]
+fn each_stage_of_the_load_has_figures_and_an_account_of_its_own() {
+    let load =
+        ["--stage", "calm=600ms:100/s", "--stage", "500ms:200/s", "--warm-up", "200ms", "--sessions", "20", "--reuse"];
+    let asked = ["stage calm: accepted.p99 < 1h", "stage 2: lost <= 0", "stage 2: delivered.max < 1h", "lost <= 100%"];
+    let thresholds: Vec<&str> = asked.iter().flat_map(|text| ["--threshold", *text]).collect();
+    let run = bench(&[&load[..], &["--fault", "drop 30%"], &thresholds].concat());
+    let record = run.record_of(1);
+    let rows = &record.load_stages;
+    let names: Vec<_> = rows.iter().map(|row| (row.number, row.name.as_str(), row.end_s.round())).collect();
+    assert_eq!(names, [(1, "calm", 1.0), (2, "2", 1.0)]);
+    let sum = |count: fn(&LedgerRow) -> Option<u64>| rows.iter().map(|row| count(&row.ledger).unwrap()).sum::<u64>();
+    let whole = &record.ledger;
+    assert_eq!(Some(sum(|ledger| ledger.created)), whole.created);
+    assert_eq!(Some(sum(|ledger| ledger.accepted)), whole.accepted);
+    assert_eq!(Some(sum(|ledger| ledger.delivered)), whole.delivered);
+    assert_eq!(Some(sum(|ledger| ledger.lost)), whole.lost);
+    assert!(rows.iter().all(|row| row.ledger.lost > Some(0)), "{rows:?}");
+    for name in [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered] {
+        let counts = rows.iter().map(|row| row.stages.iter().find(|stage| stage.name == name).unwrap().count);
+        assert_eq!(counts.sum::<u64>(), stage(&record, name).count, "{name:?}, without the warm-up");
+    }
+    let verdicts: Vec<_> = record.thresholds.iter().map(|row| (row.passed, row.missed)).collect();
+    assert_eq!(verdicts, [(true, false), (false, true), (false, true), (true, false)]);
+    assert!(run.file("report.md").contains("## Stages of the load"), "{}", run.file("report.md"));
+    assert!(run.file("report.html").contains("id=\"load-stages\""));
+    let path = run.path().join("run.json");
+    let report = mailrun(&["report", path.to_str().unwrap(), "--format", "junit"]);
+    assert!(report.out.contains("<testcase name=\"stage 2: lost &lt;= 0\""), "{}", report.out);
 }
 
 #[test]

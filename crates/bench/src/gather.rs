@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use mailrun_journey::account::{self, AccountInputs, Arrivals, Matched, RelayInputs, ServerQueue, Topology};
 use mailrun_journey::judge::{self, VerdictInputs, judge};
 use mailrun_journey::ledger::Ledger;
+use mailrun_journey::load_stages;
 use mailrun_journey::merge::{join_events, merge_records};
 use mailrun_journey::missing::{self, KnownReply, MAX_MISSING};
 use mailrun_journey::reason::Reason;
@@ -20,7 +21,7 @@ use mailrun_journey::record::{
 };
 use mailrun_journey::stage::Stage;
 use mailrun_journey::threshold::{Threshold, evaluate_all};
-use mailrun_journey::trace::RunId;
+use mailrun_journey::trace::{RunId, message_number};
 use mailrun_party::cpus::CpuList;
 use mailrun_party::host;
 use mailrun_party::host_sampler;
@@ -290,7 +291,7 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
         relay,
         disk_bytes,
         disk_usage: _,
-        arrivals,
+        mut arrivals,
         between,
         sink,
         ending,
@@ -303,7 +304,7 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
         own_s,
     } = results;
     let queue = queue_between(between, relay.as_ref());
-    let ledger = close_account(&source.record, source.units.as_ref(), arrivals.as_ref(), queue);
+    let ledger = close_account(&mut source.record, source.units.as_ref(), arrivals.as_mut(), queue);
     if let Some(arrived) = arrivals.as_ref().and_then(|sink| sink.units.as_ref()) {
         missing::remove_arrived(&mut source.record.missing, arrived);
     }
@@ -393,6 +394,8 @@ pub(super) fn not_seen(
 /// queue id in a reply is what the server's log knows the message by.
 fn add_replies(record: &mut Record, known: &HashMap<u64, KnownReply>) {
     let origin_s = record.origin_ns as f64 / 1e9;
+    let known: HashMap<u64, &KnownReply> =
+        known.iter().map(|(sequence, reply)| (message_number(*sequence), reply)).collect();
     for message in record.slowest.iter_mut().filter(|message| message.accepted_ms.is_none()) {
         let Some(reply) = known.get(&message.message) else { continue };
         let accepted_s = reply.at.as_secs_f64() - origin_s;
@@ -429,18 +432,22 @@ fn queue_between(between: Topology, relay: Option<&BenchRelayResults>) -> Server
     }
 }
 
-/// Settles the account between what the source sent and what the sink received. `units` are those of
-/// the source.
+/// Settles the account between what the source sent and what the sink received, of the whole run and
+/// of each stage of the load. `units` are those of the source.
 pub(super) fn close_account(
-    source: &Record,
+    source: &mut Record,
     units: Option<&Ledger>,
-    sink: Option<&SinkResults>,
+    mut sink: Option<&mut SinkResults>,
     queue: ServerQueue,
 ) -> LedgerRow {
+    if let Some(SinkResults { record: Some(record), units: Some(units), .. }) = sink.as_deref_mut() {
+        load_stages::count_duplicates(record, units, source);
+    }
+    let sink = sink.as_deref();
     let ledger = &source.ledger;
     let accepted = ledger.accepted.unwrap_or_default();
     let Some(units) = units else { return account_without_units(ledger, sink) };
-    account::reconcile(AccountInputs {
+    let inputs = AccountInputs {
         recipients_created: ledger.created.unwrap_or_default(),
         accepted: units,
         rejected: ledger.rejected.unwrap_or_default(),
@@ -452,7 +459,9 @@ pub(super) fn close_account(
         // The source does not see deliveries, so it counts accepted messages as in flight, too.
         open: ledger.in_flight.unwrap_or_default().saturating_sub(accepted),
         overflow: ledger.overflow.unwrap_or_default(),
-    })
+    };
+    load_stages::close_accounts(source, &inputs);
+    account::reconcile(inputs)
 }
 
 /// Makes the account of a source whose units are unknown. The number of arrivals is known, but not

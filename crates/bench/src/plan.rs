@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn stages_have_an_end_of_their_own() {
-        let stage = OfferedStage { length_s: 30.0, from_per_s: 1.0, to_per_s: 2.0 };
+        let stage = OfferedStage { name: None, length_s: 30.0, from_per_s: 1.0, to_per_s: 2.0 };
         let arrival = Arrival::Poisson;
         let staged = Workload { duration_limit_s: Some(30.0), stages: vec![stage], arrival, ..Workload::default() };
         let words = source_line(staged);

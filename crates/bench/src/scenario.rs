@@ -18,7 +18,9 @@ const MAX_TITLE: usize = 120;
 const TABLES: [&str; 4] = ["workload", "matrix", "search", "targets"];
 
 /// Keys of a table `[[stage]]`.
-const STAGE: [&str; 2] = ["time", "rate"];
+const STAGE: [&str; 4] = ["time", "rate", "name", "thresholds"];
+/// Key of the requirements on the whole load, to which those of stages are added.
+const THRESHOLD: &str = "threshold";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scenario {
@@ -78,6 +80,7 @@ impl Scenario {
                 _ => reader.key(&name, value, &mut keys)?,
             }
         }
+        join_thresholds(&mut keys);
         let mut take = |name: &str| {
             let at = keys.iter().position(|key: &ScenarioKey| key.name == name)?;
             keys.remove(at).values.into_iter().next()
@@ -120,6 +123,27 @@ impl Scenario {
     }
 }
 
+impl ScenarioKey {
+    /// True for the requirements of a stage, which stand beside those of the whole load.
+    fn is_of_stage(&self) -> bool {
+        self.name == THRESHOLD && self.values.iter().all(|value| value.text.starts_with("stage "))
+    }
+}
+
+/// Joins the requirements of stages to those of the whole load.
+fn join_thresholds(keys: &mut Vec<ScenarioKey>) {
+    let (of_load, others): (Vec<_>, Vec<_>) = std::mem::take(keys).into_iter().partition(|key| key.name == THRESHOLD);
+    *keys = others;
+    let (of_stages, mut of_load): (Vec<_>, Vec<_>) = of_load.into_iter().partition(ScenarioKey::is_of_stage);
+    of_load.extend(of_stages);
+    let joined = of_load.into_iter().reduce(|mut first, next| {
+        first.values.extend(next.values);
+        first.is_list = true;
+        first
+    });
+    keys.extend(joined);
+}
+
 struct Reader<'t> {
     text: &'t str,
     file: &'t Path,
@@ -156,7 +180,7 @@ impl Reader<'_> {
         keys: &mut Vec<ScenarioKey>,
     ) -> Result<(), String> {
         let (span, text) = (value.span(), name.get_ref().as_ref());
-        if keys.iter().any(|key| key.name == text) {
+        if keys.iter().any(|key| key.name == text && !key.is_of_stage()) {
             return Err(self.error(name.span().start, format!("the key {text:?} is there twice")));
         }
         let is_list = value.get_ref().is_array();
@@ -168,7 +192,8 @@ impl Reader<'_> {
                 return Err(self.error(span.start, format!("the list must have at most {MAX_LIST} values")));
             }
             DeValue::Array(list) if text == "stage" && list.iter().all(|item| item.get_ref().is_table()) => {
-                list.into_iter().map(|stage| self.stage(stage)).collect::<Result<_, _>>()?
+                let stages = list.into_iter().enumerate();
+                stages.map(|(place, stage)| self.stage(place + 1, stage, &mut *keys)).collect::<Result<_, _>>()?
             }
             DeValue::Array(list) => list.into_iter().map(|one| self.value(one)).collect::<Result<_, _>>()?,
             value => vec![self.value(Spanned::new(span, value))?],
@@ -177,21 +202,38 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads a table `[[stage]]`, as it is typed: `TIME:RATE`.
-    fn stage(&self, table: Spanned<DeValue<'_>>) -> Result<ScenarioValue, String> {
+    /// Reads a table `[[stage]]`, as it is typed: `NAME=TIME:RATE`. Its thresholds become some of the
+    /// whole load, `stage NAME: EXPRESSION`.
+    fn stage(
+        &self,
+        number: usize,
+        table: Spanned<DeValue<'_>>,
+        whole: &mut Vec<ScenarioKey>,
+    ) -> Result<ScenarioValue, String> {
         let (span, mut keys) = (table.span(), Vec::new());
         if let DeValue::Table(table) = table.into_inner() {
             table.into_iter().try_for_each(|(name, value)| self.key(&name, value, &mut keys))?;
         }
         let place = self.place(&span);
-        let [time, rate] = STAGE.map(|name| keys.iter().find(|key| key.name == name).map(|key| &key.values[0].text));
+        let [time, rate, name] = ["time", "rate", "name"]
+            .map(|name| keys.iter().find(|key| key.name == name).map(|key| &key.values[0].text));
         if let Some(key) = keys.iter().find(|key| !STAGE.contains(&key.name.as_str())) {
             let Place(line, column) = key.place;
             let message = unknown_key(&key.name, " in [[stage]]", STAGE.into_iter());
             return Err(ConfigError { line, column, message }.in_file(self.file));
         }
+        for key in keys.iter().filter(|key| key.name == "thresholds") {
+            let stage = name.map_or_else(|| number.to_string(), Clone::clone);
+            let of_stage = |value: &ScenarioValue| ScenarioValue {
+                text: format!("stage {stage}: {}", value.text),
+                place: value.place,
+            };
+            let values = key.values.iter().map(of_stage).collect();
+            whole.push(ScenarioKey { name: THRESHOLD.to_owned(), place: key.place, values, is_list: true });
+        }
+        let prefix = name.map(|name| format!("{name}=")).unwrap_or_default();
         match (time, rate) {
-            (Some(time), Some(rate)) => Ok(ScenarioValue { text: format!("{time}:{rate}"), place }),
+            (Some(time), Some(rate)) => Ok(ScenarioValue { text: format!("{prefix}{time}:{rate}"), place }),
             _ => Err(self.error(span.start, "a [[stage]] needs the keys time and rate".to_owned())),
         }
     }

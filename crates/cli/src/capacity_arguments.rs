@@ -87,10 +87,12 @@ pub(super) struct PlanningArgs {
 ///
 /// If the threshold has no form that a search can use as a goal.
 pub(super) fn loss_goal(threshold: &Threshold) -> Result<LossGoal, String> {
-    threshold.loss_goal().ok_or_else(|| {
-        "a goal is a percentile, max or within() of sent, accepted or delivered, or rejected or failed in percent"
-            .to_owned()
-    })
+    Some(threshold).filter(|threshold| threshold.load_stage().is_none()).and_then(Threshold::loss_goal).ok_or_else(
+        || {
+            "a goal is a percentile, max or within() of sent, accepted or delivered, or rejected or failed in percent"
+                .to_owned()
+        },
+    )
 }
 
 impl PlanningArgs {

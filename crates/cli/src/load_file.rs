@@ -123,7 +123,12 @@ pub(super) fn schema(mut bench: Command) -> String {
         if name == "stage" {
             let stage = json!({
                 "type": "object", "required": ["time", "rate"], "additionalProperties": false,
-                "properties": {"time": {"type": ["string", "number"]}, "rate": {"type": ["string", "number"]}},
+                "properties": {
+                    "name": {"type": "string"},
+                    "time": {"type": ["string", "number"]},
+                    "rate": {"type": ["string", "number"]},
+                    "thresholds": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+                },
             });
             key = json!({"anyOf": [key, {"type": "array", "items": stage}]});
         }
@@ -179,6 +184,13 @@ mod tests {
         }
         let staged = "[[stage]]\ntime = \"5s\"\nrate = \"10/s\"\n[[stage]]\ntime = \"9s\"\nrate = \"10/s..90/s\"\n";
         assert_eq!(words(staged, ""), "--stage=5s:10/s --stage=9s:10/s..90/s");
+        let named = "threshold = \"rejected < 1%\"\n[[stage]]\nname = \"peak\"\ntime = 5\nrate = 9\nthresholds = [\"accepted.p99 < 1s\"]\n\
+                     [[stage]]\ntime = 5\nrate = 9\nthresholds = \"lost <= 0\"\n";
+        assert_eq!(
+            words(named, ""),
+            "--stage=peak=5:9 --stage=5:9 --threshold=rejected < 1% --threshold=stage peak: accepted.p99 < 1s \
+             --threshold=stage 2: lost <= 0"
+        );
     }
 
     #[test]

@@ -3,7 +3,9 @@ use anyhow::{Result, bail};
 use mailrun_journey::Stage;
 use mailrun_journey::record::Arrival;
 use mailrun_journey::threshold::{MetricSource, Threshold};
+use mailrun_journey::trace::MAX_LOAD_STAGES;
 use mailrun_load::source::{OfferedRate, RateStage};
+use mailrun_text::words::listed;
 
 /// Returns the arrival process of a load. Without a rate or stages, it is a closed loop.
 pub(super) fn arrival_with(typed: Option<Arrival>, offer: Option<&OfferedRate>) -> Arrival {
@@ -22,6 +24,10 @@ pub(super) fn offered_rate(rate: Option<f64>, stages: &[RateStage]) -> Result<Op
     if stages.iter().all(|stage| stage.from_per_s + stage.to_per_s == 0.0) {
         bail!("--stage: these stages offer no messages");
     }
+    let names = stages.iter().filter_map(|stage| stage.name.as_ref());
+    if let Some(name) = names.clone().find(|name| names.clone().filter(|other| other == name).count() > 1) {
+        bail!("--stage: two stages are named {name}: give each a name of its own");
+    }
     Ok(Some(OfferedRate::Stages(stages.to_vec())))
 }
 
@@ -35,4 +41,24 @@ pub(super) fn check_closed_loop<'t>(mut thresholds: impl Iterator<Item = &'t Thr
         ),
         None => Ok(()),
     }
+}
+
+/// Refuses thresholds of stages that the load does not have.
+pub(super) fn check_load_stages(thresholds: &[Threshold], stages: &[RateStage]) -> Result<()> {
+    let names: Vec<String> = stages.iter().enumerate().map(|(place, stage)| stage.name_at(place)).collect();
+    for threshold in thresholds {
+        let Some(name) = threshold.load_stage() else { continue };
+        match names.iter().position(|known| known == name) {
+            Some(place) if place < MAX_LOAD_STAGES => {}
+            Some(_) => bail!(
+                "{}: only the first {MAX_LOAD_STAGES} stages of a load have figures of their own",
+                threshold.expression()
+            ),
+            None if names.is_empty() => {
+                bail!("{}: the load has no stages: use --stage {name}=TIME:RATE", threshold.expression())
+            }
+            None => bail!("{}: the load has no stage {name}; it has {}", threshold.expression(), listed(&names)),
+        }
+    }
+    Ok(())
 }

@@ -5,7 +5,7 @@ use super::connection::ConnectionArgs;
 use super::cpus::CpusArg;
 use super::exit_status::Strictness;
 use super::keep_awake::KeepAwakeArg;
-use super::offer::{arrival_with, check_closed_loop, offered_rate};
+use super::offer::{arrival_with, check_closed_loop, check_load_stages, offered_rate};
 use super::party_outputs::{OutputArgs, exit_with_parent, finish};
 use super::server::ServerArg;
 use super::shard::{self, ShardArgs, WholeLoad};
@@ -84,8 +84,8 @@ pub(super) struct LoadArgs {
     /// Open loop: messages per second, however slow the server is.
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
     pub(super) rate: Option<f64>,
-    /// Open loop in stages, repeatable: 10s:100/s for a constant rate, 60s:100/s..1000/s for a ramp. The run ends after
-    /// the last stage.
+    /// Open loop in stages, repeatable: 10s:100/s for a constant rate, 60s:100/s..1000/s for a ramp, peak=10s:500/s with
+    /// a name for thresholds. The run ends after the last stage.
     #[arg(long = "stage", value_name = "TIME:RATE", value_parser = values::stage,
           conflicts_with_all = ["rate", "duration"])]
     stages: Vec<RateStage>,
@@ -269,6 +269,7 @@ impl LoadArgs {
     /// in two ways.
     pub(super) fn check_thresholds(&self) -> Result<()> {
         self.message.envelope.recipients()?;
+        check_load_stages(&self.asked.thresholds, &self.stages)?;
         if self.rate.is_some() || !self.stages.is_empty() {
             return Ok(());
         }
@@ -374,6 +375,7 @@ pub(super) struct CriteriaArgs {
     /// Condition that the run must meet, repeatable: 'accepted.p99 < 50ms', 'delivered.rate > 5000/s',
     /// 'delivered.within(60s) >= 95%', 'rejected <= 0.1%'. A stage or phase takes p50, p99.9, min, mean, max, count
     /// or within(TIME); a stage also takes rate. rejected, failed, lost, duplicates and corrupt must be 0 by default.
+    /// 'stage peak: accepted.p99 < 50ms' is about the messages of one --stage.
     #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = threshold)]
     pub(super) thresholds: Vec<Threshold>,
     /// Condition like --threshold, on what the source sees; the run ends as soon as it is not met.
@@ -406,6 +408,9 @@ pub(super) fn threshold(text: &str) -> Result<Threshold, String> {
 
 fn aborting_threshold(text: &str) -> Result<Threshold, String> {
     let threshold = threshold(text)?;
+    if threshold.load_stage().is_some() {
+        return Err("a stage of the load has figures only at the end of the run; use --threshold".to_owned());
+    }
     if threshold.is_of_delivery() {
         return Err("this value is known only at the end of the run; use --threshold".to_owned());
     }

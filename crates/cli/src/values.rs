@@ -85,7 +85,7 @@ pub(super) fn times(text: &str) -> Result<Distribution, String> {
     Distribution::parse(text, nanoseconds)
 }
 
-/// Parses a stage of the load, for example `10s:100/s` or `60s:100/s..1000/s`.
+/// Parses a stage of the load, for example `10s:100/s`, `60s:100/s..1000/s` or `peak=10s:500/s`.
 pub(super) fn stage(text: &str) -> Result<RateStage, String> {
     RateStage::parse(text)
 }

@@ -8,7 +8,7 @@
 //! 100 million messages with one recipient take 3,052 pages (12.5 MB). Nothing else grows with the
 //! run. Badly or maliciously chosen sequence numbers cost a page each, so the number of pages is
 //! limited. The caller counts units that do not fit, and the verdict reports them.
-use crate::trace::WARM_UP_SEQUENCE;
+use crate::trace::{WARM_UP_SEQUENCE, load_stage_of, message_number};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -43,6 +43,13 @@ pub struct MergeResult {
 struct PageKey {
     recipient: u32,
     number: u64,
+}
+
+impl PageKey {
+    /// Returns the first sequence number of the page.
+    fn sequence(self) -> u64 {
+        self.number << PAGE_BITS_LOG2
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -122,10 +129,12 @@ impl Ledger {
         self.page(key).is_some_and(|page| page[word] & bit != 0)
     }
 
-    /// Returns the number of units of a message.
-    pub fn units_of(&self, sequence: u64) -> u32 {
-        let (word, bit) = bit_position(sequence);
-        let pages = self.index.iter().filter(|(key, _)| key.number == sequence >> PAGE_BITS_LOG2);
+    /// Returns the number of units of the message with this number, whichever stage of the load it
+    /// belongs to.
+    pub fn units_of(&self, number: u64) -> u32 {
+        let (word, bit) = bit_position(number);
+        let is_meant = |key: &PageKey| message_number(key.sequence()) >> PAGE_BITS_LOG2 == number >> PAGE_BITS_LOG2;
+        let pages = self.index.iter().filter(|(key, _)| is_meant(key));
         pages.filter(|(_, page)| self.pages[**page][word] & bit != 0).count() as u32
     }
 
@@ -221,8 +230,8 @@ impl Ledger {
     pub fn within(&self, numbers: &[Range<u64>]) -> Self {
         let mut subset = Self { page_limit: self.page_limit, ..Self::with_limit(0) };
         for (&key, &page) in &self.index {
-            let sequence = key.number << PAGE_BITS_LOG2;
-            let first = sequence % WARM_UP_SEQUENCE;
+            let sequence = key.sequence();
+            let first = message_number(sequence);
             let bits = |range: &Range<u64>| {
                 let begin = range.start.clamp(first, first + PAGE_BITS) - first;
                 begin..range.end.clamp(first, first + PAGE_BITS).saturating_sub(first)
@@ -233,6 +242,28 @@ impl Ledger {
                 if let Some(kept) = subset.open_page(key) {
                     copy_bits(&mut subset.pages[kept], &self.pages[page], &bits);
                 }
+            }
+        }
+        subset.count = subset.pages.iter().map(count_ones).sum();
+        subset
+    }
+
+    /// Returns the units of messages that were due in a stage of the load, counted from 1.
+    pub fn of_load_stage(&self, stage: u8) -> Self {
+        self.pages_where(|sequence| load_stage_of(sequence) == stage)
+    }
+
+    /// Returns the units that do not belong to the warm-up.
+    pub fn without_warm_up(&self) -> Self {
+        self.pages_where(|sequence| sequence < WARM_UP_SEQUENCE)
+    }
+
+    /// Copies the pages whose first sequence number is meant.
+    fn pages_where(&self, is_meant: impl Fn(u64) -> bool) -> Self {
+        let mut subset = Self { page_limit: self.page_limit, ..Self::with_limit(0) };
+        for (&key, &page) in self.index.iter().filter(|(key, _)| is_meant(key.sequence())) {
+            if let Some(kept) = subset.open_page(key) {
+                subset.pages[kept].clone_from(&self.pages[page]);
             }
         }
         subset.count = subset.pages.iter().map(count_ones).sum();

@@ -51,6 +51,7 @@
 //! mades      the part of a record that only a run over MADES has
 //! overdue    messages that did not reach a stage in time, in its figures
 //! bounces    what notifications say about mail that servers gave up on
+//! load_stages  the stages of a load, each with its own figures and account
 //! account    the conservation check: the fates sum to the created units
 //! reason     a sentence of the verdict, and its cause
 //! judge      a record's verdict: reasons by their weight, and the outcome
@@ -82,6 +83,7 @@ pub mod handshakes;
 pub mod judge;
 mod latencies;
 pub mod ledger;
+pub mod load_stages;
 pub mod mades;
 pub mod merge;
 pub mod missing;

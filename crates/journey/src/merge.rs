@@ -1,6 +1,7 @@
 //! Makes a single run record from the records of the parties.
 use crate::bounces;
 use crate::domains;
+use crate::load_stages;
 use crate::overdue::complete_stages;
 use crate::record::{
     ErrorRow, EventRow, LedgerRow, PartyUsage, Record, SeriesRow, SlowMessage, StageRow, UsageRow, Verdict,
@@ -35,6 +36,8 @@ pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) ->
         let since = run.stages.iter().find_map(|row| row.since.filter(|_| row.name == Stage::Accepted));
         let seen = |row| as_seen_from_source(row, since, &run.ledger);
         run.stages.extend(sink.stages.into_iter().map(seen));
+        let seen = |row, ledger: &LedgerRow| as_seen_from_source(row, since, ledger);
+        load_stages::join(&mut run.load_stages, &sink.load_stages, seen);
         run.errors = join_errors(run.errors, clock.errors(sink.errors));
         run.bounces = bounces::join(run.bounces, sink.bounces);
         run.rewrites = rewrites::join(run.rewrites, sink.rewrites);

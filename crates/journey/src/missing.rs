@@ -2,7 +2,7 @@
 //! server's log. Their number is limited.
 use crate::ledger::Ledger;
 use crate::record::{MissingFate, MissingMessage};
-use crate::trace::WARM_UP_SEQUENCE;
+use crate::trace::message_number;
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ pub fn not_seen(
     let row = |(sequence, recipient_count): (u64, u32)| {
         let known = known(sequence);
         MissingMessage {
-            message: sequence % WARM_UP_SEQUENCE,
+            message: message_number(sequence),
             created_s: None,
             fate: if has_bounced.contains(&sequence) { MissingFate::Bounced } else { MissingFate::NotSeen },
             answered_s: known.as_ref().map(|known| known.at.saturating_sub(origin).as_secs_f64()),
@@ -91,13 +91,13 @@ pub fn not_seen(
 
 /// Removes messages of which all units arrived, although the source received no 250 for them.
 pub fn remove_arrived(messages: &mut Vec<MissingMessage>, arrived: &Ledger) {
-    let units = |message: u64| arrived.units_of(message).max(arrived.units_of(message | WARM_UP_SEQUENCE));
-    messages.retain(|message| units(message.message) < message.recipient_count.max(1));
+    messages.retain(|message| arrived.units_of(message.message) < message.recipient_count.max(1));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::WARM_UP_SEQUENCE;
 
     #[test]
     fn no_more_than_a_thousand_are_kept_however_often_they_are_handed_over() {

@@ -140,4 +140,10 @@ pub fn complete_stages(record: &mut Record) {
         (row.latency_ms, row.beyond_ms) = (latency_ms, beyond_ms);
         row.since = row.since.or(since.filter(|_| latency_ms.is_some()));
     }
+    for mut row in std::mem::take(&mut record.load_stages) {
+        let mut part = row.as_run(record);
+        complete_stages(&mut part);
+        row.stages = part.stages;
+        record.load_stages.push(row);
+    }
 }

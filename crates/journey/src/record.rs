@@ -69,6 +69,9 @@ pub struct Record {
     pub parties: Vec<Party>,
     /// Messages that reached each stage, with their times.
     pub stages: Vec<StageRow>,
+    /// The same for each stage of the load, of the first 63; empty without stages, and in older records.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub load_stages: Vec<LoadStageRow>,
     /// Duration of each phase of the dialogue.
     pub phases: Vec<PhaseRow>,
     /// TLS handshakes, by party and by what was agreed on; empty without TLS.
@@ -482,15 +485,46 @@ pub struct CorpusRow {
 }
 
 /// A part of the run with a rate of its own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OfferedStage {
+    /// Name given by the user; absent if there is none, and in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Length of the stage.
     pub length_s: f64,
     /// Messages per second at its beginning.
     pub from_per_s: f64,
     /// Messages per second at its end; in between the rate changes linearly.
     pub to_per_s: f64,
+}
+
+impl OfferedStage {
+    /// Returns the name by which thresholds name the stage at a place in the load, counted from 0.
+    pub fn name_at(&self, place: usize) -> String {
+        self.name.clone().unwrap_or_else(|| (place + 1).to_string())
+    }
+}
+
+/// What became of the messages that were due in a stage of the load.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LoadStageRow {
+    /// Number of the stage in `workload.stages`, from 1.
+    pub number: u32,
+    /// Its name, or its number if it has none.
+    pub name: String,
+    /// Seconds since `origin_ns` at which it began.
+    pub begin_s: f64,
+    /// Seconds since `origin_ns` at which it ended.
+    pub end_s: f64,
+    /// Messages that were due in it after the warm-up, sent or not.
+    pub due: Option<u64>,
+    /// Its messages that reached each stage of their way, with their times.
+    pub stages: Vec<StageRow>,
+    /// Fate of each (message, recipient) that was due in it, with those of the warm-up; fates that are known only for
+    /// the whole run are `null`.
+    pub ledger: LedgerRow,
 }
 
 /// The beginning of a run: its messages are in the ledger, and in no rate, latency or duration.

@@ -150,6 +150,8 @@ pub struct SourceTally {
     /// Units whose connection broke after the last byte of the message was sent and before the
     /// reply. Their messages are among the failed ones.
     pub recipients_in_doubt: u64,
+    /// Counts of the stages of the load, in which the ledger and all that is not by stage is empty.
+    pub load_stages: Vec<Self>,
     pub bytes_sent: u64,
     pub bytes_accepted: u64,
     /// The part of these counts that belongs to the warm-up.
@@ -230,6 +232,24 @@ impl SourceTally {
         self.errors.add(error, sample);
     }
 
+    /// Returns the counts of a stage of the load, counted from 1. Stage 0 has none of its own.
+    #[inline]
+    pub fn of_load_stage(&mut self, number: u8) -> Option<&mut Self> {
+        if number == 0 { None } else { self.named_load_stage(usize::from(number)) }
+    }
+
+    #[cold]
+    fn named_load_stage(&mut self, number: usize) -> Option<&mut Self> {
+        let coarse = || Self {
+            sent_latency: Latencies::coarse(),
+            accepted_latency: Latencies::coarse(),
+            slip: Latencies::coarse(),
+            ..Self::default()
+        };
+        self.load_stages.resize_with(self.load_stages.len().max(number), coarse);
+        self.load_stages.get_mut(number - 1)
+    }
+
     fn push_time(&mut self, time: PendingTime) {
         self.pending_times.push(time);
         if self.pending_times.len() >= MAX_PENDING_TIMES {
@@ -279,6 +299,9 @@ impl SourceTally {
         self.failed += other.failed;
         self.recipients_failed += other.recipients_failed;
         self.recipients_in_doubt += other.recipients_in_doubt;
+        for (place, theirs) in other.load_stages.iter().enumerate() {
+            self.named_load_stage(place + 1).into_iter().for_each(|ours| ours.merge(theirs));
+        }
         self.bytes_sent += other.bytes_sent;
         self.bytes_accepted += other.bytes_accepted;
         self.warm_up.merge(&other.warm_up);
@@ -341,6 +364,8 @@ impl SourceTally {
         kept.domains.clear();
         kept.due_seconds.clear();
         kept.seconds.clear();
+        kept.load_stages.iter_mut().for_each(Self::clear);
+        self.load_stages = kept.load_stages;
         self.pending_times = kept.pending_times;
         self.sent_latency = kept.sent_latency;
         self.accepted_latency = kept.accepted_latency;
@@ -593,6 +618,8 @@ pub struct RunTally {
     pub negative: u64,
     pub overflow: u64,
     pub units: Ledger,
+    /// Messages, bytes and times of the stages of the load. The rest of these counts is empty.
+    pub load_stages: Vec<Self>,
     /// What notifications report about messages of this run. They are not among its messages.
     pub bounces: Bounces,
     /// Latencies from creation to delivery.
@@ -631,6 +658,19 @@ pub struct RunTally {
 }
 
 impl RunTally {
+    /// Returns the counts of a stage of the load, counted from 1. Stage 0 has none of its own.
+    #[inline]
+    pub fn of_load_stage(&mut self, number: u8) -> Option<&mut Self> {
+        if number == 0 { None } else { self.named_load_stage(usize::from(number)) }
+    }
+
+    #[cold]
+    fn named_load_stage(&mut self, number: usize) -> Option<&mut Self> {
+        let coarse = || Self { delivered: Latencies::coarse(), ..Self::default() };
+        self.load_stages.resize_with(self.load_stages.len().max(number), coarse);
+        self.load_stages.get_mut(number - 1)
+    }
+
     /// True if anything arrived: a message, further recipients of an earlier message, as in LMTP, or
     /// a notification.
     fn is_active(&self) -> bool {
@@ -654,6 +694,9 @@ impl RunTally {
         }
         for unit in &other.rewritten_units {
             self.merge_rewritten_unit(unit, names);
+        }
+        for (place, theirs) in other.load_stages.iter().enumerate() {
+            self.named_load_stage(place + 1).into_iter().for_each(|ours| ours.merge(theirs, WorkerNames::default()));
         }
         self.bounces.merge(&other.bounces);
         self.slowest.merge(&other.slowest);
@@ -720,6 +763,8 @@ impl RunTally {
         kept.domain_units.clear();
         kept.rewritten_units.clear();
         kept.seconds.clear();
+        kept.load_stages.iter_mut().for_each(Self::clear);
+        self.load_stages = kept.load_stages;
         self.seconds = kept.seconds;
         self.units = kept.units;
         self.rewritten_units = kept.rewritten_units;

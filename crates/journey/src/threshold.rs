@@ -9,6 +9,8 @@
 //! fresh(30s) per 15min >= 98%     share of time in which the newest arrived message is younger, in the worst window
 //! rejected <= 0.1%                rejected, failed, in_doubt, bounced, lost, not_delivered, duplicates, corrupt,
 //!                                 rewritten, copied: of created recipients, or a number
+//! stage peak: accepted.p99 < 1s    any of these, except freshness and phases, of the messages that were due in a stage of
+//!                                  the load; a stage without a name has its number
 //! ```
 //! A message that never reached the stage is late for ever, also in percentiles and in the maximum
 //! ([`crate::overdue`]).
@@ -25,6 +27,7 @@ use crate::throughput::MIN_ARRIVALS;
 use mailrun_text::misspelling::nearest;
 use mailrun_text::quantities::{count, duration, percent, rate, without_commas};
 use mailrun_text::words::{counted, grouped};
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// Longest expression that is parsed.
@@ -239,6 +242,8 @@ impl LimitUnit {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Threshold {
     expression: String,
+    /// Name of the stage of the load that it concerns. `None` for the whole run.
+    load_stage: Option<String>,
     subject: Subject,
     comparison: Comparator,
     limit: f64,
@@ -326,8 +331,9 @@ impl Threshold {
         if text.len() > MAX_BYTES {
             return Err(format!("it is longer than {MAX_BYTES} bytes"));
         }
-        let at = text.find(['<', '>']).ok_or_else(|| without_comparison(text))?;
-        let (subject, rest) = text.split_at(at);
+        let (load_stage, condition) = split_load_stage(text)?;
+        let at = condition.find(['<', '>']).ok_or_else(|| without_comparison(condition))?;
+        let (subject, rest) = condition.split_at(at);
         let (comparison, limit) = split_comparator(rest);
         let subject =
             parse_subject(subject.trim(), protocol).map_err(|error| of_k6(subject.trim()).unwrap_or(error))?;
@@ -335,7 +341,27 @@ impl Threshold {
             return Err("fresh is a minimum; use something like 'fresh(30s) per 15min >= 98%'".to_owned());
         }
         let (limit, unit) = parse_limit(limit.trim(), subject)?;
-        Ok(Self { expression: text.to_owned(), subject, comparison, limit, unit })
+        if load_stage.is_some() {
+            check_by_load_stage(subject, protocol)?;
+        }
+        Ok(Self { expression: text.to_owned(), load_stage, subject, comparison, limit, unit })
+    }
+
+    /// Returns the name of the stage of the load that the threshold concerns. `None` for the whole run.
+    pub fn load_stage(&self) -> Option<&str> {
+        self.load_stage.as_deref()
+    }
+
+    /// Returns the record that has the figures of the threshold: that of the run, or of a stage of its
+    /// load. `None` if there are no figures of that stage.
+    fn record_of<'r>(&self, run: &'r Record) -> Option<Cow<'r, Record>> {
+        let Some(name) = &self.load_stage else { return Some(Cow::Borrowed(run)) };
+        run.load_stages.iter().find(|row| row.name == *name).map(|row| Cow::Owned(row.as_run(run)))
+    }
+
+    /// Evaluates the threshold on the record of a run that has ended.
+    pub fn evaluate_run(&self, run: &Record) -> ThresholdRow {
+        self.record_of(run).map_or_else(|| self.row(), |record| self.evaluate_figures(&*record))
     }
 
     pub fn expression(&self) -> &str {
@@ -411,17 +437,27 @@ impl Threshold {
         (0.0..1.0).contains(&loss_ratio).then(|| LossGoal { expression: self.expression.clone(), subject, loss_ratio })
     }
 
+    /// Evaluates the threshold on the figures of a whole run. A threshold of a stage of the load has no
+    /// value in them.
     pub fn evaluate(&self, figures: &impl MetricValues) -> ThresholdRow {
-        let windows = self.windows(figures);
-        let found = self.value(figures, &windows);
-        let holds = |value: f64| self.comparison.holds(value, self.limit);
-        let row = ThresholdRow {
+        if self.load_stage.is_some() { self.row() } else { self.evaluate_figures(figures) }
+    }
+
+    /// Returns a row without a value.
+    fn row(&self) -> ThresholdRow {
+        ThresholdRow {
             expression: self.expression.clone(),
             limit: Some(self.limit),
             unit: self.unit.word().to_owned(),
-            windows,
             ..ThresholdRow::default()
-        };
+        }
+    }
+
+    fn evaluate_figures(&self, figures: &impl MetricValues) -> ThresholdRow {
+        let windows = self.windows(figures);
+        let found = self.value(figures, &windows);
+        let holds = |value: f64| self.comparison.holds(value, self.limit);
+        let row = ThresholdRow { windows, ..self.row() };
         let margin = |value: f64| if self.comparison.is_upper() { self.limit - value } else { value - self.limit };
         let with_value = |value: f64, passed: bool, missed: bool| ThresholdRow {
             value: Some(value),
@@ -681,6 +717,7 @@ pub(crate) fn clock_scale_ms(row: &ThresholdRow, median_ms: f64) -> Option<f64> 
 pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f64) -> bool {
     let Some(lag) = record.lag_ms else { return false };
     let Some(threshold) = read_again(row) else { return false };
+    let Some(record) = threshold.record_of(record) else { return false };
     if let (Subject::Figure(_, Metric::Mean), Some(value)) = (threshold.subject, row.value) {
         return lag.mean > negligible_ms && (value - threshold.limit).abs() < lag.mean;
     }
@@ -711,11 +748,12 @@ pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f
 /// a rate. They explain no message that never came.
 pub fn is_explained_by_host(record: &Record, row: &ThresholdRow, host: &BusyHost<'_>) -> bool {
     let Some(threshold) = read_again(row).filter(|_| row.missed) else { return false };
+    let Some(record) = threshold.record_of(record) else { return false };
     let Subject::Figure(place, metric) = threshold.subject else { return false };
     let holds = |value: f64| threshold.comparison.holds(value, threshold.limit);
     // Without the other programs, messages would have arrived no faster than the source sent them, and
     // would have taken no less time than the fastest of them.
-    let offered_per_s = record.workload.rate_per_s.filter(|_| is_open_loop(record)).unwrap_or(f64::INFINITY);
+    let offered_per_s = record.workload.rate_per_s.filter(|_| is_open_loop(&record)).unwrap_or(f64::INFINITY);
     let times = record.times(place).filter(|times| times.count() > 0);
     let fastest_ms = times.as_ref().and_then(Latencies::summary).map_or(0.0, |times| times.min);
     let holds_without = |ms: f64, delay_ms: f64| holds((ms - delay_ms).max(fastest_ms));
@@ -746,7 +784,9 @@ pub fn is_explained_by_host(record: &Record, row: &ThresholdRow, host: &BusyHost
 /// True if a missed threshold on time would also have been missed if each message that came had
 /// come at once. Then no delay of the source or of the host explains it.
 pub fn is_decided_by_absence(record: &Record, row: &ThresholdRow) -> bool {
-    let goal = read_again(row).filter(|_| row.missed).and_then(|threshold| threshold.loss_goal());
+    let threshold = read_again(row).filter(|_| row.missed);
+    let Some(record) = threshold.as_ref().and_then(|threshold| threshold.record_of(record)) else { return false };
+    let goal = threshold.and_then(|threshold| threshold.loss_goal());
     let Some(LossGoal { subject: LossSubject::Late(place, limit), loss_ratio, .. }) = goal else { return false };
     record.overdue(place).is_some_and(|overdue| {
         let never = overdue.sent_in_vain().saturating_sub(overdue.undecided(limit));
@@ -762,13 +802,16 @@ pub fn evaluate_all<'t>(
     thresholds: impl IntoIterator<Item = &'t Threshold>,
     missed: Option<&ThresholdRow>,
 ) -> Vec<ThresholdRow> {
-    let rows = thresholds.into_iter().map(|threshold| threshold.evaluate(record));
+    let rows = thresholds.into_iter().map(|threshold| threshold.evaluate_run(record));
     rows.map(|row| missed.filter(|missed| missed.expression == row.expression).cloned().unwrap_or(row)).collect()
 }
 
 /// Explains why a threshold of a record has no value.
 pub fn unseen_reason(record: &Record, row: &ThresholdRow) -> &'static str {
     let threshold = read_again(row);
+    if threshold.as_ref().is_some_and(|threshold| threshold.record_of(record).is_none()) {
+        return "the run has no figures of this stage of its load";
+    }
     if threshold.as_ref().is_some_and(Threshold::is_of_delivery) && record.ledger.delivered.is_none() {
         let is_sink_gone = record.ending == Some(Ending::SinkEnded)
             || record.parties.iter().any(|party| party.role == Role::Sink && party.died.is_some());
@@ -926,6 +969,30 @@ fn split_comparator(text: &str) -> (Comparator, &str) {
     ];
     let parts = all.into_iter().find_map(|(word, comparison)| Some((comparison, text.strip_prefix(word)?)));
     parts.unwrap_or((Comparator::Less, text))
+}
+
+/// Splits off the stage of the load at the beginning of an expression: `stage peak: accepted.p99 < 1s`.
+fn split_load_stage(text: &str) -> Result<(Option<String>, &str), String> {
+    let Some(rest) = text.strip_prefix("stage").filter(|rest| rest.starts_with([' ', ':'])) else {
+        return Ok((None, text));
+    };
+    match rest.split_once(':').map(|(name, condition)| (name.trim(), condition.trim())) {
+        Some((name, condition)) if !name.is_empty() => Ok((Some(name.to_owned()), condition)),
+        _ => Err(format!("{text:?} names no stage; use something like 'stage peak: accepted.p99 < 500ms'")),
+    }
+}
+
+/// Refuses subjects that are not known by the stage of the load.
+fn check_by_load_stage(subject: Subject, protocol: RunProtocol) -> Result<(), String> {
+    let only = "of a stage of the load only created, sent, accepted and delivered are known, and rejected, failed, in_doubt, \
+                bounced, lost and not_delivered";
+    let is_known = match subject {
+        _ if protocol == RunProtocol::Mades => return Err("over MADES stages of the load have no figures".to_owned()),
+        Subject::Figure(MetricSource::Stage(stage), _) => STAGES.contains(&stage),
+        Subject::Figure(MetricSource::Phase(_), _) | Subject::Fresh(_) => false,
+        Subject::Fate(fate) => !matches!(fate, Fate::Duplicates | Fate::Corrupt | Fate::Rewritten | Fate::Copied),
+    };
+    if is_known { Ok(()) } else { Err(only.to_owned()) }
 }
 
 fn parse_subject(text: &str, protocol: RunProtocol) -> Result<Subject, String> {
@@ -1224,12 +1291,22 @@ mod tests {
             ("fresh(0s) >= 98%", "more than zero"),
             ("fresh(30s) each 1h >= 98%", "fresh(30s) per 15min"),
             ("fresh >= 98%", "fresh(30s) per 15min"),
+            ("stage peak accepted.p99 < 5ms", "names no stage; use something like 'stage peak: accepted.p99 < 500ms'"),
+            ("stage : accepted.p99 < 5ms", "names no stage"),
+            ("stage peak: rcpt.p99 < 5ms", "of a stage of the load only created, sent"),
+            ("stage peak: duplicates <= 3", "of a stage of the load only created, sent"),
+            ("stage peak: fresh(30s) >= 98%", "of a stage of the load only created, sent"),
+            ("stage peak: acepted.p99 < 5ms", "did you mean \"accepted\"?"),
+            ("stage peak: accepted.p99", "no comparison"),
         ] {
             let error = Threshold::parse(text, RunProtocol::Smtp).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");
         }
         assert!(Threshold::parse("settled.p99 < 1s", RunProtocol::Mades).is_ok());
         assert!(Threshold::parse("rcpt.p99 < 1s", RunProtocol::Mades).is_err());
+        assert!(Threshold::parse("stage peak: settled.p99 < 1s", RunProtocol::Mades).is_err());
+        let of_stage = Threshold::parse("stage peak: lost <= 0", RunProtocol::Smtp).unwrap();
+        assert_eq!((of_stage.load_stage(), fate_of(of_stage.expression())), (Some("peak"), None));
         let source = |text| Threshold::parse(text, RunProtocol::Mades).unwrap().source();
         let received = source("received.within(2min) >= 99.9%");
         assert_eq!(received, Some(MetricSource::Stage(Stage::ReceivedEvent)));

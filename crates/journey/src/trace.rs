@@ -8,7 +8,8 @@
 //!
 //! The first byte of the sequence field says how the recipients of the message are numbered
 //! ([`RecipientNumbering`]). The next seven bits say where the seconds of the run begin
-//! ([`ZeroPhase`]). The width is fixed, so that the line can be patched in place and need not be
+//! ([`ZeroPhase`]). The sequence number in the other 49 bits consists of the mark of the warm-up, six
+//! bits for the stage of the load, and 42 bits for the number of the message. The width is fixed, so that the line can be patched in place and need not be
 //! formatted for each message. The checksum (CRC-32C) covers the bytes after the first empty line
 //! without dot-stuffing, so relays may add their own header fields before or after the line. If a
 //! relay states that it has encoded 8-bit parts for a server without 8BITMIME, the checksum is that
@@ -30,6 +31,29 @@ pub const MAX_RECIPIENTS: u32 = 1024;
 /// account but not of figures. The mark is part of the sequence number, so that every far end can
 /// read it.
 pub const WARM_UP_SEQUENCE: u64 = 1 << 48;
+
+/// Message numbers are below this. The bits above them are those of the stage of the load.
+pub const MESSAGE_NUMBERS: u64 = 1 << MESSAGE_NUMBER_BITS;
+const MESSAGE_NUMBER_BITS: u32 = 42;
+/// Number of stages of a load that have figures of their own. Messages of later stages, and of a load
+/// without stages, belong to stage 0.
+pub const MAX_LOAD_STAGES: usize = 63;
+
+/// Returns the sequence number of a message. Stages of the load are counted from 1.
+pub fn sequence_of(number: u64, load_stage: u8, is_warm_up: bool) -> u64 {
+    let mark = if is_warm_up { WARM_UP_SEQUENCE } else { 0 };
+    number | u64::from(load_stage) << MESSAGE_NUMBER_BITS | mark
+}
+
+/// Returns the number of the message with this sequence number.
+pub fn message_number(sequence: u64) -> u64 {
+    sequence % MESSAGE_NUMBERS
+}
+
+/// Returns the stage of the load in which the message with this sequence number was due, or 0.
+pub fn load_stage_of(sequence: u64) -> u8 {
+    (sequence >> MESSAGE_NUMBER_BITS) as u8 & MAX_LOAD_STAGES as u8
+}
 
 /// The end of a header line and the empty line after it.
 static EMPTY_LINE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\n\r\n"));
@@ -701,6 +725,22 @@ fn read_hex8(digits: &[u8; 8]) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sequence_number_tells_message_stage_and_warm_up() {
+        for (number, stage, is_warm_up) in [
+            (0, 0, false),
+            (7, 1, false),
+            (MESSAGE_NUMBERS - 1, 63, true),
+            (MESSAGE_NUMBERS - 1, 0, true),
+            (5, 33, true),
+        ] {
+            let sequence = sequence_of(number, stage, is_warm_up);
+            assert!(sequence <= SEQUENCE_MASK);
+            let read = (message_number(sequence), load_stage_of(sequence), sequence >= WARM_UP_SEQUENCE);
+            assert_eq!(read, (number, stage, is_warm_up));
+        }
+    }
 
     #[test]
     fn an_envelope_id_names_a_message() {

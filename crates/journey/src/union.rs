@@ -12,8 +12,8 @@ use crate::latencies::Latencies;
 use crate::merge::{join_errors, join_events, sort_slowest};
 use crate::missing::MAX_MISSING;
 use crate::record::{
-    DomainRow, Ending, EventKind, EventRow, ExhaustedRow, LatencyMs, LedgerRow, PartyUsage, PauseRow, PhaseRow, Record,
-    SeriesRow, SlowMessage, StageRow, StallRow, Surroundings, TlsRow, UsageRow,
+    DomainRow, Ending, EventKind, EventRow, ExhaustedRow, LatencyMs, LedgerRow, LoadStageRow, PartyUsage, PauseRow,
+    PhaseRow, Record, SeriesRow, SlowMessage, StageRow, StallRow, Surroundings, TlsRow, UsageRow,
 };
 use crate::rewrites;
 use crate::series;
@@ -21,6 +21,7 @@ use crate::slowest::MAX_SLOWEST;
 use crate::stage::Phase;
 use crate::throughput::Throughput;
 use crate::time_axis::seconds_between;
+use crate::trace::MAX_LOAD_STAGES;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -48,6 +49,8 @@ pub struct RecordUnion {
     row_s: u64,
     usage: BTreeMap<i64, UsageRow>,
     events: Vec<EventRow>,
+    /// The stages of the load by their numbers, each with the sum of its messages.
+    load_stages: BTreeMap<u32, (LoadStageRow, Self)>,
 }
 
 #[derive(Clone, Debug)]
@@ -130,6 +133,7 @@ impl RecordUnion {
     pub fn add(&mut self, mut record: Record, name: &str) -> Result<(), String> {
         let shift = self.shift(&record)?;
         let histograms = Histograms::read(&record, shift)?;
+        self.load_stages = self.joined_load_stages(&mut record, name)?;
         let shift_s = shift as f64;
         limit_rows(&mut record);
         name_party(&mut record, name);
@@ -148,6 +152,21 @@ impl RecordUnion {
             Some(first) => add_rows(first, record),
         }
         Ok(())
+    }
+
+    /// Returns the stages of the load with those of a record, which are removed from it.
+    fn joined_load_stages(
+        &self,
+        record: &mut Record,
+        name: &str,
+    ) -> Result<BTreeMap<u32, (LoadStageRow, Self)>, String> {
+        let mut joined = self.load_stages.clone();
+        for row in std::mem::take(&mut record.load_stages).into_iter().take(MAX_LOAD_STAGES) {
+            let part = row.as_run(record);
+            let (_, sum) = joined.entry(row.number).or_insert_with(|| (row, Self::default()));
+            sum.add(part, name)?;
+        }
+        Ok(joined)
     }
 
     /// Returns the number of seconds from the axis's origin to the record's.
@@ -230,6 +249,11 @@ impl RecordUnion {
         record.phases = self.phases.into_iter().filter_map(|(name, times)| phase_row(name, &times)).collect();
         record.lag_ms = self.lag.as_ref().and_then(Latencies::summary).or(record.lag_ms.filter(|_| self.lag.is_none()));
         record.events = self.events;
+        let sum_of = |(row, sum): (LoadStageRow, Self)| {
+            let sum = sum.finish(usage_name)?;
+            Some(LoadStageRow { stages: sum.stages, ledger: sum.ledger, due: sum.due, ..row })
+        };
+        record.load_stages = std::mem::take(&mut self.load_stages).into_values().filter_map(sum_of).collect();
         record.stalls.retain(|stall| stall.to_s - stall.from_s >= MIN_STALL_S);
         // No time may be before the axis's origin.
         let earliest = self.seconds.keys().chain(self.usage.keys()).min().copied().unwrap_or_default().min(0);

@@ -115,6 +115,7 @@ pub fn hour() -> Record {
     record.domains = (0..40).map(domain).collect();
     record.events = (0..20).map(|at| event(f64::from(at) * 180.0, EventKind::RateStage, "rate: next stage")).collect();
     let stage = |at: u32| OfferedStage {
+        name: None,
         length_s: 180.0,
         from_per_s: f64::from(at + 1) * 95.0,
         to_per_s: f64::from(at + 1) * 95.0,

@@ -16,6 +16,7 @@ pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
         server::under_test(record),
         relay::between(record),
         stages::latencies(record),
+        stages::of_load(record),
         seconds::over_time(record, room),
         stages::phases(record),
         encryption::handshakes(record),

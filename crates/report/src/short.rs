@@ -33,6 +33,7 @@ const MAX_WIDTH: usize = 80;
 const MIN_WIDTH: usize = 20;
 const MAX_ERRORS: usize = 3;
 const MAX_THRESHOLDS: usize = 4;
+const MAX_LOAD_STAGES: usize = 5;
 const MAX_NOTES: usize = 3;
 /// Columns of the line over time that are not bars.
 const BARS_MARGIN: usize = 55;
@@ -43,6 +44,7 @@ enum SectionPriority {
     Costs,
     Slowest,
     OverTime,
+    LoadStages,
     ThirdRemark,
     SecondRemark,
     MinorErrors,
@@ -84,6 +86,7 @@ fn parts(record: &Record, width: usize, style: TextStyle) -> Vec<ReportPart<Sect
         part(SectionPriority::Always, true, audit::in_short(record, width)),
         part(SectionPriority::OverTime, true, over_time(record, width)),
         part(SectionPriority::Latencies, true, latencies(record, width)),
+        part(SectionPriority::LoadStages, true, load_stages(record, width)),
         part(SectionPriority::Slowest, false, line(slowest(record), "  ")),
         part(SectionPriority::Ledger, true, line(ledger_in_short(record), "  ")),
         part(
@@ -222,6 +225,37 @@ fn latencies(record: &Record, width: usize) -> Vec<String> {
         table.row([Cell::from(row.name.name())].into_iter().chain(times).chain([rate]).collect());
     }
     if table.is_empty() { Vec::new() } else { compact(&table, width) }
+}
+
+/// Returns the last stage that the messages of each stage of the load reached.
+fn load_stages(record: &Record, width: usize) -> Vec<String> {
+    let columns = [
+        ("stage", Align::Left),
+        ("reached", Align::Left),
+        right("p50"),
+        right("p99"),
+        right("msg/s"),
+        right("missing"),
+    ];
+    let mut table = Table::new(columns).leave_out(&["reached", "p50"]).hide_zero(&["missing"]);
+    for load_stage in record.load_stages.iter().take(MAX_LOAD_STAGES) {
+        let Some(row) = load_stage.stages.last() else { continue };
+        let times = row.latency_ms.map(|times| [times.p50, times.p99].map(|ms| time_cell(ms, row.beyond_ms)));
+        let times = times.map_or_else(|| vec![Cell::from("–"); 2], |times| times.to_vec());
+        let rate = row.rate_per_s.map_or_else(|| Cell::from("–"), Cell::Figure);
+        let names = [Cell::from(plain(&load_stage.name)), Cell::from(row.name.name())];
+        let missing = Cell::Count(row.failed.saturating_add(row.missing));
+        table.row(names.into_iter().chain(times).chain([rate, missing]).collect());
+    }
+    if table.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = compact(&table, width);
+    let more = record.workload.stages.len().saturating_sub(MAX_LOAD_STAGES);
+    if more > 0 {
+        lines.push(format!(" and {} more", count(more as u64)));
+    }
+    lines
 }
 
 /// Returns the stages from the server's acceptance on. A run over MADES shows all that are timed.

@@ -2,9 +2,9 @@
 //! phases.
 use super::section::Section;
 use mailrun_journey::Stage;
-use mailrun_journey::record::{Arrival, LatencyMs, Pipelining, Record};
-use mailrun_text::numbers::{count, figure, latency};
-use mailrun_text::table::{Align, Cell, Table, right};
+use mailrun_journey::record::{Arrival, LatencyMs, Pipelining, Record, stage_named};
+use mailrun_text::numbers::{count, counted, figure, latency};
+use mailrun_text::table::{Align, Cell, Table, plain, right};
 
 const MEBIBYTE: f64 = 1_048_576.0;
 /// Columns of times that a narrow terminal leaves out, the least important first.
@@ -70,6 +70,37 @@ pub(crate) fn latencies(record: &Record) -> Option<Section> {
     Section::figures("Latency", note, table)
 }
 
+/// Returns the figures of each stage of the load, with those messages that did not get so far.
+pub(crate) fn of_load(record: &Record) -> Option<Section> {
+    let mut table = timed(&[
+        ("stage of the load", Align::Left),
+        ("reached", Align::Left),
+        right("messages"),
+        right("failed"),
+        right("missing"),
+        right("msg/s"),
+    ])
+    .hide_zero(&["failed", "missing"]);
+    for load_stage in &record.load_stages {
+        let shown =
+            [Stage::Accepted, Stage::Delivered].into_iter().filter_map(|name| stage_named(&load_stage.stages, name));
+        for (place, row) in shown.enumerate() {
+            let name = if place == 0 { Cell::from(plain(&load_stage.name)) } else { Cell::from("") };
+            let counts = [row.count, row.failed, row.missing].map(Cell::Count);
+            let rate = row.rate_per_s.map_or_else(|| Cell::from("–"), Cell::Figure);
+            let times = row.latency_ms.map(|times| time_cells(&times, row.beyond_ms));
+            let times = times.map_or_else(|| vec![Cell::from("–"); 8], |times| times.to_vec());
+            let names = [name, Cell::from(row.name.name())];
+            table.row(names.into_iter().chain(counts).chain([rate]).chain(times).collect());
+        }
+    }
+    let others = record.workload.stages.len().saturating_sub(record.load_stages.len()) as u64;
+    let others = (others > 0).then(|| format!("; without figures of their own: {} more", counted(others, "stage")));
+    let note = "in ms; a message belongs to the stage in which it was due, however late it was sent";
+    let note = format!("{note}{}", others.unwrap_or_default());
+    Section::figures("Stages of the load", Some(note), table)
+}
+
 fn wake_ups(record: &Record) -> Option<String> {
     let delays = record.parties.iter().find_map(|party| party.wake_up_ms)?;
     let [p50, p99] = [delays.p50, delays.p99].map(latency);
@@ -120,6 +151,7 @@ mod tests {
     use super::super::sample;
     use super::super::section::SectionBody;
     use super::*;
+    use mailrun_journey::record::{LoadStageRow, OfferedStage};
 
     fn text(section: Option<Section>) -> String {
         match section.expect("the sample has it").body {
@@ -153,6 +185,27 @@ mod tests {
         let delays = LatencyMs { p50: 0.058, p99: 1.2, ..LatencyMs::default() };
         record.parties[0].wake_up_ms = Some(delays);
         assert!(note(&record).contains("the source's workers woke 58 µs (p50), 1.20 ms (p99) after their timers"));
+    }
+
+    #[test]
+    fn each_stage_of_the_load_has_its_rows() {
+        let mut record = sample::held();
+        assert!(of_load(&record).is_none());
+        let stage = |number, name: &str| LoadStageRow {
+            number,
+            name: name.to_owned(),
+            stages: sample::held().stages,
+            ..LoadStageRow::default()
+        };
+        record.load_stages = vec![stage(1, "ramp"), stage(2, "<peak>")];
+        record.workload.stages = vec![OfferedStage::default(); 4];
+        let section = of_load(&record).expect("a section");
+        assert!(section.note.is_some_and(|note| note.ends_with("without figures of their own: 2 stages more")));
+        for text in [crate::markdown(&record), crate::page(&record, None)] {
+            assert!(text.contains("Stages of the load") && text.contains("ramp") && !text.contains("<peak>"), "{text}");
+        }
+        let short = crate::render(&record, crate::ReportLength::Short, 80, crate::TextStyle::Plain, None);
+        assert!(short.contains(" ramp "), "{short}");
     }
 
     #[test]

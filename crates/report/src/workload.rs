@@ -201,7 +201,8 @@ pub(super) fn arrival(workload: &Workload) -> String {
 /// 100.0 to 1,000 msg/s`.
 fn staged(stages: &[OfferedStage]) -> String {
     let stage_text = |stage: &OfferedStage| {
-        let length = seconds(stage.length_s);
+        let name = stage.name.as_ref().map(|name| format!("{}: ", plain(name))).unwrap_or_default();
+        let length = format!("{name}{}", seconds(stage.length_s));
         if stage.from_per_s == stage.to_per_s {
             return format!("{length} at {} msg/s", rate(stage.from_per_s));
         }
@@ -315,13 +316,13 @@ mod tests {
 
     #[test]
     fn stages_and_warm_up_are_said() {
-        let stage = |from_per_s, to_per_s| OfferedStage { length_s: 10.0, from_per_s, to_per_s };
+        let stage = |from_per_s, to_per_s| OfferedStage { name: None, length_s: 10.0, from_per_s, to_per_s };
         let stages = vec![stage(100.0, 100.0), stage(100.0, 1_000.0)];
         let workload = Workload { arrival: Arrival::Constant, stages, ..sample::held().workload };
         let expected =
             "open loop in stages: 10.00 s at 100.0 msg/s, 10.00 s from 100.0 to 1,000 msg/s, at even intervals";
         assert_eq!(arrival(&workload), expected);
-        assert!(staged(&[stage(1.0, 2.0); 20]).ends_with(", 12 more"));
+        assert!(staged(&vec![stage(1.0, 2.0); 20]).ends_with(", 12 more"));
         let warm = WarmUp { length_s: 5.0, created: 1_234, accepted: 1_200 };
         let record = Record { warm_up: Some(warm), ..sample::held() };
         let expected = "the first 5.00 s: its 1,234 messages are in the ledger, but in no rate, latency or duration";

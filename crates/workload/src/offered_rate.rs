@@ -12,9 +12,14 @@ use mailrun_journey::record::OfferedStage;
 use mailrun_text::quantities::{duration, rate};
 use std::time::Duration;
 
+/// Longest name of a stage.
+const MAX_NAME: usize = 40;
+
 /// A part of the run with its own rate or ramp.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RateStage {
+    /// Name given by the user.
+    pub name: Option<String>,
     pub(crate) length: Duration,
     /// Rate per second at the start of the stage.
     pub from_per_s: f64,
@@ -23,14 +28,18 @@ pub struct RateStage {
 }
 
 impl RateStage {
-    /// Parses a stage, for example `10s:100/s` or `10s:100/s..1000/s`.
+    /// Parses a stage, for example `10s:100/s`, `10s:100/s..1000/s` or `peak=10s:500/s`.
     ///
     /// # Errors
     /// Returns an error that names the mistake and shows the correct form.
     pub fn parse(text: &str) -> Result<Self, String> {
         let error =
             || format!("{text:?} is not a valid stage; use something like 10s:100/s, or 60s:100/s..1000/s for a ramp");
-        let (length, rates) = text.split_once(':').ok_or_else(error)?;
+        let (name, unnamed) = match text.split_once('=') {
+            Some((name, rest)) => (Some(checked_name(name.trim())?), rest),
+            None => (None, text),
+        };
+        let (length, rates) = unnamed.split_once(':').ok_or_else(error)?;
         let within = |reason: String| format!("{text:?}: {reason}");
         let length = duration(length.trim()).map_err(within)?;
         if length.is_zero() || length > Duration::from_secs(366 * 86_400) {
@@ -38,17 +47,23 @@ impl RateStage {
         }
         let (from, to) = rates.split_once("..").unwrap_or((rates, rates));
         let read = |text: &str| rate(text.trim()).map_err(within);
-        Ok(Self { length, from_per_s: read(from)?, to_per_s: read(to)? })
+        Ok(Self { name, length, from_per_s: read(from)?, to_per_s: read(to)? })
+    }
+
+    /// Returns the name by which thresholds name the stage at a place in the load, counted from 0.
+    pub fn name_at(&self, place: usize) -> String {
+        self.summary().name_at(place)
     }
 
     /// Returns the stage in the syntax of the option.
     pub fn expression(&self) -> String {
-        format!("{:?}:{}/s..{}/s", self.length, self.from_per_s, self.to_per_s)
+        let name = self.name.as_ref().map(|name| format!("{name}=")).unwrap_or_default();
+        format!("{name}{:?}:{}/s..{}/s", self.length, self.from_per_s, self.to_per_s)
     }
 
     pub(crate) fn summary(&self) -> OfferedStage {
         let length_s = self.length.as_secs_f64();
-        OfferedStage { length_s, from_per_s: self.from_per_s, to_per_s: self.to_per_s }
+        OfferedStage { name: self.name.clone(), length_s, from_per_s: self.from_per_s, to_per_s: self.to_per_s }
     }
 
     /// Returns the rate when `time_s` of the stage has passed.
@@ -70,6 +85,18 @@ impl RateStage {
         // This form has no subtraction of similar numbers, so it stays exact for slopes that are
         // zero or negative.
         if speed > 0.0 { (2.0 * messages / speed).min(self.length.as_secs_f64()) } else { 0.0 }
+    }
+}
+
+/// Checks a name, which stands before a colon in a threshold.
+fn checked_name(name: &str) -> Result<String, String> {
+    let is_letter = |c: char| c.is_alphanumeric() || "-_.".contains(c);
+    let is_number = name.chars().all(|c| c.is_ascii_digit());
+    match name.chars().count() {
+        1..=MAX_NAME if name.chars().all(is_letter) && !is_number => Ok(name.to_owned()),
+        _ => Err(format!(
+            "{name:?} is not a name of a stage: it has 1 to {MAX_NAME} letters, digits, dots or dashes, and is not a number"
+        )),
     }
 }
 
@@ -129,6 +156,17 @@ impl OfferedRate {
         }
     }
 
+    /// Returns the time at which each stage ends, if the first begins at `began`. Empty for a constant
+    /// rate.
+    pub fn stage_ends(&self, began: Duration) -> Vec<Duration> {
+        let Self::Stages(stages) = self else { return Vec::new() };
+        let ends = stages.iter().scan(began, |end, stage| {
+            *end += stage.length;
+            Some(*end)
+        });
+        ends.collect()
+    }
+
     /// Returns the mean rate from `from_s` to the end, in messages per second.
     pub fn mean_per_s(&self, from_s: f64) -> f64 {
         let stages = match self {
@@ -179,9 +217,12 @@ mod tests {
             ("60s:1000..0.5", second * 60, 1_000.0, 0.5),
             ("5s:0/s", second * 5, 0.0, 0.0),
             ("1m:600/m..36k/h", second * 60, 10.0, 10.0),
+            ("peak-1=10s:100/s", second * 10, 100.0, 100.0),
+            ("peak-1 = 10s:100..0", second * 10, 100.0, 0.0),
         ] {
             let read = RateStage::parse(text).unwrap();
-            assert_eq!(read, RateStage { length, from_per_s, to_per_s }, "{text}");
+            let name = text.contains("peak").then(|| "peak-1".to_owned());
+            assert_eq!(read, RateStage { name, length, from_per_s, to_per_s }, "{text}");
             assert_eq!(RateStage::parse(&read.expression()).unwrap(), read, "{}", read.expression());
         }
         for (text, named) in [
@@ -198,6 +239,12 @@ mod tests {
             ("10s:1e9", "write 1000000000"),
             ("10s:1..", "not a valid rate"),
             ("10s:1..2..3", "not a valid rate"),
+            ("=10s:1", "not a name of a stage"),
+            ("a b=10s:1", "not a name of a stage"),
+            ("a:b=10s:1", "not a name of a stage"),
+            ("a<b=10s:1", "not a name of a stage"),
+            ("12=10s:1", "is not a number"),
+            ("a=10s", "not a valid stage"),
         ] {
             let error = RateStage::parse(text).expect_err(text);
             assert!(error.contains(named), "{text}: {error}");
@@ -249,7 +296,7 @@ mod tests {
             share in 0.0_f64..1.0,
         ) {
             let stages: Vec<RateStage> = parts.iter().map(|(length, from, to)| RateStage {
-                length: Duration::from_secs(*length), from_per_s: f64::from(*from), to_per_s: f64::from(*to),
+                name: None, length: Duration::from_secs(*length), from_per_s: f64::from(*from), to_per_s: f64::from(*to),
             }).collect();
             let total: f64 = stages.iter().map(|stage| stage.due_within(stage.length.as_secs_f64())).sum();
             let offer = OfferedRate::Stages(stages.clone());

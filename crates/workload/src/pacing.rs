@@ -177,9 +177,9 @@ mod tests {
 
     #[test]
     fn a_ramp_is_offered_by_all_workers_together() {
-        let ramp = RateStage { length: Duration::from_secs(10), from_per_s: 0.0, to_per_s: 200.0 };
+        let ramp = RateStage::parse("10s:0/s..200/s").unwrap();
         for arrival in [Arrival::Constant, Arrival::Poisson] {
-            let offer = OfferedRate::Stages(vec![ramp]);
+            let offer = OfferedRate::Stages(vec![ramp.clone()]);
             let mut all: Vec<f64> =
                 (0..4).flat_map(|number| due_times(arrival, offer.clone(), number, 4, 400)).collect();
             all.retain(|due| *due < 10.0);

@@ -44,7 +44,8 @@ impl RunCourse<'_> {
         let mut events = Vec::new();
         for (number, stage) in stages.iter().enumerate() {
             if number > 0 {
-                let text = format!("stage {} of {}: {}", number + 1, stages.len(), rate_text(stage));
+                let name = stage.name.as_ref().map(|name| format!(", {name}")).unwrap_or_default();
+                let text = format!("stage {} of {}{name}: {}", number + 1, stages.len(), rate_text(stage));
                 events.extend(self.event(begins, EventKind::RateStage, &text));
             }
             begins += Duration::try_from_secs_f64(stage.length_s).unwrap_or_default();

@@ -12,7 +12,7 @@
 //! parts alternate, so that all parts together send as evenly as a single source.
 //!
 //! This module does no I/O.
-use mailrun_journey::trace::{RunId, WARM_UP_SEQUENCE};
+use mailrun_journey::trace::{MESSAGE_NUMBERS, RunId};
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::ops::Range;
@@ -65,7 +65,7 @@ impl Shard {
     /// the total is unknown because the run ends after a time, all available numbers are divided
     /// among the parts.
     pub fn numbers(self, messages: Option<u64>) -> Range<u64> {
-        let total = messages.unwrap_or(WARM_UP_SEQUENCE).min(WARM_UP_SEQUENCE);
+        let total = messages.unwrap_or(MESSAGE_NUMBERS).min(MESSAGE_NUMBERS);
         let first = self.before(total);
         first..first + self.share(total)
     }
@@ -238,7 +238,7 @@ mod tests {
         fn numbers_of_a_timed_run_never_overlap_nor_reach_the_warm_up(count in 1_u32..=MAX_SHARDS, index in 0_u32..MAX_SHARDS) {
             let index = index % count;
             let numbers = Shard::new(index, count).unwrap().numbers(None);
-            prop_assert!(numbers.end <= WARM_UP_SEQUENCE && numbers.end - numbers.start >= WARM_UP_SEQUENCE / u64::from(count));
+            prop_assert!(numbers.end <= MESSAGE_NUMBERS && numbers.end - numbers.start >= MESSAGE_NUMBERS / u64::from(count));
             if let Some(next) = Shard::new(index + 1, count) {
                 prop_assert_eq!(next.numbers(None).start, numbers.end);
             }

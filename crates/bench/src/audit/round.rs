@@ -551,13 +551,13 @@ impl Round<'_> {
         // for by now.
         supervisor.stop_relay(PartyProcess::terminate)?;
         supervisor.stop_sink()?.map_or(Ok(()), Err)?;
-        let sink = SinkResults::from(gather::read_party(self.directory, Role::Sink)?);
+        let mut sink = SinkResults::from(gather::read_party(self.directory, Role::Sink)?);
         let empty_ledger = Ledger::default();
         let queue = match queue {
             QueueState::Empty => ServerQueue::Known(RelayInputs { queued: &empty_ledger, given_up: 0 }),
             QueueState::Unknown => ServerQueue::Unknown,
         };
-        source.record.ledger = gather::close_account(&source.record, source.units.as_ref(), Some(&sink), queue);
+        source.record.ledger = gather::close_account(&mut source.record, source.units.as_ref(), Some(&mut sink), queue);
         let fault_s = events.first().map_or(0.0, |fault| fault.event(source.record.origin_ns).at_s);
         let missing = gather::not_seen(&mut gather::known_replies(self.directory.path()), &source, Some(&sink));
         let loss = |message: mailrun_journey::record::MissingMessage| AuditLoss {

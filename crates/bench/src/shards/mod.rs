@@ -66,12 +66,12 @@ fn check_directories(options: &MergeOptions) -> Result<()> {
     Ok(())
 }
 
-fn run_record(options: &MergeOptions, name: String, parts: Parts, arrived: Option<AllArrivals>) -> Record {
+fn run_record(options: &MergeOptions, name: String, mut parts: Parts, arrived: Option<AllArrivals>) -> Record {
     let sink_clocks = arrived.as_ref().map_or(&[][..], |arrived| &arrived.clocks[..]);
     let clocks = parts.clock_error(sink_clocks);
     let unknown_clocks = parts.unknown_clocks(sink_clocks);
-    let arrived = arrived.map(|arrived| arrived.results);
-    let ledger = gather::close_account(&parts.source, Some(&parts.units), arrived.as_ref(), ServerQueue::Unknown);
+    let mut arrived = arrived.map(|arrived| arrived.results);
+    let ledger = gather::close_account(&mut parts.source, Some(&parts.units), arrived.as_mut(), ServerQueue::Unknown);
     let mut reasons = parts.reasons;
     let started_at = parts.plan.start_at.parse::<Timestamp>().unwrap_or_default();
     let source = Record { workload: parts.plan.workload, shard: None, ..parts.source };
@@ -90,7 +90,7 @@ fn run_record(options: &MergeOptions, name: String, parts: Parts, arrived: Optio
     let (planned, unreadable): (Vec<_>, Vec<_>) = parts.plan.thresholds.iter().map(read).partition(Result::is_ok);
     reasons.extend(unreadable.into_iter().filter_map(Result::err).map(parts::threshold_reason));
     let thresholds: Vec<Threshold> = planned.into_iter().flatten().chain(options.thresholds.iter().cloned()).collect();
-    record.thresholds = thresholds.iter().map(|threshold| threshold.evaluate(&record)).collect();
+    record.thresholds = thresholds.iter().map(|threshold| threshold.evaluate_run(&record)).collect();
     let rate = record.workload.rate_per_s;
     // If parts are missing or late, they did not offer their share of the rate. The server is not
     // to blame for that, so the rate is not judged.

@@ -5,6 +5,7 @@ use super::orders::LoadOrder;
 use super::stats::{self, ReportTimes};
 use crate::source::{LoadControl, NUMBERS_LOG2};
 use anyhow::Result;
+use mailrun_journey::trace::MESSAGE_NUMBERS;
 use mailrun_locust::{
     ClassCounts, LoadStatus, LocustWorker, MasterClockExchange, MasterCommand, Percent, StatsReport, WorkerAction,
     WorkerExit, WorkerLimits, WorkerMessage,
@@ -22,9 +23,9 @@ const IDLE_WAIT: Duration = Duration::from_millis(20);
 /// The socket stays open for this long after the last message. Closing it with unread bytes would
 /// drop that message.
 const LINGER: Duration = Duration::from_millis(150);
-/// Largest index that a master may give to this worker. Larger indices would reach the bit that
-/// marks the warm-up in a trace.
-const MAX_INDEX: u64 = (1 << 16) - 1;
+/// Largest index that a master may give to this worker. The numbers of messages of larger indices
+/// would reach the bits of a trace that are for the stage of the load.
+const MAX_INDEX: u64 = (MESSAGE_NUMBERS >> NUMBERS_LOG2) - 1;
 /// Smallest clock difference that is taken as real. The travel time of a message can explain
 /// smaller differences.
 const LEAST_SKEW_S: f64 = 1.0;

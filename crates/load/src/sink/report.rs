@@ -185,6 +185,7 @@ impl SinkReport {
                 record.stages = told.into_iter().collect();
                 record.stages.push(tally.stage("sink", Stage::Created, series.zero()));
                 record.pauses.extend(tally.bodies.row("sink", Phase::Body));
+                record.load_stages = tally.load_stage_rows("sink", series.zero());
                 record.ledger = self.ledger(tally);
                 record.slowest = slowest(tally, series.zero());
                 record.domains = tally.domains.rows();

@@ -7,7 +7,7 @@ use mailrun_journey::domains::{DomainUnit, MAX_DOMAINS};
 use mailrun_journey::errors::ErrorEvent;
 use mailrun_journey::rewrites::{MAX_REWRITES, Rewrite, RewrittenUnit};
 use mailrun_journey::slowest::SlowDelivery;
-use mailrun_journey::trace::{HeaderSample, MessageName, RecipientId};
+use mailrun_journey::trace::{HeaderSample, MessageName, RecipientId, load_stage_of, message_number};
 use mailrun_journey::{ClockId, MarkResult, Phase, RunId, RunTally, SinkTally, Trace, TraceResult};
 use mailrun_mime::{Notice, NoticeReader};
 use mailrun_net::{Answer, clock};
@@ -558,7 +558,11 @@ impl SinkWorkerState {
             run.seconds.at(now, self.context.zero_of(trace)).delivered += 1;
         }
         mark_units(run, trace, recipients);
-        match self.creation_time(trace, now) {
+        let created = self.creation_time(trace, now);
+        if let Some(stage) = run.of_load_stage(load_stage_of(trace.sequence)) {
+            count_in_stage(stage, trace, (recipients.len(), bytes), created, now);
+        }
+        match created {
             CreationTime::Known(_) if trace.is_warm_up() => {}
             CreationTime::Known(created) => {
                 let latency = now - created;
@@ -569,7 +573,10 @@ impl SinkWorkerState {
                 second.arrive(now, created);
                 if run.slowest.admits(latency) {
                     let recipients = recipients.len() as u32;
-                    run.slowest.insert(latency, SlowDelivery { message: trace.sequence, created, bytes, recipients });
+                    run.slowest.insert(
+                        latency,
+                        SlowDelivery { message: message_number(trace.sequence), created, bytes, recipients },
+                    );
                 }
                 run.first_created = Some(run.first_created.map_or(created, |first| first.min(created)));
                 run.realtime |= trace.clock.is_realtime();
@@ -633,6 +640,32 @@ fn phase(command: RuleCommand) -> Phase {
         RuleCommand::Quit => Phase::Quit,
         RuleCommand::StartTls | RuleCommand::Handshake => Phase::Tls,
         RuleCommand::Auth => Phase::Auth,
+    }
+}
+
+/// Counts a message in the stage of the load in which it was due.
+#[cold]
+fn count_in_stage(
+    stage: &mut RunTally,
+    trace: &Trace,
+    (recipients, bytes): (usize, u64),
+    created: CreationTime,
+    now: Duration,
+) {
+    stage.messages += 1;
+    stage.recipients += recipients as u64;
+    stage.bytes += bytes;
+    match created {
+        _ if trace.is_warm_up() => {
+            stage.warm_up_messages += 1;
+            stage.warm_up_bytes += bytes;
+        }
+        CreationTime::Known(created) => {
+            stage.delivered.record(now - created);
+            stage.delivered_times.record(now, created);
+            stage.first_created = Some(stage.first_created.map_or(created, |first| first.min(created)));
+        }
+        CreationTime::InFuture | CreationTime::Unknown => stage.delivered_times.record(now, Duration::ZERO),
     }
 }
 

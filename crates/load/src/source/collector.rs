@@ -166,6 +166,7 @@ impl SourceCollector {
             now,
             offered_time: load.offered_time(now),
             due: load.due(ending),
+            due_by_stage: load.due_by_stage(ending),
             is_abandoned,
             course: RunCourse {
                 origin: series.zero(),
@@ -220,6 +221,27 @@ impl SourceLoad {
         let until = |end: Option<Duration>| Some(options.due_within(end)?.saturating_sub(warm_up));
         let is_behind = until(end.map(|end| end.saturating_sub(LAST_MOMENTS)))? > created;
         Some(if is_behind { until(end)? } else { created })
+    }
+
+    /// Returns the number of messages that were due after the warm-up in each stage of the load. Empty if
+    /// all that were due have been created.
+    fn due_by_stage(&self, ending: Ending) -> Vec<u64> {
+        let context = &self.context;
+        let created = self.total.created - self.total.warm_up.created;
+        if self.due(ending).is_none_or(|due| due <= created) {
+            return Vec::new();
+        }
+        let stopped = match ending {
+            Ending::Interrupted | Ending::Aborted => self.stopped_at,
+            _ => context.plan.until(),
+        };
+        let last = stopped.unwrap_or(Duration::MAX);
+        let due_by = |time: Duration| {
+            let time = time.min(last).max(context.warm_up_until).saturating_sub(context.began);
+            context.options.due_within(Some(time)).unwrap_or_default()
+        };
+        let begins = std::iter::once(context.began).chain(context.load_stage_ends.iter().copied());
+        begins.zip(&context.load_stage_ends).map(|(begin, end)| due_by(*end).saturating_sub(due_by(begin))).collect()
     }
 
     /// Counts the messages that have become due. The last moments are left out, because the

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Each host of a load has this many message numbers of its own, as a power of two.
-pub(crate) const NUMBERS_LOG2: u32 = 32;
+pub(crate) const NUMBERS_LOG2: u32 = 30;
 
 #[derive(Clone, Debug, Default)]
 pub struct LoadCounts {

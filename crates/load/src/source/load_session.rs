@@ -11,7 +11,7 @@ use mailrun_journey::missing::MissingTransaction;
 use mailrun_journey::record::{MissingFate, Pipelining};
 use mailrun_journey::reply_text::ReplyText;
 use mailrun_journey::slowest::{MessagePhases, SlowTransaction};
-use mailrun_journey::trace::WARM_UP_SEQUENCE;
+use mailrun_journey::trace::sequence_of;
 use mailrun_journey::{LatencyKind, Phase, SourceTally};
 use mailrun_net::{Handshake, MessageSource, NextAction, Outbox, SessionEnd, Timer, clock};
 use mailrun_party::outputs::SESSION_PANICKED;
@@ -113,7 +113,7 @@ impl OutgoingMessage {
     }
 
     fn sequence(&self) -> u64 {
-        if self.claim.is_warm_up { self.claim.number | WARM_UP_SEQUENCE } else { self.claim.number }
+        sequence_of(self.claim.number, self.claim.load_stage, self.claim.is_warm_up)
     }
 
     fn accept_recipient(&mut self, place: usize) {
@@ -388,6 +388,14 @@ impl LoadSession {
                 } else {
                     tally.recipients_failed += rest - refused;
                 }
+                if let Some(stage) = tally.of_load_stage(job.claim.load_stage) {
+                    stage.recipients_accepted += accepted_count;
+                    stage.recipients_rejected += refused;
+                    *(if is_in_doubt { &mut stage.recipients_in_doubt } else { &mut stage.recipients_failed }) +=
+                        rest - refused;
+                    let unaccepted = u64::from(!job.claim.is_warm_up);
+                    *(if refused == rest { &mut stage.rejected } else { &mut stage.failed }) += unaccepted;
+                }
                 let fate = match failure {
                     MessageFailure::Rejected => UnitFate::Rejected,
                     _ if is_in_doubt => UnitFate::InDoubt,
@@ -457,6 +465,10 @@ impl LoadSession {
                 tally.warm_up.rejected += u64::from(job.claim.is_warm_up);
                 tally.time(LatencyKind::Ended, now.saturating_sub(job.since));
                 tally.recipients_rejected += all as u64;
+                if let Some(stage) = tally.of_load_stage(job.claim.load_stage) {
+                    stage.recipients_rejected += all as u64;
+                    stage.rejected += u64::from(!job.claim.is_warm_up);
+                }
                 job.domains.count_ended(&mut tally.domains, |_| UnitFate::Rejected);
                 self.note_missing(tally, &job, MissingFate::Rejected);
                 return;
@@ -467,6 +479,16 @@ impl LoadSession {
             tally.last_reply = Some(now);
             tally.recipients_rejected += all as u64 - accepted_count;
             tally.bytes_accepted += bytes;
+            if let Some(stage) = tally.of_load_stage(job.claim.load_stage) {
+                stage.recipients_accepted += accepted_count;
+                stage.recipients_rejected += all as u64 - accepted_count;
+                if !job.claim.is_warm_up {
+                    stage.accepted += 1;
+                    stage.bytes_accepted += bytes;
+                    stage.accepted_latency.record(now.saturating_sub(job.since));
+                    stage.accepted_times.record(now, job.since);
+                }
+            }
             job.domains.count_ended(&mut tally.domains, |place| match job.has_accepted(place) {
                 true => UnitFate::Accepted,
                 false => UnitFate::Rejected,
@@ -625,13 +647,19 @@ impl MessageSource for LoadSession {
         let go_ahead = self.data_accepted_at;
         let bytes = job.content.bytes;
         let is_warm_up = job.claim.is_warm_up;
-        let began = job.claim.began;
+        let ClaimedMessage { began, load_stage, .. } = job.claim;
         let is_open_loop = self.context.options.offered_rate.is_some();
         let zero = self.context.zero;
         job.add_phase(Phase::Body, go_ahead, now);
         self.worker.update_tally(|tally| {
             tally.sent += 1;
             tally.bytes_sent += bytes;
+            if let Some(stage) = tally.of_load_stage(load_stage).filter(|_| !is_warm_up) {
+                stage.sent += 1;
+                stage.bytes_sent += bytes;
+                stage.sent_latency.record(now.saturating_sub(since));
+                stage.sent_times.record(now, since);
+            }
             if is_warm_up {
                 tally.warm_up.sent += 1;
                 tally.warm_up.bytes_sent += bytes;

@@ -58,6 +58,7 @@ use collector::SourceCollector;
 use context::SourceContext;
 use domains::RecipientDomains;
 use envelopes::Envelopes;
+use mailrun_journey::trace::MESSAGE_NUMBERS;
 use mailrun_net::{Endpoint, clock};
 use mailrun_party::interrupt::Interrupt;
 use mailrun_party::local_address::is_local_address;
@@ -91,7 +92,7 @@ const SETUP_TIME: Duration = Duration::from_millis(2);
 /// options contradict each other.
 pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     let numbers = match &options.control {
-        Some(control) => control.first_message()..u64::MAX,
+        Some(control) => control.first_message()..MESSAGE_NUMBERS,
         None => options.part().numbers(options.messages),
     };
     let options = options.divided()?;
@@ -134,6 +135,7 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     let plan = Arc::new(LoadPlan::new(numbers, options.time_limit().map(|limit| now + limit)));
     let warm_until = options.warm_up.map_or(Duration::ZERO, |length| now + length);
     let domains = RecipientDomains::of(&options.recipient_patterns);
+    let load_stage_ends = options.offered_rate.as_ref().map(|offer| offer.stage_ends(now)).unwrap_or_default();
     let setting = Arc::new(SourceContext {
         options,
         server,
@@ -147,6 +149,7 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
         began: now,
         zero,
         warm_up_until: warm_until,
+        load_stage_ends,
         introduction,
         replies: Mutex::default(),
     });

@@ -1,7 +1,7 @@
 //! The server's replies to the last messages of a worker, in memory of a fixed size. A reply helps
 //! to find a message in the server's log (`250 2.0.0 Ok: queued as 4jZXTq1Xyz`).
 use mailrun_journey::reply_text::ReplyText;
-use mailrun_journey::trace::WARM_UP_SEQUENCE;
+use mailrun_journey::trace::message_number;
 use mailrun_party::output_file::OutputFile;
 use mailrun_smtp::ReceivedReply;
 use std::io::{self, BufWriter, Write};
@@ -49,7 +49,7 @@ impl ReplyLog {
 pub(super) fn write(logs: &[ReplyLog], recipients_of: impl Fn(u64) -> Vec<String>, path: &Path) -> io::Result<()> {
     let mut file = BufWriter::new(OutputFile::create(path)?);
     for LoggedReply { sequence, at, text } in logs.iter().flat_map(|log| &log.entries) {
-        let number = sequence % WARM_UP_SEQUENCE;
+        let number = message_number(*sequence);
         let recipients = recipients_of(number);
         writeln!(file, "{sequence}\t{}\t{}\t{}", at.as_nanos(), recipients.join(" "), text.text())?;
     }

@@ -6,9 +6,12 @@ use mailrun_journey::account::{self, AccountInputs, ServerQueue, Topology};
 use mailrun_journey::judge::{VerdictInputs, judge};
 use mailrun_journey::missing::MissingTransaction;
 use mailrun_journey::overdue::complete_stages;
-use mailrun_journey::record::{MissingMessage, Record, Role, ShardRow, SlowMessage, Surroundings, WarmUp};
+use mailrun_journey::record::{
+    LoadStageRow, MissingMessage, Record, Role, ShardRow, SlowMessage, Surroundings, WarmUp,
+};
 use mailrun_journey::slowest::SlowTransaction;
 use mailrun_journey::threshold::{Threshold, evaluate_all};
+use mailrun_journey::trace::MAX_LOAD_STAGES;
 use mailrun_journey::{RunId, Series, SourceTally, Stage};
 use mailrun_party::host_sampler;
 use mailrun_party::outputs;
@@ -27,6 +30,9 @@ pub(super) struct SourceResults<'a> {
     pub(super) offered_time: Option<Duration>,
     /// Number of messages that were due, in an open loop.
     pub(super) due: Option<u64>,
+    /// Number of messages that were due in each stage of the load. Empty if all that were due were
+    /// created.
+    pub(super) due_by_stage: Vec<u64>,
     /// Set if sessions were abandoned before their end.
     pub(super) is_abandoned: bool,
     pub(super) course: RunCourse<'a>,
@@ -85,11 +91,12 @@ pub(super) fn record(
         failed: tally.recipients_failed,
         in_doubt: tally.recipients_in_doubt,
         has_reply_for_each: false,
-        open: open_units(&record, known),
+        open: open_units(&record, tally, known.is_abandoned),
         overflow: tally.overflow,
         arrivals: None,
         queue: ServerQueue::Unknown,
     });
+    record.load_stages = load_stages(&record, known, since);
     complete_stages(&mut record);
     record.shard = shard_row(options, context.shard_start, tally.lag.encoded(), &record);
     if record.shard.is_none() {
@@ -135,12 +142,30 @@ fn missing(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Ve
 
 /// Counts the units that were unfinished when the source stopped. Sessions that ended by themselves
 /// leave no unfinished units. If units are missing all the same, they contradict the other counts.
-fn open_units(record: &Record, known: &SourceResults<'_>) -> u64 {
-    let tally = known.tally;
+fn open_units(record: &Record, tally: &SourceTally, is_abandoned: bool) -> u64 {
     let in_vain = tally.recipients_rejected + tally.recipients_failed + tally.recipients_in_doubt;
     let ended = tally.recipients_accepted + in_vain;
     let has_defects = record.parties.iter().any(|party| party.failed_sessions.is_some_and(|failed| failed > 0));
-    if known.is_abandoned || has_defects { tally.recipients_created.saturating_sub(ended) } else { 0 }
+    if is_abandoned || has_defects { tally.recipients_created.saturating_sub(ended) } else { 0 }
+}
+
+/// Makes the rows of the stages of the load.
+fn load_stages(record: &Record, known: &SourceResults<'_>, since: Stage) -> Vec<LoadStageRow> {
+    let origin = Duration::from_nanos(record.origin_ns);
+    let mut end_s = known.course.began.saturating_sub(origin).as_secs_f64();
+    let mut rows = Vec::new();
+    for (place, offered) in record.workload.stages.iter().enumerate().take(MAX_LOAD_STAGES) {
+        let begin_s = end_s;
+        end_s += offered.length_s;
+        let number = place as u8 + 1;
+        let tally = known.tally.load_stages.get(place);
+        let open = tally.map_or(0, |tally| open_units(record, tally, known.is_abandoned));
+        let row = known.tally.load_stage_row(number, since, origin, open);
+        let created = row.stages.first().map(|created| created.count);
+        let due = known.due_by_stage.get(place).copied().max(created);
+        rows.push(LoadStageRow { name: offered.name_at(place), begin_s, end_s, due, ..row });
+    }
+    rows
 }
 
 /// Describes the part for the record.

@@ -72,7 +72,7 @@ impl SourceShard {
         let whole = |stage: &OfferedStage| OfferedStage {
             from_per_s: stage.from_per_s * count,
             to_per_s: stage.to_per_s * count,
-            ..*stage
+            ..stage.clone()
         };
         Workload {
             messages: self.messages,
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn the_whole_workload_is_that_of_all_parts() {
-        let stage = OfferedStage { length_s: 10.0, from_per_s: 5.0, to_per_s: 10.0 };
+        let stage = OfferedStage { name: None, length_s: 10.0, from_per_s: 5.0, to_per_s: 10.0 };
         let own = Workload {
             messages: Some(3),
             sessions: 2,

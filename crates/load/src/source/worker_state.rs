@@ -39,6 +39,8 @@ pub(super) struct ClaimedMessage {
     pub(super) recipients: u32,
     /// Set if the message was created during the warm-up. It is then accounted for, but not timed.
     pub(super) is_warm_up: bool,
+    /// Stage of the load in which the message was due, or 0.
+    pub(super) load_stage: u8,
 }
 
 pub(super) struct SourceWorkerArgs {
@@ -227,8 +229,14 @@ impl SourceWorkerState {
         let Some(number) = plan.claim(now) else { return Poll::Ready(None) };
         let setting = &self.args.context;
         let is_warm_up = since < setting.warm_up_until;
-        let claim =
-            ClaimedMessage { number, since, began: now, recipients: setting.options.recipients(number), is_warm_up };
+        let claim = ClaimedMessage {
+            number,
+            since,
+            began: now,
+            recipients: setting.options.recipients(number),
+            is_warm_up,
+            load_stage: setting.load_stage(since),
+        };
         self.count_created(entry, &claim, now);
         Poll::Ready(Some(claim))
     }
@@ -239,6 +247,9 @@ impl SourceWorkerState {
             tally.created += 1;
             tally.recipients_created += u64::from(claim.recipients);
             tally.first_due.get_or_insert(since);
+            if let Some(stage) = tally.of_load_stage(claim.load_stage) {
+                count_created_in_stage(stage, claim, now);
+            }
             if claim.is_warm_up {
                 tally.warm_up.created += 1;
                 return;
@@ -342,6 +353,20 @@ impl SourceWorkerState {
         // Ignore the error: without a collector, nobody needs the tally.
         let _ = self.args.tally_tx.send((self.args.number, full));
     }
+}
+
+#[cold]
+fn count_created_in_stage(stage: &mut SourceTally, claim: &ClaimedMessage, now: Duration) {
+    let since = claim.since;
+    stage.created += 1;
+    stage.recipients_created += u64::from(claim.recipients);
+    if claim.is_warm_up {
+        stage.warm_up.created += 1;
+        return;
+    }
+    stage.first_created.get_or_insert(since);
+    stage.created_times.record(now, since);
+    stage.slip.record(now.saturating_sub(since));
 }
 
 /// Yields once, so that the woken session takes its message before the schedule is checked again.

@@ -32,6 +32,7 @@ pub(super) fn bounded(record: &Record) -> Record {
         row.sample.iter_mut().for_each(cut);
     }
     record.stages.iter_mut().for_each(|row| cut(&mut row.party));
+    record.load_stages.iter_mut().for_each(|row| cut(&mut row.name));
     record.usage.iter_mut().for_each(|row| cut(&mut row.party));
     record.events.iter_mut().for_each(|row| cut(&mut row.text));
     record.domains.iter_mut().for_each(|row| cut(&mut row.domain));

@@ -25,6 +25,10 @@ pub(super) fn stage_counts(runs: PageRuns<'_>) -> Option<PagePart> {
     part(runs, "stages", "Stages", stages::reached)
 }
 
+pub(super) fn load_stages(runs: PageRuns<'_>) -> Option<PagePart> {
+    part(runs, "load-stages", "Stages of the load", stages::of_load)
+}
+
 pub(super) fn handshakes(runs: PageRuns<'_>) -> Option<PagePart> {
     part(runs, "tls", "TLS", encryption::handshakes)
 }

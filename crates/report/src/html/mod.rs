@@ -64,6 +64,7 @@ fn is_passed(record: &Record) -> bool {
 fn details(runs: PageRuns<'_>) -> Vec<PagePart> {
     let figures = [
         environment::stage_counts(runs),
+        environment::load_stages(runs),
         over_time::part(runs),
         percentiles::part(runs),
         rate_latency::part(runs),

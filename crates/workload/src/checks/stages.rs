@@ -8,7 +8,7 @@ pub fn check(data: &[u8]) {
     for line in text.lines().take(20) {
         match RateStage::parse(line) {
             Ok(stage) => {
-                assert_eq!(RateStage::parse(&stage.expression()), Ok(stage));
+                assert_eq!(RateStage::parse(&stage.expression()), Ok(stage.clone()));
                 read.push(stage);
             }
             Err(error) => assert!(!error.is_empty()),

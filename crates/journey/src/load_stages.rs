@@ -1,0 +1,389 @@
+//! The stages of a load (`--stage`), each with its own figures and its own account.
+//!
+//! ```text
+//! source   counts a message in the stage in which it was due, and puts the stage into the sequence number
+//! sink     counts an arrival in that stage, without knowing the stages
+//! ledgers  have other pages for each stage, so the account of a stage is that of its pages
+//! ```
+use crate::account::{AccountInputs, Arrivals, RelayInputs, ServerQueue, reconcile};
+use crate::ledger::Ledger;
+use crate::record::{LedgerRow, LoadStageRow, Record, StageRow, Workload};
+use crate::stage::Stage;
+use crate::tally::{RunTally, SourceTally};
+use std::time::Duration;
+
+impl SourceTally {
+    /// Makes the row of a stage, counted from 1. The account of its units is that of a source without
+    /// a sink. `open` units had no result when the source stopped.
+    pub fn load_stage_row(&self, number: u8, since: Stage, origin: Duration, open: u64) -> LoadStageRow {
+        let nothing = Self::default();
+        let tally = self.load_stages.get(usize::from(number) - 1).unwrap_or(&nothing);
+        let ledger = reconcile(AccountInputs {
+            recipients_created: tally.recipients_created,
+            accepted: &self.accepted_units.of_load_stage(number),
+            rejected: tally.recipients_rejected,
+            failed: tally.recipients_failed,
+            in_doubt: tally.recipients_in_doubt,
+            has_reply_for_each: false,
+            open,
+            overflow: 0,
+            arrivals: None,
+            queue: ServerQueue::Unknown,
+        });
+        LoadStageRow {
+            number: number.into(),
+            stages: tally.stages("source", since, origin),
+            ledger: known_by_stage(ledger, self.overflow > 0),
+            ..LoadStageRow::default()
+        }
+    }
+}
+
+impl RunTally {
+    /// Makes the rows of the stages of which anything has arrived. They have no names, because a sink
+    /// does not know the load.
+    pub fn load_stage_rows(&self, party: &str, origin: Duration) -> Vec<LoadStageRow> {
+        let row = |(place, tally): (usize, &Self)| LoadStageRow {
+            number: place as u32 + 1,
+            stages: vec![tally.stage(party, Stage::Created, origin)],
+            ..LoadStageRow::default()
+        };
+        let stages = self.load_stages.iter().enumerate();
+        stages.filter(|(_, tally)| tally.messages > 0).map(row).collect()
+    }
+}
+
+impl LoadStageRow {
+    /// Returns the record of a run in which only the messages of this stage were due. `run` is the
+    /// record of the whole run.
+    pub fn as_run(&self, run: &Record) -> Record {
+        let is_within = |second: u64| (self.begin_s.floor()..self.end_s).contains(&(second as f64));
+        Record {
+            stages: self.stages.clone(),
+            ledger: self.ledger.clone(),
+            due: self.due,
+            series: run.series.iter().filter(|row| is_within(row.second)).cloned().collect(),
+            observed_until_s: run.observed_until_s,
+            // Without a warm-up, this is the end of the load.
+            offered_s: Some(self.end_s),
+            workload: Workload { arrival: run.workload.arrival, ..Workload::default() },
+            lag_ms: run.lag_ms,
+            ending: run.ending,
+            origin_ns: run.origin_ns,
+            clock: run.clock.clone(),
+            ..Record::empty()
+        }
+    }
+}
+
+/// Settles the account of each stage of a source's record. `whole` is what the account of the whole
+/// run was settled with.
+pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
+    for row in &mut record.load_stages {
+        let Ok(number) = u8::try_from(row.number) else { continue };
+        let count = |count: Option<u64>| count.unwrap_or_default();
+        let accepted = whole.accepted.of_load_stage(number);
+        let nothing = Ledger::default();
+        let arrived = whole.arrivals.map(|arrivals| arrivals.units.of_load_stage(number));
+        let bounced = whole.arrivals.map(|arrivals| arrivals.bounced.of_load_stage(number));
+        let arrivals = arrived.as_ref().zip(bounced.as_ref()).map(|(units, bounced)| Arrivals {
+            units,
+            bounced,
+            delay_notices: 0,
+            repeated_notices: 0,
+            rewritten: 0,
+            copied: 0,
+            duplicates: 0,
+            corrupt: None,
+            converted: 0,
+            foreign: 0,
+            untimed: 0,
+            negative: 0,
+            overflow: 0,
+        });
+        let (queued, has_given_up) = match whole.queue {
+            ServerQueue::Known(relay) => (Some(relay.queued.of_load_stage(number)), relay.given_up > 0),
+            ServerQueue::Absent | ServerQueue::Unknown => (None, false),
+        };
+        let queue = match whole.queue {
+            ServerQueue::Known(_) => {
+                ServerQueue::Known(RelayInputs { queued: queued.as_ref().unwrap_or(&nothing), given_up: 0 })
+            }
+            other => other,
+        };
+        let of_source = row.ledger.clone();
+        let ledger = reconcile(AccountInputs {
+            recipients_created: count(of_source.created),
+            accepted: &accepted,
+            rejected: count(of_source.rejected),
+            failed: count(of_source.failed),
+            in_doubt: count(of_source.in_doubt),
+            has_reply_for_each: whole.has_reply_for_each,
+            // The source does not see deliveries, so it counts accepted units as in flight, too.
+            open: count(of_source.in_flight).saturating_sub(count(of_source.accepted)),
+            overflow: 0,
+            arrivals,
+            queue,
+        });
+        let has_overflow = whole.overflow > 0 || whole.arrivals.is_some_and(|arrivals| arrivals.overflow > 0);
+        row.ledger = known_by_stage(ledger, has_overflow);
+        if has_given_up {
+            // The relay does not tell which units it gave up, so some of the lost ones may be those.
+            (row.ledger.lost, row.ledger.expired) = (None, None);
+        }
+    }
+}
+
+/// Counts the duplicates of each stage in a sink's record. `arrived` are the units that the sink has
+/// counted, and `source` is the record of the source.
+pub fn count_duplicates(sink: &mut Record, arrived: &Ledger, source: &Record) {
+    if !has_single_recipients(source) {
+        return;
+    }
+    for row in &mut sink.load_stages {
+        let Ok(number) = u8::try_from(row.number) else { continue };
+        let distinct = arrived.of_load_stage(number).without_warm_up().count();
+        row.stages.iter_mut().for_each(|stage| stage.duplicates = stage.count.saturating_sub(distinct));
+    }
+}
+
+/// Removes the figures that no party knows by stage. If a ledger had no room for some units, it is
+/// also unknown which units are missing.
+fn known_by_stage(ledger: LedgerRow, has_overflow: bool) -> LedgerRow {
+    let known = |count: Option<u64>| count.filter(|_| !has_overflow);
+    LedgerRow {
+        created: ledger.created,
+        accepted: known(ledger.accepted),
+        delivered: known(ledger.delivered),
+        bounced: known(ledger.bounced),
+        rejected: ledger.rejected,
+        failed: ledger.failed,
+        in_doubt: ledger.in_doubt,
+        expired: known(ledger.expired),
+        queued: known(ledger.queued),
+        lost: known(ledger.lost),
+        not_delivered: known(ledger.not_delivered),
+        in_flight: known(ledger.in_flight),
+        ..LedgerRow::default()
+    }
+}
+
+/// True if each message has one recipient. Then a unit is a message.
+fn has_single_recipients(record: &Record) -> bool {
+    let created = record.stage(Stage::Created).map_or(0, |row| row.count);
+    let of_warm_up = record.warm_up.map_or(0, |warm_up| warm_up.created);
+    record.ledger.created == Some(created.saturating_add(of_warm_up))
+}
+
+/// Adds the arrivals that a sink has counted to the stages of the source. A sink may be older than
+/// the stages, and then says nothing about them.
+pub(crate) fn join(
+    rows: &mut [LoadStageRow],
+    sink: &[LoadStageRow],
+    as_seen: impl Fn(StageRow, &LedgerRow) -> StageRow,
+) {
+    for row in rows {
+        let seen = sink.iter().filter(|seen| seen.number == row.number).flat_map(|seen| &seen.stages);
+        let mut seen: Vec<StageRow> = seen.filter(|seen| seen.name == Stage::Delivered).cloned().collect();
+        if seen.is_empty() && row.ledger.delivered == Some(0) {
+            seen.push(StageRow::new(Stage::Delivered, "sink"));
+        }
+        row.stages.extend(seen.into_iter().map(|stage| as_seen(stage, &row.ledger)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::OfferedStage;
+    use crate::threshold::{RunProtocol, Threshold};
+    use crate::trace::sequence_of;
+    use crate::union::RecordUnion;
+
+    const ORIGIN: Duration = Duration::from_secs(100);
+
+    fn ms(time: u64) -> Duration {
+        Duration::from_millis(time)
+    }
+
+    /// A source that sent messages of two stages, each message accepted after so many milliseconds.
+    fn source(stages: [&[u64]; 2]) -> (SourceTally, Record) {
+        let mut tally = SourceTally::default();
+        let mut number = 0;
+        for (place, times) in stages.into_iter().enumerate() {
+            for took in times {
+                let due = ORIGIN + ms(1_000 * place as u64);
+                tally.created += 1;
+                tally.recipients_created += 1;
+                tally.accepted_units.mark(sequence_of(number, place as u8 + 1, false), 0);
+                number += 1;
+                let stage = tally.of_load_stage(place as u8 + 1).unwrap();
+                stage.created += 1;
+                stage.recipients_created += 1;
+                stage.created_times.record(due, due);
+                stage.accepted += 1;
+                stage.accepted_latency.record(ms(*took));
+                stage.accepted_times.record(due + ms(*took), due);
+            }
+        }
+        let names =
+            ["calm", "peak"].map(|name| OfferedStage { name: Some(name.to_owned()), ..OfferedStage::default() });
+        let row = |place: usize| LoadStageRow {
+            name: names[place].name_at(place),
+            begin_s: place as f64,
+            end_s: place as f64 + 1.0,
+            due: Some(stages[place].len() as u64),
+            ..tally.load_stage_row(place as u8 + 1, Stage::Scheduled, ORIGIN, 0)
+        };
+        let record = Record {
+            origin_ns: ORIGIN.as_nanos() as u64,
+            load_stages: vec![row(0), row(1)],
+            stages: tally.stages("source", Stage::Scheduled, ORIGIN),
+            ledger: LedgerRow { created: Some(number), ..LedgerRow::default() },
+            observed_until_s: Some(10.0),
+            ..Record::empty()
+        };
+        (tally, record)
+    }
+
+    fn sink(stages: &[(u64, u8)]) -> (Ledger, Record) {
+        let mut tally = RunTally::default();
+        for (number, stage) in stages {
+            tally.units.mark(sequence_of(*number, *stage, false), 0);
+            let of_stage = tally.of_load_stage(*stage).unwrap();
+            (of_stage.messages, of_stage.recipients) = (of_stage.messages + 1, of_stage.recipients + 1);
+            of_stage.delivered.record(ms(50));
+        }
+        let record = Record {
+            origin_ns: ORIGIN.as_nanos() as u64,
+            load_stages: tally.load_stage_rows("sink", ORIGIN),
+            ..Record::empty()
+        };
+        (tally.units, record)
+    }
+
+    fn inputs<'a>(accepted: &'a Ledger, arrived: &'a Ledger, bounced: &'a Ledger) -> AccountInputs<'a> {
+        AccountInputs {
+            recipients_created: accepted.count(),
+            accepted,
+            rejected: 0,
+            failed: 0,
+            in_doubt: 0,
+            has_reply_for_each: false,
+            open: 0,
+            overflow: 0,
+            queue: ServerQueue::Absent,
+            arrivals: Some(Arrivals {
+                units: arrived,
+                bounced,
+                delay_notices: 0,
+                repeated_notices: 0,
+                rewritten: 0,
+                copied: 0,
+                duplicates: 0,
+                corrupt: Some(0),
+                converted: 0,
+                foreign: 0,
+                untimed: 0,
+                negative: 0,
+                overflow: 0,
+            }),
+        }
+    }
+
+    #[test]
+    fn a_message_that_a_stage_lost_is_lost_in_no_other() {
+        let (tally, mut record) = source([&[5, 10], &[20, 500, 900]]);
+        // Message 1 of the first stage is lost, and message 2 of the second arrived twice.
+        let (arrived, mut far_end) = sink(&[(0, 1), (2, 2), (2, 2), (3, 2), (4, 2)]);
+        let nothing = Ledger::default();
+        let mut with_queue = record.clone();
+        let whole = inputs(&tally.accepted_units, &arrived, &nothing);
+        count_duplicates(&mut far_end, &arrived, &record);
+        close_accounts(&mut record, &whole);
+        let known = |record: &Record| -> Vec<[Option<u64>; 4]> {
+            let rows = record.load_stages.iter().map(|row| &row.ledger);
+            rows.map(|ledger| [ledger.accepted, ledger.delivered, ledger.lost, ledger.duplicates]).collect()
+        };
+        assert_eq!(known(&record), [[Some(2), Some(1), Some(1), None], [Some(3), Some(3), Some(0), None]]);
+        let ledger = reconcile(whole);
+        let run = crate::merge::merge_records(record, Some(far_end), ledger);
+        let rows: Vec<(u64, u64, u64)> = run
+            .load_stages
+            .iter()
+            .map(|row| {
+                let delivered = row.stages.iter().find(|stage| stage.name == Stage::Delivered).unwrap();
+                (delivered.count, delivered.duplicates, delivered.missing)
+            })
+            .collect();
+        assert_eq!(rows, [(1, 0, 1), (4, 1, 0)]);
+        let value = |text: &str| {
+            let row = Threshold::parse(text, RunProtocol::Smtp).unwrap().evaluate_run(&run);
+            (row.passed, row.missed)
+        };
+        for (text, expected) in [
+            ("stage calm: accepted.p99 < 15ms", (true, false)),
+            ("stage peak: accepted.p99 < 15ms", (false, true)),
+            ("stage peak: accepted.max < 950ms", (true, false)),
+            ("stage peak: accepted.count >= 3", (true, false)),
+            ("stage calm: lost <= 0", (false, true)),
+            ("stage calm: lost <= 50%", (true, false)),
+            ("stage peak: lost <= 0", (true, false)),
+            // A message that never came is late for ever.
+            ("stage calm: delivered.max < 1h", (false, true)),
+            ("stage peak: delivered.within(60ms) >= 100%", (true, false)),
+            ("stage night: accepted.p99 < 1s", (false, false)),
+        ] {
+            assert_eq!(value(text), expected, "{text}");
+        }
+        // Of the units that a relay gave up nobody knows which they are.
+        let queue = ServerQueue::Known(RelayInputs { queued: &nothing, given_up: 1 });
+        close_accounts(&mut with_queue, &AccountInputs { queue, ..whole });
+        assert_eq!(known(&with_queue)[0], [Some(2), Some(1), None, None]);
+        close_accounts(&mut with_queue, &AccountInputs { overflow: 1, ..whole });
+        assert_eq!(known(&with_queue)[0], [None; 4], "the ledger was full");
+    }
+
+    #[test]
+    fn stages_of_several_parts_are_added_one_by_one() {
+        let [(_, mut one), (_, mut other)] = [source([&[5, 10], &[20]]), source([&[15], &[30, 40, 50]])];
+        for record in [&mut one, &mut other] {
+            crate::overdue::complete_stages(record);
+        }
+        let mut union = RecordUnion::default();
+        union.add(one, "one").unwrap();
+        union.add(other, "other").unwrap();
+        let whole = union.finish("source").unwrap();
+        let rows: Vec<_> = whole
+            .load_stages
+            .iter()
+            .map(|row| {
+                let accepted = row.stages.iter().find(|stage| stage.name == Stage::Accepted).unwrap();
+                (
+                    row.name.as_str(),
+                    row.due,
+                    row.ledger.created,
+                    accepted.count,
+                    accepted.latency_ms.unwrap().max.round(),
+                )
+            })
+            .collect();
+        assert_eq!(rows, [("calm", Some(3), Some(3), 3, 15.0), ("peak", Some(4), Some(4), 4, 50.0)]);
+    }
+
+    #[test]
+    fn a_sink_of_before_the_stages_says_nothing_about_them() {
+        let (tally, mut record) = source([&[5], &[5]]);
+        let (arrived, _) = sink(&[(0, 1)]);
+        let nothing = Ledger::default();
+        let whole = inputs(&tally.accepted_units, &arrived, &nothing);
+        close_accounts(&mut record, &whole);
+        let run = crate::merge::merge_records(record, Some(Record::empty()), reconcile(whole));
+        let seen: Vec<Option<u64>> = run
+            .load_stages
+            .iter()
+            .map(|row| row.stages.iter().find(|stage| stage.name == Stage::Delivered).map(|stage| stage.count))
+            .collect();
+        assert_eq!(seen, [None, Some(0)], "that nothing of the second arrived is known from the ledger");
+    }
+}
