@@ -280,6 +280,10 @@ fn is_value_of(option: Option<&str>, word: Option<&str>) -> bool {
 
 /// Prints help and version as they are, and a mistake as one line.
 fn report_misuse(error: &clap::Error, typed: &[OsString]) -> ExitCode {
+    if let Some(text) = misuse::mistaken_help(error, typed, &Cli::all_commands()) {
+        mailrun_party::tell!("mailrun: {text}");
+        return ExitCode::from(2);
+    }
     if !error.use_stderr() {
         match short_help(error, typed) {
             // Ignore a closed standard output.

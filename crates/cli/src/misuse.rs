@@ -24,7 +24,12 @@ pub(super) fn sentence(error: &clap::Error, typed: &[OsString], whole: &Command)
         // The error comes from a scenario file, and its text already says where the mistake is.
         return super::messages::without_error_numbers(&fallback(error));
     }
-    let text = one_dash(error, typed, whole).or_else(|| match error.kind() {
+    let may_be_other = matches!(
+        error.kind(),
+        ErrorKind::UnknownArgument | ErrorKind::ValueValidation | ErrorKind::InvalidValue | ErrorKind::ArgumentConflict
+    );
+    let advice = may_be_other.then(|| other_options(typed, whole)).flatten();
+    let text = advice.or_else(|| match error.kind() {
         ErrorKind::InvalidSubcommand => unknown_command(error),
         ErrorKind::UnknownArgument => unknown_argument(error, typed, whole),
         ErrorKind::ValueValidation => invalid_value(error, typed),
@@ -40,7 +45,10 @@ pub(super) fn sentence(error: &clap::Error, typed: &[OsString], whole: &Command)
         }
         _ => None,
     });
-    let text = text.unwrap_or_else(|| fallback(error));
+    ended(text.unwrap_or_else(|| fallback(error)))
+}
+
+fn ended(text: String) -> String {
     if text.ends_with('?') { text } else { format!("{}. See --help.", text.trim_end_matches('.')) }
 }
 
@@ -87,25 +95,55 @@ fn unknown_argument(error: &clap::Error, typed: &[OsString], whole: &Command) ->
     }
 }
 
-/// Detects a long option with a single dash, such as swaks' `-li` or Go's `-rate`. clap reads it as
-/// several short options.
-fn one_dash(error: &clap::Error, typed: &[OsString], whole: &Command) -> Option<String> {
-    if !matches!(error.kind(), ErrorKind::UnknownArgument | ErrorKind::ValueValidation | ErrorKind::InvalidValue) {
-        return None;
+/// Returns advice about all options on the command line that the command does not have. clap stops at
+/// the first of them, and reads a long option with a single dash, such as swaks' `-li` or Go's
+/// `-rate`, as several short ones. `None` if no advice is known.
+fn other_options(typed: &[OsString], whole: &Command) -> Option<String> {
+    let words: Vec<&str> =
+        typed.iter().skip(1).map_while(|word| word.to_str()).take_while(|word| *word != "--").collect();
+    let (path, arguments) = split_path(&words, whole);
+    let names = arguments.iter().map(|word| word.split('=').next().unwrap_or(word));
+    let mut advice: Vec<String> = Vec::new();
+    for name in names.filter(|name| is_other(whole, &path, name)) {
+        let long = format!("-{name}");
+        let known = [name, &long].into_iter().find_map(|name| other_names::advice_on(whole, &path, name));
+        let as_long = || other_names::has(whole, &path, &long).then(|| format!("unknown option {name:?}; use {long}"));
+        let text = known.or_else(as_long);
+        advice.extend(text.filter(|text| !advice.contains(text)));
     }
-    // clap's error about an invalid value has no usage line, so take the command from the command
-    // line.
-    let path = Some(path(error)).filter(|path| !path.is_empty()).unwrap_or_else(|| command(typed));
-    let words = typed.iter().skip(2).filter_map(|word| word.to_str()).take_while(|word| *word != "--");
-    let mut words = words.map(|word| word.split('=').next().unwrap_or(word));
-    words.find_map(|word| {
-        let name = word.strip_prefix('-').filter(|name| name.len() > 1 && !name.starts_with('-'))?;
-        let is_ours = || other_names::has(whole, &path, &format!("--{name}"));
-        let text = || format!("unknown option {word:?}; use --{name}");
-        let as_long = format!("-{word}");
-        let known = [word, &as_long].into_iter().find(|name| other_names::our_name(whole, &path, name).is_some());
-        known.and_then(|name| other_names::advice_on(whole, &path, name)).or_else(|| is_ours().then(text))
-    })
+    if path == "bench" && arguments.first().is_some_and(|word| other_names::GENERATOR_COMMANDS.contains(word)) {
+        advice.push(format!("leave {:?} out: mailrun bench SERVER, or mailrun bench FILE.toml", arguments[0]));
+    }
+    (!advice.is_empty()).then(|| advice.join("; "))
+}
+
+/// True for a word that is written like an option, and is none of this command's.
+fn is_other(whole: &Command, path: &str, name: &str) -> bool {
+    let Some(rest) = name.strip_prefix('-').filter(|rest| !rest.is_empty()) else { return false };
+    let is_number = rest.starts_with(|c: char| c.is_ascii_digit());
+    !is_number && !["-h", "--help", "-V", "--version"].contains(&name) && !other_names::has(whole, path, name)
+}
+
+/// Splits the words of a command line into the command, for example `bench mades`, and what follows.
+fn split_path<'a, 'b>(words: &'a [&'b str], whole: &Command) -> (String, &'a [&'b str]) {
+    let mut command = whole;
+    let is_command = |word: &&&str| match command.find_subcommand(word) {
+        Some(inner) => {
+            command = inner;
+            true
+        }
+        None => false,
+    };
+    let count = words.iter().take_while(is_command).count();
+    (words[..count].join(" "), &words[count..])
+}
+
+/// Returns the sentence for a word such as `-ha`, which clap takes for `-h`, so that it shows the help.
+pub(super) fn mistaken_help(error: &clap::Error, typed: &[OsString], whole: &Command) -> Option<String> {
+    let is_mistaken =
+        |word: &OsString| word.to_str().and_then(|word| word.strip_prefix("-h")).is_some_and(|rest| !rest.is_empty());
+    let is_help = error.kind() == ErrorKind::DisplayHelp && typed.iter().any(is_mistaken);
+    other_options(typed, whole).filter(|_| is_help).map(ended)
 }
 
 fn command(typed: &[OsString]) -> String {

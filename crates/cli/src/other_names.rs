@@ -12,18 +12,24 @@ const MADES_COMMANDS: [&str; 4] = ["mades", "mades-endpoint", "bench mades", "be
 
 /// Other tools' option names, for commands that send mail.
 const SENDER_NAMES: &[OptionAlias] = &[
-    (&["--connections", "--concurrency", "--vus", "--parallel", "--users"], "--sessions"),
-    (&["--requests", "--iterations", "--count"], "--messages"),
-    (&["-z", "--time", "--max-time"], "--duration"),
+    (&["--connections", "--concurrency", "--vus", "--parallel", "--users", "--max-workers"], "--sessions"),
+    (&["-u"], "--sessions (as in k6 and Locust) or --user (as in curl)"),
+    (&["--requests", "--iterations", "-i", "--count"], "--messages"),
+    (&["-z", "--time", "--max-time", "--run-time"], "--duration"),
     (&["-k"], "--insecure (as in curl) or --reuse (as in ab)"),
     (&["--keepalive", "--keep-alive"], "--reuse"),
     (&["--qps", "--rps"], "--rate"),
     (&["--ramp-up"], "--stage"),
     (&["-w"], "--think-time"),
     (&["-R"], "--think-time 0s..TIME"),
-    (&["-t", "--recipient", "--rcpt-to", "--mail-rcpt"], "--to"),
-    (&["-f", "--sender", "--mail-from"], "--from"),
-    (&["-r", "--rcpt-count"], "--recipients"),
+    (&["-t"], "--to, or --duration (as in Locust)"),
+    (&["--recipient", "--rcpt-to", "--mail-rcpt"], "--to"),
+    (&["-f"], "--from, or FILE.toml without an option (as in Locust)"),
+    (&["--config"], "FILE.toml without an option"),
+    (&["--sender", "--mail-from"], "--from"),
+    (&["-r"], "--recipients (as in smtp-source); without Locust's spawn rate all sessions start at once"),
+    (&["--rcpt-count"], "--recipients"),
+    (&["-e", "--env"], "--to and the other options in place of variables"),
     (&["-S"], "--subject"),
     (&["-M", "--helo", "--lhlo", "-h-from"], "--ehlo"),
     (
@@ -32,24 +38,35 @@ const SENDER_NAMES: &[OptionAlias] = &[
     ),
     (&["--size", "--length", "--body-size"], "--message-size"),
     (&["-L"], "--lmtp"),
-    (&["--protocol"], "--lmtp, --tls implicit or a URL as SERVER: lmtp://HOST, smtps://HOST"),
-    (&["--server", "--host", "--target", "--url"], "SERVER without an option"),
+    (
+        &["--protocol"],
+        "--lmtp, --tls starttls (ESMTPS), --tls implicit (SSMTP), or none of these for SMTP, which always begins with EHLO",
+    ),
+    (&["--server", "--host", "-H", "--target", "--targets", "--url"], "SERVER without an option"),
     (&["-p", "--port"], "HOST:PORT as SERVER"),
     (&["--tls-on-connect", "-tlsc", "--tlsc", "--ssl"], "--tls implicit"),
     (&["--starttls", "-tls", "--ssl-reqd"], "--tls starttls"),
     (&["--tls-ca-path", "--cafile", "--ca-file", "--capath"], "--cacert"),
-    (&["--server-name"], "--tls-name"),
+    (&["--server-name", "--tls-sni"], "--tls-name"),
+    (&["--insecure-skip-tls-verify"], "--insecure"),
     (&["--cert"], "--tls-cert"),
     (&["--key"], "--tls-key"),
-    (&["-au", "-u", "--auth", "--auth-user", "--username", "--login"], "--user"),
-    (&["-ap", "-P", "--auth-password", "--pass"], "--password-file FILE or the environment variable MAILRUN_PASSWORD"),
-    (&["-a", "--sasl"], "--auth-mechanism"),
+    (&["-au", "--au", "--auth-user", "--username", "--login"], "--user"),
+    (
+        &["-ap", "--ap", "-P", "--auth-password", "--pass"],
+        "--password-file FILE or the environment variable MAILRUN_PASSWORD",
+    ),
+    (&["-a", "--auth", "--sasl"], "--auth-mechanism NAME, with --user NAME"),
+    (&["--auth-optional", "-ao"], "--user NAME; a login that the server does not offer is an error"),
     (&["-li", "--local-interface", "--interface", "--source-address"], "--bind"),
     (&["--threads", "-T"], "--workers"),
     (&["-o", "--output"], "--out"),
     (&["--hlog", "--ledger"], "--out DIR, which has them"),
     (&["--summary-export"], "--json"),
-    (&["--name"], "--label"),
+    (&["--name", "--tag"], "--label"),
+    (&["--csv", "--csv-full-history"], "--export csv=FILE"),
+    (&["--html"], "--export html=FILE"),
+    (&["--no-summary"], "--report none"),
     (&["--silent"], "--quiet"),
     (&["--fail-on", "--assert"], "--threshold"),
     (
@@ -63,15 +80,35 @@ const SENDER_NAMES: &[OptionAlias] = &[
 /// or are ours as well.
 const SEND_NAMES: &[OptionAlias] = &[
     (&["-s"], "SERVER without an option"),
+    (&["-t"], "--to"),
+    (&["-f"], "--from"),
+    (&["-u"], "--user"),
+    (&["-H"], "--header 'NAME: VALUE'"),
     (&["-F", "--h-From"], "--header 'From: ADDRESS'"),
     (&["--h-Subject", "--h-subject"], "--subject TEXT"),
     (&["--h-To", "--h", "--add-header", "-ah", "--header-X"], "--header 'NAME: VALUE'"),
-    (&["-d", "--data", "--dab", "--stdin"], "--file FILE for a whole message, or --body TEXT"),
-    (&["--attach-body", "--body-file"], "--body @FILE"),
-    (&["--attach-type", "--attach-name"], "--attach 'FILE;TYPE'"),
-    (&["--drop-after", "--da", "-da", "--drop-after-send", "--quit"], "--quit-after WHERE"),
     (
-        &["--silent", "-hr", "-ht", "-ha", "--hide-all", "--hide-receive", "--hide-send", "--suppress-data", "-n"],
+        &["-d", "--data", "--dab", "--stdin"],
+        "--file FILE (- is standard input) for a whole message, or --body TEXT; \\n and %TO_ADDRESS% are not replaced",
+    ),
+    (&["--attach-body", "--body-file"], "--body @FILE"),
+    (&["--attach-type"], "--attach 'FILE;TYPE'"),
+    (&["--attach-name"], "--attach FILE, which is named like the file"),
+    (&["--quit"], "--quit-after WHERE"),
+    (&["--drop-after", "--da", "-da", "--drop-after-send"], "--quit-after WHERE, which says QUIT where it can"),
+    (
+        &[
+            "--silent",
+            "-hr",
+            "-ht",
+            "-ha",
+            "--hide-all",
+            "--hide-receive",
+            "--hide-send",
+            "--hide-informational",
+            "--suppress-data",
+            "-n",
+        ],
         "--quiet",
     ),
     (&["--tls-get-peer-cert", "--tls-show-cert", "--get-peer-cert", "--cert-info"], "--show-cert"),
@@ -79,7 +116,13 @@ const SEND_NAMES: &[OptionAlias] = &[
     (&["--copy-routing", "--mx"], "--to ADDRESS without a SERVER"),
     (&["--tls-verify", "--tls-verify-ca", "-tlsv"], "--tls starttls, which verifies unless --insecure is given"),
     (&["--xclient-addr", "--xclient-name", "--xclient-helo", "--xclient-login"], "--xclient NAME=VALUE"),
-    (&["--proxy", "--proxy-version"], "--proxy-protocol VERSION"),
+    (
+        &["--proxy", "--proxy-version", "--proxy-family", "--proxy-source", "--proxy-source-port", "--proxy-dest"],
+        "--proxy-protocol VERSION, which names the addresses of the connection itself",
+    ),
+    (&["--cc", "--bcc"], "--to ADDRESS again, and for a copy that is shown --header 'Cc: ADDRESS'"),
+    (&["--output-file", "--output"], "> FILE after all options: the dialogue goes to standard output"),
+    (&["--tls-optional", "-tlso"], "--tls starttls; a server without it is an error"),
     (&["--prdr", "--dsn"], "--dsn-notify WHEN"),
     (&["--auth-hide-password", "--protect-prompt"], "--user, whose login data is never shown"),
     (&["--pipeline"], "--pipelining group"),
@@ -181,6 +224,20 @@ const EXPLANATIONS: &[(&[&str], &str, &str)] = &[
     (&["--to", "--rcpt"], "--receiver", "messages have a receiver, --receiver CODE; the broker is --broker URL"),
 ];
 
+/// Options of other tools that a user can leave out, and why, for commands that send mail.
+const NEEDLESS: &[(&[&str], &str)] = &[
+    (&["--headless", "--only-summary", "--autostart"], "the report is printed in the terminal"),
+    (&["--spawn-rate"], "all sessions start at once"),
+    (&["--loglevel", "--logfile"], "errors are in the report"),
+    (&["--exit-code-on-error"], "lost, rejected or failed mail and missed thresholds end with status 1"),
+    (&["--stop-timeout"], "messages that were begun are waited for"),
+    (&["--no-thresholds"], "without --threshold nothing is judged but the fate of the mail"),
+    (&["--summary-trend-stats"], "the report has all of these figures"),
+    (&["--tls-protocol", "-tlsp"], "TLS 1.3 is used, or 1.2 where the server has no other"),
+    (&["--show-time-lapse", "-stl"], "each line has its time"),
+    (&["--no-strip-from", "-nsf", "--force-getpwuid"], "nothing is changed"),
+];
+
 /// Returns advice about an option that a command does not have. `path` is the command, for example
 /// `bench mades`.
 pub(super) fn advice_on(whole: &Command, path: &str, typed: &str) -> Option<String> {
@@ -194,7 +251,12 @@ pub(super) fn advice_on(whole: &Command, path: &str, typed: &str) -> Option<Stri
         let row = EXPLANATIONS.iter().find(|(names, instead, _)| names.contains(&typed) && has(whole, path, instead));
         row.filter(|_| is_mades).map(|(_, _, advice)| (*advice).to_owned())
     };
-    explained().or_else(|| our_name(whole, path, typed).map(|ours| format!("unknown option {typed:?}; use {ours}")))
+    let needless = || {
+        let (_, reason) = NEEDLESS.iter().find(|(names, _)| names.contains(&typed) && sends_mail(path))?;
+        Some(format!("unknown option {typed:?}; leave it out: {reason}"))
+    };
+    let renamed = || our_name(whole, path, typed).map(|ours| format!("unknown option {typed:?}; use {ours}"));
+    explained().or_else(renamed).or_else(needless)
 }
 
 /// Returns our option for another tool's option. `typed` must be the whole word, for example `-au`,
@@ -215,9 +277,19 @@ pub(super) fn our_command(typed: &str) -> Option<&'static str> {
         "worker" => Some("mailrun locust worker"),
         "master" => Some("mailrun locust master"),
         "locustfile" => Some("mailrun locust file"),
-        "run" | "attack" | "load" => Some("mailrun bench SERVER, or mailrun bench FILE.toml for a scenario"),
+        word if GENERATOR_COMMANDS.contains(&word) => {
+            Some("mailrun bench SERVER, or mailrun bench FILE.toml for a scenario")
+        }
         _ => None,
     }
+}
+
+/// Commands by which k6 and vegeta start a load.
+pub(super) const GENERATOR_COMMANDS: [&str; 3] = ["run", "attack", "load"];
+
+fn sends_mail(path: &str) -> bool {
+    let is_bench = path.starts_with("bench") && !MADES_COMMANDS.contains(&path);
+    is_bench || ["send", "source", "capacity"].contains(&path)
 }
 
 /// Returns the tables to search for a command. The first matching row counts.
@@ -226,9 +298,7 @@ fn tables(path: &str) -> &'static [&'static [OptionAlias]] {
         path if MADES_COMMANDS.contains(&path) => &[MADES_NAMES, COMMON_NAMES],
         "send" => &[SEND_NAMES, SENDER_NAMES, COMMON_NAMES],
         "sink" => &[SINK_NAMES, FAULT_NAMES, COMMON_NAMES],
-        path if ["source", "capacity"].contains(&path) || path.starts_with("bench") => {
-            &[SENDER_NAMES, FAULT_NAMES, COMMON_NAMES]
-        }
+        path if sends_mail(path) => &[SENDER_NAMES, FAULT_NAMES, COMMON_NAMES],
         "relay" => &[RELAY_NAMES, COMMON_NAMES],
         "report" => &[REPORT_NAMES],
         _ => &[COMMON_NAMES],
@@ -243,7 +313,13 @@ fn is_applicable(whole: &Command, path: &str, advice: &str) -> bool {
 
 pub(super) fn has(whole: &Command, path: &str, option: &str) -> bool {
     let subcommand = path.split(' ').try_fold(whole, |command, name| command.find_subcommand(name));
-    let is_meant = |argument: &Arg| argument.get_long().is_some_and(|long| option.strip_prefix("--") == Some(long));
+    let is_meant = |argument: &Arg| match option.strip_prefix("--") {
+        Some(long) => {
+            let aliases = argument.get_all_aliases().unwrap_or_default();
+            argument.get_long() == Some(long) || aliases.contains(&long)
+        }
+        None => argument.get_short().is_some_and(|short| option == format!("-{short}")),
+    };
     subcommand.is_some_and(|command| command.get_arguments().any(is_meant))
 }
 
@@ -325,7 +401,20 @@ mod tests {
             ("send", "--tlsc", Some("unknown option \"--tlsc\"; use --tls implicit")),
             ("send", "-tlsc", Some("unknown option \"-tlsc\"; use --tls implicit")),
             ("send", "-tls", Some("unknown option \"-tls\"; use --tls starttls")),
-            ("send", "--data", Some("unknown option \"--data\"; use --file FILE for a whole message, or --body TEXT")),
+            (
+                "send",
+                "--data",
+                Some(
+                    "unknown option \"--data\"; use --file FILE (- is standard input) for a whole message, or --body TEXT; \
+                     \\n and %TO_ADDRESS% are not replaced",
+                ),
+            ),
+            (
+                "bench",
+                "--spawn-rate=5",
+                Some("unknown option \"--spawn-rate\"; leave it out: all sessions start at once"),
+            ),
+            ("sink", "--spawn-rate", None),
             (
                 "send",
                 "-ap",

@@ -34,9 +34,9 @@ pub(super) struct SendArgs {
     /// The same as WHERE.
     #[arg(long, value_name = "SERVER", value_parser = ServerArg::parse, conflicts_with = "destination", hide = true)]
     server: Option<ServerArg>,
-    /// Port of a server that is looked up.
-    #[arg(long, value_name = "N", default_value = "25", value_parser = clap::value_parser!(u16).range(1..))]
-    port: u16,
+    /// Port of a server that is looked up, or is named without one [default: 25; smtps:// 465, lmtp:// 24].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
     /// Speak with this command on its standard input and output instead of with a server.
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["destination", "server"])]
     pipe: Option<String>,
@@ -106,7 +106,7 @@ fn subject(text: &str) -> Result<HeaderField, String> {
 #[command(next_help_heading = "Session")]
 struct SendSessionArgs {
     /// End the session after this point, with QUIT where the protocol allows it.
-    #[arg(long, value_enum, value_name = "WHERE")]
+    #[arg(long, value_enum, value_name = "WHERE", ignore_case = true)]
     quit_after: Option<QuitAfter>,
     /// Show the certificates of the server with names, dates and fingerprints, and whether they are trusted.
     #[arg(long)]
@@ -210,6 +210,13 @@ impl SendArgs {
             }
             (None, None) => None,
         };
+        let server = match (server, self.port) {
+            (Some(server), Some(port)) => {
+                let other = server.at_port(port);
+                Some(other.ok_or_else(|| anyhow!("--port {port}: {server} says where to connect; leave --port out"))?)
+            }
+            (server, _) => server,
+        };
         if !self.envelope.raw {
             to.iter_mut().for_each(|to| *to = without_brackets(to));
         }
@@ -238,7 +245,7 @@ impl SendArgs {
             domain.ok_or_else(|| anyhow!("{first} has no domain whose server could be looked up; add SERVER"))?;
         let scope = if self.allow_public { DeliveryScope::Anywhere } else { DeliveryScope::Local };
         let seed = clock::wall().as_nanos() as u64;
-        let servers = mailrun_relay::mx::mail_servers(domain, self.port, scope, seed)?;
+        let servers = mailrun_relay::mx::mail_servers(domain, self.port.unwrap_or(25), scope, seed)?;
         let target = |(name, address)| SendTarget::Server { name, endpoint: Endpoint::Tcp(address) };
         Ok(servers.into_iter().map(target).collect())
     }

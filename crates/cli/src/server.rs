@@ -8,6 +8,8 @@ pub(super) struct ServerArg {
     /// `HOST:PORT`, or `unix:PATH`.
     address: String,
     scheme: Scheme,
+    /// Set if the address ends with the port of the scheme, because the user named none.
+    is_port_assumed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,17 +38,21 @@ impl ServerArg {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (scheme, rest) = split_scheme(text)?;
         if rest.starts_with("unix:") {
-            return Ok(Self { address: rest.to_owned(), scheme });
+            return Ok(Self { address: rest.to_owned(), scheme, is_port_assumed: false });
         }
         let (host, port) = split_port(rest)?;
         check_host(text, host)?;
-        let port = match port {
-            Some(port) => read_port(port)?,
-            None => scheme.default_port(),
-        };
+        let is_port_assumed = port.is_none();
+        let port = port.map_or_else(|| Ok(scheme.default_port()), read_port)?;
         let is_ipv6 = host.parse::<Ipv6Addr>().is_ok();
         let address = if is_ipv6 { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        Ok(Self { address, scheme })
+        Ok(Self { address, scheme, is_port_assumed })
+    }
+
+    /// Returns the same host at another port, or `None` if a port, or a socket without one, was named.
+    pub(super) fn at_port(&self, port: u16) -> Option<Self> {
+        let host = self.address.rsplit_once(':').map(|(host, _)| host).filter(|_| self.is_port_assumed)?;
+        Some(Self { address: format!("{host}:{port}"), is_port_assumed: false, ..self.clone() })
     }
 
     pub(super) fn address(&self) -> &str {
@@ -130,6 +136,14 @@ mod tests {
 
     fn read(text: &str) -> Result<(String, Scheme), String> {
         ServerArg::parse(text).map(|server| (server.address().to_owned(), server.scheme()))
+    }
+
+    #[test]
+    fn a_port_beside_a_server_is_of_a_server_without_one() {
+        let at = |text: &str| Some(ServerArg::parse(text).unwrap().at_port(2525)?.address().to_owned());
+        assert_eq!(at("mx.example").as_deref(), Some("mx.example:2525"));
+        assert_eq!(at("smtps://[::1]").as_deref(), Some("[::1]:2525"));
+        assert_eq!((at("mx.example:25"), at("unix:/run/smtp.sock")), (None, None));
     }
 
     #[test]

@@ -142,8 +142,9 @@ impl SingleMessage {
         let recipients = recipients.iter().map(|(text, length)| text.split_at(*length));
         let mut envelope = Envelope::verbatim("<>", ["<>"]).map_err(|error| anyhow!(error))?;
         let written = envelope.rewrite_with(self.from.as_bytes(), parameters.join(" ").as_bytes(), recipients);
-        written.map_err(|_| {
-            anyhow!("<{}> or one of the recipients is not an address; --raw sends it nevertheless", self.from)
+        written.map_err(|_| match self.to.iter().find(|to| to.contains(',')) {
+            Some(to) => anyhow!("<{to}> is not an address; write --to once for each recipient"),
+            None => anyhow!("<{}> or one of the recipients is not an address; --raw sends it nevertheless", self.from),
         })?;
         Ok(envelope)
     }
