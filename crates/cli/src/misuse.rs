@@ -26,7 +26,11 @@ pub(super) fn sentence(error: &clap::Error, typed: &[OsString], whole: &Command)
     }
     let may_be_other = matches!(
         error.kind(),
-        ErrorKind::UnknownArgument | ErrorKind::ValueValidation | ErrorKind::InvalidValue | ErrorKind::ArgumentConflict
+        ErrorKind::UnknownArgument
+            | ErrorKind::ValueValidation
+            | ErrorKind::InvalidValue
+            | ErrorKind::ArgumentConflict
+            | ErrorKind::DisplayHelp
     );
     let advice = may_be_other.then(|| other_options(typed, whole)).flatten();
     let text = advice.or_else(|| match error.kind() {
@@ -283,7 +287,10 @@ mod tests {
                 "run load.js",
                 "unknown command \"run\"; use mailrun bench SERVER, or mailrun bench FILE.toml for a scenario. See --help.",
             ),
-            ("bench a:1 -rate 5 -duration=5s", "unknown option \"-rate\"; use --rate. See --help."),
+            (
+                "bench a:1 -rate 5 -duration=5s",
+                "unknown option \"-rate\"; use --rate; unknown option \"-duration\"; use --duration. See --help.",
+            ),
             ("bench a:1 -duration=5s", "unknown option \"-duration\"; use --duration. See --help."),
             ("bench a:1 -li 127.0.0.2", "unknown option \"-li\"; use --bind. See --help."),
             ("bench a:1 --tls", "--tls <TLS> needs a value: none, starttls, implicit. See --help."),

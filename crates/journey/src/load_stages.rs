@@ -175,8 +175,8 @@ fn has_single_recipients(record: &Record) -> bool {
     record.ledger.created == Some(created.saturating_add(of_warm_up))
 }
 
-/// Adds the arrivals that a sink has counted to the stages of the source. A sink may be older than
-/// the stages, and then says nothing about them.
+/// Adds the arrivals that a sink has counted to the stages of the source. A sink may not count by
+/// stage, and then says nothing about them.
 pub(crate) fn join(
     rows: &mut [LoadStageRow],
     sink: &[LoadStageRow],
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sink_of_before_the_stages_says_nothing_about_them() {
+    fn a_sink_that_does_not_count_by_stage_says_nothing_about_them() {
         let (tally, mut record) = source([&[5], &[5]]);
         let (arrived, _) = sink(&[(0, 1)]);
         let nothing = Ledger::default();

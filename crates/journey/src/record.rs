@@ -69,7 +69,7 @@ pub struct Record {
     pub parties: Vec<Party>,
     /// Messages that reached each stage, with their times.
     pub stages: Vec<StageRow>,
-    /// The same for each stage of the load, of the first 63; empty without stages, and in older records.
+    /// The same for each stage of the load, of the first 63; empty without stages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub load_stages: Vec<LoadStageRow>,
     /// Duration of each phase of the dialogue.
@@ -488,8 +488,8 @@ pub struct CorpusRow {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OfferedStage {
-    /// Name given by the user; absent if there is none, and in older records.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Name given by the user; absent if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Length of the stage.
     pub length_s: f64,
