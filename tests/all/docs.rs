@@ -166,6 +166,8 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("sudo dovecot -F -c /tmp/private-dovecot/dovecot.conf &", DOVECOT),
     ("sudo mailrun bench --relay dovecot --rate 200 --duration 10s", DOVECOT),
     ("sudo mailrun bench --relay ten.toml --messages 100", DOVECOT),
+    ("sudo mailrun bench mailbox --compare dovecot,cyrus", DOVECOT),
+    ("sudo mailrun bench mailbox --compare dovecot,cyrus --rate 100 --messages 1000", DOVECOT),
     ("export MAILRUN_MAILBOX_PASSWORD=secret", DOVECOT),
     (
         "mailrun bench lmtp://127.0.0.1:40024 --to 'user{0..99}@a.example' --mailbox 'imap://user{0..99}@127.0.0.1:40143' --rate 200 --duration 10s",

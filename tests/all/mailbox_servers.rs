@@ -129,12 +129,9 @@ fn is_killed(recipe: &str) {
     eprintln!("{recipe}, killed: {ledger:?}");
     assert!(watched(&record).broken >= 100, "{recipe}: {:?}", watched(&record));
     assert!(ledger.delivered > Some(500), "{recipe}: the server came back: {:?}", run.ended);
-    assert_eq!(
-        (ledger.lost, ledger.not_delivered, ledger.duplicates),
-        (None, Some(0), Some(0)),
-        "{recipe}: {:?}",
-        run.ended
-    );
+    // Whether mail is lost is known only if none is missing, because the server may have a queue.
+    let missing = ledger.lost.unwrap_or_default() + ledger.not_delivered.unwrap_or_default();
+    assert_eq!((missing, ledger.duplicates), (0, Some(0)), "{recipe}: {:?}", run.ended);
 }
 
 /// Returns the processes below the child of `of` whose command line contains `word`.
