@@ -1,9 +1,9 @@
 //! Merges the parties' files into the run's record: closes the account, fills in costs, and decides
 //! the verdict.
-use super::contestant::Contestant;
 use super::directory::RunDirectory;
 use super::parties::PartyObservation;
 use super::plan::BenchOptions;
+use super::relay::Relay;
 use super::supervisor::Completeness;
 use super::usage::DiskUsage;
 use anyhow::{Context, Result, ensure};
@@ -213,14 +213,14 @@ pub(super) fn relay(
     directory: &RunDirectory,
     arrived: Completeness,
 ) -> Option<BenchRelayResults> {
-    let contestant = options.relay()?;
+    let relay = options.relay()?;
     let own: Option<Record> =
         fs::read(directory.party_files(Role::Relay).record).ok().and_then(|json| Record::from_json(&json).ok());
-    let party = relay_party(contestant, options.placement.relay.as_ref(), own.as_ref())?;
+    let party = relay_party(relay, options.placement.relay.as_ref(), own.as_ref())?;
     let mut remarks = Vec::new();
-    if arrived == Completeness::NotAll && !contestant.is_own() {
+    if arrived == Completeness::NotAll && !relay.is_own() {
         let directory_note = if directory.spool().exists() { ", and its directory is kept (relay.spool)" } else { "" };
-        remarks.push(format!("The bench stopped waiting for {contestant}{directory_note}."));
+        remarks.push(format!("The bench stopped waiting for {relay}{directory_note}."));
     }
     if ["sync", "write"].contains(&party.durability.as_str()) && is_in_memory(&directory.spool()) {
         remarks.push(
@@ -237,21 +237,21 @@ pub(super) fn relay(
             .map(|row| row.failed)
             .fold(0, u64::saturating_add)
     });
-    let queued = contestant.is_own().then(Ledger::default);
+    let queued = relay.is_own().then(Ledger::default);
     Some(BenchRelayResults { party, queued, given_up, notes: remarks })
 }
 
-fn relay_party(contestant: &Contestant, cpus: Option<&CpuList>, own: Option<&Record>) -> Option<Party> {
-    contestant.role()?;
+fn relay_party(relay: &Relay, cpus: Option<&CpuList>, own: Option<&Record>) -> Option<Party> {
+    relay.role()?;
     // Only our own relay writes a record with its figures.
     let known = own.and_then(|record| record.parties.iter().find(|party| party.role == Role::Relay));
     Some(Party {
-        durability: contestant.durability(),
+        durability: relay.durability(),
         workers: known.and_then(|party| party.workers),
         failed_sessions: known.and_then(|party| party.failed_sessions),
         busy_poll: known.and_then(|party| party.busy_poll.clone()),
         cpus: cpus.map(ToString::to_string),
-        ..Party::new(Role::Relay, &contestant.to_string())
+        ..Party::new(Role::Relay, &relay.to_string())
     })
 }
 

@@ -17,7 +17,6 @@ pub mod capacity;
 #[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;
-pub mod contestant;
 mod directory;
 mod engine;
 mod gather;
@@ -31,6 +30,7 @@ pub mod profiles;
 mod programs;
 mod progress;
 pub mod recipe;
+pub mod relay;
 mod relay_keeper;
 pub mod relays;
 mod remote_sink;
@@ -48,7 +48,6 @@ mod usage;
 
 use anyhow::Result;
 pub use built_in::{BUILT_IN, BuiltInScenario, load_scenario};
-use contestant::Contestant;
 pub use directory::RESULTS_DIRECTORY;
 use directory::RunDirectory;
 pub use engine::{Conclusion, RoundOrder, TextReport};
@@ -62,6 +61,7 @@ use mailrun_party::interrupt::{Interrupted, StopRequest};
 use mailrun_party::outputs;
 use parties::{PartyCommand, PartyProcess};
 pub use plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
+use relay::Relay;
 use relay_keeper::RelayKeeper;
 use remote_sink::RemoteSink;
 pub use shards::{MergeOptions, merge};
@@ -184,7 +184,7 @@ fn run_parties(
     let quiet_timeout = Some(quiet_timeout).filter(|_| ending.is_none());
     let mut relay = gather::relay(options, of_relay, far_end.completeness);
     let may_have_mail = far_end.completeness == Completeness::NotAll || is_dead(Role::Relay);
-    if may_have_mail && options.relay().is_some_and(Contestant::is_own) {
+    if may_have_mail && options.relay().is_some_and(Relay::is_own) {
         relay.iter_mut().for_each(|relay| relay.record_queue(gather::relay_queue(program, of_relay, run)));
     }
     let disk_bytes = disk.and_then(|disk| disk.written_since());
@@ -367,7 +367,7 @@ fn drain(
         SyscallCounting::Strace(_) => supervisor.stop_relay(PartyProcess::terminate_children)?,
     };
     let of_relay = of_relay.map(|error| match options.relay() {
-        Some(Contestant::Recipe(recipe)) => recipe.server_error(&format!("{error:#}")),
+        Some(Relay::Recipe(recipe)) => recipe.server_error(&format!("{error:#}")),
         _ => error,
     });
     let of_sink = supervisor.stop_sink()?;

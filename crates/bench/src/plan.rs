@@ -1,8 +1,8 @@
 //! Options of a bench, and the options of its parties that follow from them.
-use super::contestant::{CERTIFICATE_FILE, Contestant, ListenerOptions};
 use super::directory::PartyFiles;
 use super::placement::Placement;
 use super::recipe::MailboxKeys;
+use super::relay::{CERTIFICATE_FILE, ListenerOptions, Relay};
 use mailrun_journey::record::{Arrival, Workload};
 use mailrun_journey::threshold::Threshold;
 use mailrun_journey::trace::RunId;
@@ -99,8 +99,8 @@ pub enum BenchTarget {
     /// A sink that the bench starts for itself.
     #[default]
     OwnSink,
-    /// A relay that forwards to the bench's own sink. It is never `Contestant::None`.
-    Relay(Contestant),
+    /// A relay that forwards to the bench's own sink. It is never `Relay::None`.
+    Relay(Relay),
     /// A server that is already running.
     Server {
         /// `HOST:PORT` of the server.
@@ -112,10 +112,10 @@ pub enum BenchTarget {
 }
 
 impl BenchTarget {
-    /// Returns the target for a contestant. Without a relay, this is the bench's own sink.
-    pub fn of(contestant: Contestant) -> Self {
-        match contestant {
-            Contestant::None => Self::OwnSink,
+    /// Returns the target for a relay. Without one, this is the bench's own sink.
+    pub fn of(relay: Relay) -> Self {
+        match relay {
+            Relay::None => Self::OwnSink,
             relay => Self::Relay(relay),
         }
     }
@@ -124,7 +124,7 @@ impl BenchTarget {
     pub fn has_server_here(&self) -> bool {
         match self {
             Self::OwnSink => false,
-            Self::Server { address, .. } | Self::Relay(Contestant::Running { address, .. }) => is_on_this_host(address),
+            Self::Server { address, .. } | Self::Relay(Relay::Running { address, .. }) => is_on_this_host(address),
             Self::Relay(_) => true,
         }
     }
@@ -160,9 +160,9 @@ impl BenchOptions {
         !self.source_options.has(NO_TRACE)
     }
 
-    pub(super) fn relay(&self) -> Option<&Contestant> {
+    pub(super) fn relay(&self) -> Option<&Relay> {
         match &self.target {
-            BenchTarget::Relay(contestant) => Some(contestant),
+            BenchTarget::Relay(relay) => Some(relay),
             BenchTarget::OwnSink | BenchTarget::Server { .. } => None,
         }
     }
@@ -175,7 +175,7 @@ impl BenchOptions {
     /// Address on which the bench's own sink listens.
     pub(super) fn sink_listen(&self) -> &str {
         match self.relay() {
-            Some(Contestant::Running { sink, .. }) => sink,
+            Some(Relay::Running { sink, .. }) => sink,
             _ => ANY_PORT,
         }
     }
@@ -204,8 +204,7 @@ impl BenchOptions {
         let arrival = Some(workload.arrival).filter(|arrival| !matches!(arrival, Arrival::Closed | Arrival::Market));
         // A server that the bench has just started is known to be ready. Its fault rules are meant
         // for the load, so no preflight message may use them up.
-        let is_own =
-            !matches!(self.target, BenchTarget::Server { .. } | BenchTarget::Relay(Contestant::Running { .. }));
+        let is_own = !matches!(self.target, BenchTarget::Server { .. } | BenchTarget::Relay(Relay::Running { .. }));
         let options = of_party(run, files)
             .and(self.party_options.clone())
             .and(self.source_options.clone())
@@ -249,7 +248,7 @@ pub(super) fn cpus_option(cpus: &CpuList) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contestant::ContestantDurability;
+    use crate::relay::RelayDurability;
     use mailrun_journey::record::OfferedStage;
 
     fn options(workload: Workload) -> BenchOptions {
@@ -290,10 +289,10 @@ mod tests {
 
     #[test]
     fn a_server_is_here_unless_it_is_elsewhere() {
-        let running = |address: &str| Contestant::Running { address: address.to_owned(), sink: ANY_PORT.to_owned() };
+        let running = |address: &str| Relay::Running { address: address.to_owned(), sink: ANY_PORT.to_owned() };
         let server = |address: &str| BenchTarget::Server { address: address.to_owned(), sink: None };
         assert!(!BenchTarget::OwnSink.has_server_here());
-        assert!(BenchTarget::Relay(Contestant::Mailrun(ContestantDurability::Sync)).has_server_here());
+        assert!(BenchTarget::Relay(Relay::Mailrun(RelayDurability::Sync)).has_server_here());
         for (address, is_here) in [("127.0.0.1:25", true), ("192.0.2.1:25", false)] {
             assert_eq!(server(address).has_server_here(), is_here);
             assert_eq!(BenchTarget::Relay(running(address)).has_server_here(), is_here);
@@ -302,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_relay_that_is_running_is_given_its_sink() {
-        let relay = Contestant::Running { address: "127.0.0.1:25".to_owned(), sink: "127.0.0.1:2526".to_owned() };
+        let relay = Relay::Running { address: "127.0.0.1:25".to_owned(), sink: "127.0.0.1:2526".to_owned() };
         let options = BenchOptions { target: BenchTarget::Relay(relay), ..options(Workload::default()) };
         assert_eq!(options.sink_listen(), "127.0.0.1:2526");
         assert_eq!(options.duration_limit_s(), Some(RELAYED_DURATION_S));

@@ -7,11 +7,11 @@
 //!      ↑                                                                            the relay stops, its queue is read ─┘
 //!      └────────────────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
-use super::contestant::{CERTIFICATE_FILE, Contestant};
 use super::directory::RunDirectory;
 use super::launch;
 use super::parties::{PartyCommand, PartyObservation, PartyProcess};
 use super::plan::{BenchOptions, SyscallCounting};
+use super::relay::{CERTIFICATE_FILE, Relay};
 use super::supervisor::{Completeness, StandingRelay, Supervisor};
 use anyhow::{Context, Result};
 use mailrun_journey::record::{Cause, Record};
@@ -226,7 +226,7 @@ impl Drop for RelaySeries {
 
 /// Returns true if the user named a relay that is already running.
 fn is_running(options: &BenchOptions) -> bool {
-    matches!(options.relay(), Some(Contestant::Running { .. }))
+    matches!(options.relay(), Some(Relay::Running { .. }))
 }
 
 /// Starts the sink, and then the relay that hands mail on to it. If the relay delivers to mailboxes, the
@@ -263,7 +263,7 @@ fn start_relay(
     sampler: &mut HostSampler,
 ) -> Result<String> {
     let relay = options.relay().context("no relay can be started")?;
-    if let Contestant::Running { address, .. } = relay {
+    if let Relay::Running { address, .. } = relay {
         return Ok(address.clone());
     }
     let launch = launch::prepare(relay, options, program, directory, sink)?;
@@ -272,7 +272,7 @@ fn start_relay(
     let started = supervisor.start_relay(launch.context("no relay can be started")?);
     options.listener.remove_secrets(directory);
     started.map_err(|error| match relay {
-        Contestant::Recipe(recipe) => recipe.start_error(&error, &directory.spool()),
+        Relay::Recipe(recipe) => recipe.start_error(&error, &directory.spool()),
         _ => error,
     })
 }

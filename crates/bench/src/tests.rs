@@ -1,7 +1,7 @@
 //! Tests of the bench with a shell script as source, relay and sink. They check what the bench
 //! itself does, and no mail is sent.
-use super::contestant::{Contestant, ContestantDurability};
 use super::plan::{BenchOptions, BenchPreflight, BenchTarget};
+use super::relay::{Relay, RelayDurability};
 use super::relay_keeper::RelayKeeper;
 use super::{BenchOutcome, run_in_series, run_with};
 use anyhow::Result;
@@ -121,7 +121,7 @@ impl BenchFixture {
     }
 
     fn run_relayed(&self) -> Result<BenchOutcome> {
-        let target = BenchTarget::Relay(Contestant::Mailrun(ContestantDurability::Sync));
+        let target = BenchTarget::Relay(Relay::Mailrun(RelayDurability::Sync));
         let options = BenchOptions { out: Some(self.results()), target, ..options() };
         run_with(&self.place.path().join("mailrun"), &options)
     }
@@ -343,7 +343,7 @@ exit 3
 impl BenchFixture {
     fn run_in_series(&self, keeper: &mut RelayKeeper) -> BenchOutcome {
         let out = Some(self.results().join("run"));
-        let target = BenchTarget::Relay(Contestant::Mailrun(ContestantDurability::Sync));
+        let target = BenchTarget::Relay(Relay::Mailrun(RelayDurability::Sync));
         let lost_after = Some(std::time::Duration::from_millis(300));
         let options = BenchOptions { out, target, lost_after, ..options() };
         run_in_series(&self.place.path().join("mailrun"), &options, keeper).expect("it runs")

@@ -18,8 +18,8 @@ use super::source::{LoadArgs, load_options};
 use super::values;
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
-use mailrun_bench::contestant::{Contestant, ListenerOptions};
 use mailrun_bench::recipe;
+use mailrun_bench::relay::{ListenerOptions, Relay};
 use mailrun_bench::{BenchOptions, BenchTarget, SyscallCounting, TrustedCertificate, is_toml_file};
 use mailrun_journey::RunId;
 use mailrun_load::source::{self, AllowedTargets};
@@ -258,7 +258,7 @@ impl BenchArgs {
         if let Some(fault) = self.typed.of::<SinkFaultArgs>().names().next().filter(|_| !has_own_sink) {
             bail!("--{fault} applies to the bench's own sink; give it to the sink that you start");
         }
-        let has_own_relay = self.server.is_none() && self.relay.named_contestant() != Some(Contestant::None);
+        let has_own_relay = self.server.is_none() && self.relay.named_relay() != Some(Relay::None);
         self.placement.check(has_own_sink, has_own_relay)?;
         if self.shard.is_part() {
             self.check_shard()?;
@@ -295,7 +295,7 @@ impl BenchArgs {
 
     /// Refuses options that have no effect because the relay does, or does not, deliver to mailboxes.
     fn check_mailboxes_of_relay(&self) -> Result<()> {
-        let relay = self.relay.named_contestant().filter(Contestant::has_mailboxes);
+        let relay = self.relay.named_relay().filter(Relay::has_mailboxes);
         match (relay, self.mailboxes.way_of_watching()) {
             (None, Some(option)) if !self.mailboxes.is_used() => {
                 bail!("{option} requires mailboxes: --mailbox URL, or a --relay that has some, such as dovecot")
@@ -363,7 +363,7 @@ impl BenchArgs {
         let has_mailboxes = self.mailboxes.is_used();
         let sink_options =
             sink_options.and(self.typed.of::<MailboxArgs>()).flag("allow-public", has_mailboxes && self.allow_public);
-        let has_own_relay = matches!(target, BenchTarget::Relay(Contestant::Mailrun(_)));
+        let has_own_relay = matches!(target, BenchTarget::Relay(Relay::Mailrun(_)));
         let source_options = load_options(&self.typed).and(self.typed.of::<ShardArgs>()).and(approach.of_url());
         let address = self.server.as_ref().map_or("", ServerArg::address);
         let part = self.shard.part(self.load.whole(&self.typed, &approach, address))?;
@@ -402,10 +402,10 @@ impl BenchArgs {
     }
 
     fn target(&self, approach: &ConnectionArgs) -> Result<BenchTarget> {
-        let Some(server) = &self.server else { return Ok(BenchTarget::of(self.contestant(approach)?)) };
+        let Some(server) = &self.server else { return Ok(BenchTarget::of(self.chosen_relay(approach)?)) };
         if self.mailboxes.is_used() {
             let address = server.address().to_owned();
-            return Ok(BenchTarget::Relay(Contestant::Running { address, sink: String::new() }));
+            return Ok(BenchTarget::Relay(Relay::Running { address, sink: String::new() }));
         }
         Ok(match self.relay.running(server) {
             Some(running) => BenchTarget::Relay(running),
@@ -420,12 +420,12 @@ impl BenchArgs {
     }
 
     /// Returns the relay that runs between the bench's own source and sink.
-    fn contestant(&self, approach: &ConnectionArgs) -> Result<Contestant> {
-        let relay = self.relay.named_contestant().unwrap_or_else(relays::default_relay);
+    fn chosen_relay(&self, approach: &ConnectionArgs) -> Result<Relay> {
+        let relay = self.relay.named_relay().unwrap_or_else(relays::default_relay);
         let needed = approach.negotiated_option();
         match (&relay, needed) {
-            (Contestant::None, _) | (_, None) => Ok(relay),
-            (Contestant::Mailrun(_), Some(_)) => match approach.unsupported_by_relay() {
+            (Relay::None, _) | (_, None) => Ok(relay),
+            (Relay::Mailrun(_), Some(_)) => match approach.unsupported_by_relay() {
                 None => Ok(relay),
                 Some(what) => bail!("{what}; add --relay none, or name a server: mailrun bench HOST:PORT"),
             },

@@ -14,7 +14,7 @@ use super::values;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use mailrun_bench::capacity::{CapacityOptions, SearchCourse, check_goals, default_goal, search};
-use mailrun_bench::contestant::Contestant;
+use mailrun_bench::relay::Relay;
 use mailrun_bench::{BenchOptions, BenchTarget};
 use mailrun_journey::threshold::LossGoal;
 use mailrun_party::party_options::TypedOptions;
@@ -226,7 +226,7 @@ impl CapacityArgs {
 /// If `--lost-after` was given in one of these two cases, in which it has no effect.
 fn pause_of_loss(bench: &BenchOptions, typed: Option<Duration>) -> Result<Option<Duration>> {
     let is_hidden = match &bench.target {
-        BenchTarget::OwnSink | BenchTarget::Relay(Contestant::Mailrun(_)) => false,
+        BenchTarget::OwnSink | BenchTarget::Relay(Relay::Mailrun(_)) => false,
         BenchTarget::Relay(_) => true,
         BenchTarget::Server { sink, .. } => sink.is_some(),
     };

@@ -5,7 +5,7 @@ use super::silent_run;
 use super::values;
 use anyhow::{Result, bail, ensure};
 use clap::Args;
-use mailrun_bench::rounds::{ContestantKind, LiveContestant, RoundSinkPlace, RoundsOptions, compare_live};
+use mailrun_bench::rounds::{LiveCase, LiveKind, RoundSinkPlace, RoundsOptions, compare_live};
 use mailrun_party::interrupt::INTERRUPTED_STATUS;
 use mailrun_party::live::LiveMode;
 use std::net::SocketAddr;
@@ -29,12 +29,12 @@ const SCENARIO_BUDGET: Duration = Duration::from_secs(86_400);
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Rounds")]
 pub(super) struct CompareLiveArgs {
-    /// Contestant, repeatable: a load generator that sends {messages} messages of {size} bytes over {sessions} sessions to
+    /// Relay, repeatable: a load generator that sends {messages} messages of {size} bytes over {sessions} sessions to
     /// {host} port {port}, mailrun's sink; or HOST:PORT, a server that mailrun's source sends to; or a scenario such as
     /// relay-400, or its file. Words are split as a shell does; no shell is started.
     #[arg(long = "contestant", value_name = "NAME=COMMAND", conflicts_with_all = ["runs", "against"])]
-    contestants: Vec<LiveContestant>,
-    /// Contestant that the others are compared with [default: the first].
+    contestants: Vec<LiveCase>,
+    /// Relay that the others are compared with [default: the first].
     #[arg(long, value_name = "NAME", requires = "contestants", hide_short_help = true)]
     reference: Option<String>,
     /// Compare a contestant with itself: the noise of this host. Without --contestant it is mailrun's own source.
@@ -120,8 +120,8 @@ impl CompareLiveArgs {
         let kind = contestants[0].kind();
         self.check_kind(kind)?;
         let usual = match kind {
-            ContestantKind::Scenario => (SCENARIO_ROUNDS, SCENARIO_BUDGET),
-            ContestantKind::Source | ContestantKind::Server => (ROUNDS, BUDGET),
+            LiveKind::Scenario => (SCENARIO_ROUNDS, SCENARIO_BUDGET),
+            LiveKind::Source | LiveKind::Server => (ROUNDS, BUDGET),
         };
         let options = RoundsOptions {
             contestants,
@@ -146,11 +146,11 @@ impl CompareLiveArgs {
         Ok(if comparison.course.interrupted { ExitCode::from(INTERRUPTED_STATUS) } else { status })
     }
 
-    fn all_contestants(&self) -> Result<Vec<LiveContestant>> {
+    fn all_contestants(&self) -> Result<Vec<LiveCase>> {
         let mut contestants = self.contestants.clone();
         if self.is_self {
             ensure!(contestants.len() <= 1, "--self takes one --contestant");
-            let one = contestants.pop().unwrap_or_else(LiveContestant::own_source);
+            let one = contestants.pop().unwrap_or_else(LiveCase::own_source);
             return Ok(vec![one.clone(), one.again()]);
         }
         ensure!(contestants.len() > 1, "a comparison needs two contestants: give --contestant twice, or --self");
@@ -163,35 +163,35 @@ impl CompareLiveArgs {
 
     /// Refuses options that have no effect on this kind of contestant, and contestants of different
     /// kinds.
-    fn check_kind(&self, kind: ContestantKind) -> Result<()> {
-        self.contestants.iter().try_for_each(LiveContestant::check)?;
+    fn check_kind(&self, kind: LiveKind) -> Result<()> {
+        self.contestants.iter().try_for_each(LiveCase::check)?;
         let is_mixed = self.contestants.iter().any(|other| other.kind() != kind);
         ensure!(!is_mixed, "contestants must be of one kind: commands, or servers, or scenarios");
         let has_load = self.sessions.is_some() || self.message_size.is_some() || self.messages.is_some();
         ensure!(
-            kind != ContestantKind::Scenario || !has_load,
+            kind != LiveKind::Scenario || !has_load,
             "--sessions, --message-size and --messages have no effect on scenarios: they have their own"
         );
         ensure!(
-            kind != ContestantKind::Scenario || !self.counts,
+            kind != LiveKind::Scenario || !self.counts,
             "--counts is for contestants that are commands or servers: a scenario has runs of its own"
         );
         let has_server = self.to.is_some() || self.sink.is_some() || self.sink_listen.is_some();
         ensure!(
-            kind == ContestantKind::Server || !has_server,
+            kind == LiveKind::Server || !has_server,
             "--to, --sink and --sink-listen are for contestants that are servers: NAME=HOST:PORT"
         );
         Ok(())
     }
 
-    fn sink_place(&self, kind: ContestantKind) -> Option<RoundSinkPlace> {
+    fn sink_place(&self, kind: LiveKind) -> Option<RoundSinkPlace> {
         match kind {
-            ContestantKind::Source => Some(RoundSinkPlace::Own),
-            ContestantKind::Server => {
+            LiveKind::Source => Some(RoundSinkPlace::Own),
+            LiveKind::Server => {
                 let running = self.sink.clone().map(RoundSinkPlace::Running);
                 running.or_else(|| Some(RoundSinkPlace::Listen(self.sink_listen?.to_string())))
             }
-            ContestantKind::Scenario => None,
+            LiveKind::Scenario => None,
         }
     }
 

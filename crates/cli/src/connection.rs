@@ -3,7 +3,7 @@
 use super::server::{Scheme, ServerArg};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use mailrun_bench::contestant::{ListenerOptions, OwnCertificate, RelayLogin};
+use mailrun_bench::relay::{ListenerOptions, OwnCertificate, RelayLogin};
 use mailrun_load::source::{AddressRange, BodyParameter, ProxyVersion, TransportOptions};
 use mailrun_net::SessionResumption;
 use mailrun_party::party_options::{PartyOptions, value_name};

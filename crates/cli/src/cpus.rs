@@ -2,8 +2,8 @@
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use mailrun_bench::BenchTarget;
-use mailrun_bench::contestant::Contestant;
 use mailrun_bench::placement::{Placement, RelayPresence};
+use mailrun_bench::relay::Relay;
 use mailrun_party::cpus::CpuList;
 
 /// Processors of this process.
@@ -79,7 +79,7 @@ impl PlacementArgs {
         match target {
             BenchTarget::OwnSink => Placement::apart(RelayPresence::Absent),
             // The owner of a running server has chosen its processors, so place nothing by default.
-            BenchTarget::Server { .. } | BenchTarget::Relay(Contestant::Running { .. }) => typed,
+            BenchTarget::Server { .. } | BenchTarget::Relay(Relay::Running { .. }) => typed,
             BenchTarget::Relay(_) => Placement::apart(RelayPresence::Present),
         }
     }

@@ -6,8 +6,8 @@ use super::server::{Scheme, ServerArg};
 use super::values;
 use anyhow::{Result, bail};
 use clap::Args;
-use mailrun_bench::contestant::Contestant;
 use mailrun_bench::profiles::{self, LargeMessageOptions, MessageCost, ProfileOptions, ProfiledServer};
+use mailrun_bench::relay::Relay;
 use mailrun_bench::relays::ScenarioOptions;
 use mailrun_bench::{BenchTarget, TextReport};
 use mailrun_journey::record::Pipelining;
@@ -25,7 +25,7 @@ struct ProfiledServerArgs {
     /// Server that the bench starts: none for its sink alone, mailrun for its relay and the sink (also mailrun:write,
     /// mailrun:memory), postfix (a private instance; requires root), or a command with {to}, {listen} and {spool} in it.
     #[arg(long, value_name = "WHICH", help_heading = "Relay")]
-    relay: Option<Contestant>,
+    relay: Option<Relay>,
     /// Address on which the bench's own sink listens for the mail that SERVER delivers.
     #[arg(long, value_name = "HOST:PORT", requires = "server", value_parser = values::listening, help_heading = "Relay")]
     sink_listen: Option<String>,
@@ -50,14 +50,14 @@ impl ProfiledServerArgs {
         }
         let address = server.address().to_owned();
         let target = match self.sink_listen.clone() {
-            Some(sink) => BenchTarget::Relay(Contestant::Running { address, sink }),
+            Some(sink) => BenchTarget::Relay(Relay::Running { address, sink }),
             None => BenchTarget::Server { address, sink: None },
         };
         Ok(ProfiledServer { target, recipient })
     }
 
-    fn started(&self) -> Contestant {
-        self.relay.clone().unwrap_or(Contestant::None)
+    fn started(&self) -> Relay {
+        self.relay.clone().unwrap_or(Relay::None)
     }
 }
 

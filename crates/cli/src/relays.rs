@@ -7,7 +7,7 @@ use super::source::threshold;
 use super::values;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use mailrun_bench::contestant::{Contestant, ContestantDurability, name_apart};
+use mailrun_bench::relay::{Relay, RelayDurability, name_apart};
 use mailrun_bench::relays::{
     self, BacklogOptions, LatencyOptions, MemoryGrowth, MemoryTarget, ReadyTarget, RelayComparisonOptions,
     ScenarioOptions, SoakOptions, SustainedLimits,
@@ -29,7 +29,7 @@ pub(super) struct BenchRelayArgs {
     /// name, as postfix (a private instance; requires root), or by its file, none, or a command with {to}, {listen} and
     /// {spool} in it, as 'mta -l {listen} -n {to} -q {spool}' [default: mailrun]. See mailrun recipe list.
     #[arg(long, value_name = "WHICH", conflicts_with = "server", hide_default_value = true)]
-    relay: Option<Contestant>,
+    relay: Option<Relay>,
     /// Address on which the bench's own sink listens for the mail that SERVER delivers.
     #[arg(long, value_name = "HOST:PORT", requires = "server", value_parser = values::listening)]
     sink_listen: Option<String>,
@@ -38,11 +38,11 @@ pub(super) struct BenchRelayArgs {
 impl BenchRelayArgs {
     /// Returns these options with no relay as the default.
     pub(super) fn or_none(self) -> Self {
-        Self { relay: self.relay.or(Some(Contestant::None)), ..self }
+        Self { relay: self.relay.or(Some(Relay::None)), ..self }
     }
 
     /// Returns the relay that was asked for, or `None` if no option names a relay.
-    pub(super) fn named_contestant(&self) -> Option<Contestant> {
+    pub(super) fn named_relay(&self) -> Option<Relay> {
         self.relay.clone()
     }
 
@@ -51,10 +51,10 @@ impl BenchRelayArgs {
         self.sink_listen.is_some()
     }
 
-    /// Returns SERVER as a contestant, if it delivers to a sink that the bench starts.
-    pub(super) fn running(&self, server: &ServerArg) -> Option<Contestant> {
+    /// Returns SERVER as a relay, if it delivers to a sink that the bench starts.
+    pub(super) fn running(&self, server: &ServerArg) -> Option<Relay> {
         let sink = self.sink_listen.clone()?;
-        Some(Contestant::Running { address: server.address().to_owned(), sink })
+        Some(Relay::Running { address: server.address().to_owned(), sink })
     }
 }
 
@@ -80,8 +80,8 @@ impl ScenarioRelayArgs {
     ///
     /// If the URL asks for TLS or LMTP, which these scenarios do not speak, or if `--sink-listen`
     /// is missing.
-    fn contestant(&self) -> Result<Contestant> {
-        let Some(server) = &self.server else { return Ok(self.relay.named_contestant().unwrap_or_else(default_relay)) };
+    fn chosen(&self) -> Result<Relay> {
+        let Some(server) = &self.server else { return Ok(self.relay.named_relay().unwrap_or_else(default_relay)) };
         if server.scheme() != Scheme::Smtp {
             bail!("this scenario speaks SMTP without TLS: write {server}");
         }
@@ -89,8 +89,8 @@ impl ScenarioRelayArgs {
     }
 }
 
-pub(super) fn default_relay() -> Contestant {
-    Contestant::Mailrun(ContestantDurability::Sync)
+pub(super) fn default_relay() -> Relay {
+    Relay::Mailrun(RelayDurability::Sync)
 }
 
 /// Measures a relay like the published benchmark: MESSAGES over 250 sessions to 5 domains, a new connection each
@@ -120,7 +120,7 @@ pub(super) struct RelayComparisonArgs {
     rounds: RoundsArgs,
     /// Several relays, measured in turns: mailrun,postfix,my.toml. Ratios are to Postfix, or to the last relay.
     #[arg(long, value_name = "WHICH,WHICH", value_delimiter = ',', conflicts_with_all = ["relay", "server"])]
-    compare: Vec<Contestant>,
+    compare: Vec<Relay>,
     /// Count system calls too, in separate short runs under strace.
     #[arg(long)]
     syscalls: bool,
@@ -191,9 +191,9 @@ impl RelayComparisonArgs {
 
     /// Returns the relay that was typed, or the relays of `--compare`, whose default comes from the
     /// scenario.
-    fn contestants(&self) -> Result<Vec<Contestant>> {
+    fn contestants(&self) -> Result<Vec<Relay>> {
         if self.relay.is_typed() {
-            return Ok(vec![self.relay.contestant()?]);
+            return Ok(vec![self.relay.chosen()?]);
         }
         let mut contestants = self.compare.clone();
         name_apart(&mut contestants);
@@ -305,10 +305,10 @@ struct LatencyTargetArgs {
 
 impl Measurement for LatencyArgs {
     fn run(self: Box<Self>, name: &str) -> Result<TextReport> {
-        let contestant = self.relay.contestant()?;
-        let _awake = self.tables.keep_awake.begin(!BenchTarget::of(contestant.clone()).has_server_here())?;
+        let relay = self.relay.chosen()?;
+        let _awake = self.tables.keep_awake.begin(!BenchTarget::of(relay.clone()).has_server_here())?;
         relays::run_latency(&LatencyOptions {
-            contestant,
+            relay,
             shape: self.shape.shape(),
             step: self.step,
             steps: self.steps,
@@ -402,8 +402,8 @@ impl Measurement for BacklogArgs {
         let BacklogTargetArgs { memory, memory_messages, ready, ready_messages } = self.targets;
         relays::run_backlog(&BacklogOptions {
             durability: match self.durability {
-                BacklogDurabilityArg::Sync => ContestantDurability::Sync,
-                BacklogDurabilityArg::Write => ContestantDurability::Write,
+                BacklogDurabilityArg::Sync => RelayDurability::Sync,
+                BacklogDurabilityArg::Write => RelayDurability::Write,
             },
             shape: self.shape.shape(),
             messages: self.messages,
@@ -472,10 +472,10 @@ struct SoakTargetArgs {
 
 impl Measurement for SoakArgs {
     fn run(self: Box<Self>, name: &str) -> Result<TextReport> {
-        let contestant = self.relay.contestant()?;
-        let _awake = self.tables.keep_awake.begin(!BenchTarget::of(contestant.clone()).has_server_here())?;
+        let relay = self.relay.chosen()?;
+        let _awake = self.tables.keep_awake.begin(!BenchTarget::of(relay.clone()).has_server_here())?;
         relays::run_soak(&SoakOptions {
-            contestant,
+            relay,
             shape: self.shape.shape(),
             messages: self.messages,
             rate_per_s: self.rate,

@@ -16,7 +16,6 @@
 //! The reasons for each step, from 280 runs of one program against itself, are in `docs/compare.md` of mailrun.
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 
-mod block_order;
 mod exact_row;
 mod finding;
 mod flip_test;
@@ -26,6 +25,7 @@ mod paired;
 mod rank_sum;
 mod ranks;
 mod round_comparison;
+mod round_schedule;
 mod rounds_page;
 mod run_figures;
 mod selection;
@@ -34,15 +34,15 @@ mod signed_rank;
 mod stored_runs;
 mod unpaired;
 
-pub use block_order::{BlockOrder, RoundPlan};
 pub use exact_row::{ExactChange, ExactRow};
 pub use finding::{MetricFinding, MetricVerdict};
 pub use metric::{ComparedMetric, Gain, RatioError, RoundRatios, RunValues};
 pub use paired::compare_rounds;
 pub use ranks::middle;
 pub use round_comparison::{
-    ContestantComparison, ContestantRow, PairedMetric, RoundComparison, RoundContestant, RoundCourse, RoundLoad,
+    ContestantComparison, ContestantRow, PairedMetric, RoundComparison, RoundCourse, RoundLoad, RoundSamples,
 };
+pub use round_schedule::{RoundPlan, RoundSchedule, RoundTurning};
 pub use run_figures::{NamedRun, RunFigure, defect, difference, figures, side_facts};
 pub use selection::RunSide;
 pub use settings::{CompareSettings, LookPlan};

@@ -16,9 +16,9 @@ use std::collections::BTreeMap;
 
 const COMPARISON_FORMAT: &str = "mailrun-compare/1";
 
-/// A contestant with its runs in the rounds that count.
+/// The figures of a contestant in the rounds that count.
 #[derive(Clone, Debug, Default)]
-pub struct RoundContestant {
+pub struct RoundSamples {
     pub name: String,
     pub description: String,
     /// The figures of each round. A contestant that failed has fewer.
@@ -28,7 +28,7 @@ pub struct RoundContestant {
     pub failure: Option<String>,
 }
 
-impl RoundContestant {
+impl RoundSamples {
     /// Values of a metric in all rounds, or `None` if a round lacks it.
     fn values(&self, metric: &ComparedMetric) -> Option<Vec<f64>> {
         let of_run = |run: &Vec<RunFigure>| Some(run.iter().find(|figure| figure.metric == *metric)?.value);
@@ -143,30 +143,30 @@ pub struct PairedMetric {
     /// The smallest difference that these rounds could show, as a share.
     pub resolution: Option<f64>,
     #[serde(skip)]
-    pub(crate) finding: MetricFinding,
+    pub finding: MetricFinding,
 }
 
 impl RoundComparison {
     /// Compares all contestants with the reference, which is the one at this index or, if it has no rounds, the first
     /// with rounds. The comparisons share the risk of `settings`.
     pub fn new(
-        contestants: &[RoundContestant],
+        contestants: &[RoundSamples],
         reference: usize,
         load: RoundLoad,
         course: RoundCourse,
         settings: &CompareSettings,
     ) -> Self {
-        let has_runs = |contestant: &&RoundContestant| !contestant.runs.is_empty();
+        let has_runs = |contestant: &&RoundSamples| !contestant.runs.is_empty();
         let wanted = contestants.get(reference).filter(has_runs);
         let chosen = wanted.or_else(|| contestants.iter().find(has_runs));
         let name = chosen.map(|chosen| chosen.name.clone()).unwrap_or_default();
         let others = || {
-            let is_other = |one: &&RoundContestant| chosen.is_some_and(|chosen| !std::ptr::eq(*one, chosen));
+            let is_other = |one: &&RoundSamples| chosen.is_some_and(|chosen| !std::ptr::eq(*one, chosen));
             contestants.iter().filter(has_runs).filter(is_other)
         };
         let risk = settings.risk / others().count().max(1) as f64;
         let settings = CompareSettings { risk, ..settings.clone() };
-        let compared = |one: &RoundContestant| chosen.map(|chosen| ContestantComparison::new(one, chosen, &settings));
+        let compared = |one: &RoundSamples| chosen.map(|chosen| ContestantComparison::new(one, chosen, &settings));
         Self {
             format: COMPARISON_FORMAT,
             paired: true,
@@ -219,7 +219,7 @@ impl RoundComparison {
 }
 
 impl ContestantRow {
-    fn new(contestant: &RoundContestant) -> Self {
+    fn new(contestant: &RoundSamples) -> Self {
         let mut values: BTreeMap<String, Vec<f64>> = BTreeMap::new();
         for figure in contestant.runs.iter().flatten() {
             values.entry(printable(&figure.metric.name).into_owned()).or_default().push(figure.value);
@@ -240,7 +240,8 @@ impl ContestantRow {
 }
 
 impl ContestantComparison {
-    fn new(one: &RoundContestant, reference: &RoundContestant, settings: &CompareSettings) -> Self {
+    /// Compares the rounds that both have.
+    pub fn new(one: &RoundSamples, reference: &RoundSamples, settings: &CompareSettings) -> Self {
         let rounds = one.runs.len().min(reference.runs.len());
         let mut family = Vec::new();
         let mut medians = Vec::new();
@@ -305,7 +306,7 @@ pub(crate) mod tests {
     pub(crate) const LOAD: RoundLoad = RoundLoad { messages: 1_000, sessions: 10, message_bytes: 400 };
 
     /// A contestant whose figures vary by 5 % around these.
-    pub(crate) fn contestant(name: &str, rounds: usize, rate: f64, cpu: f64) -> RoundContestant {
+    pub(crate) fn contestant(name: &str, rounds: usize, rate: f64, cpu: f64) -> RoundSamples {
         let mut random = SeededRng::new(5, 1_u64, name.len() as u64 + rate as u64);
         let mut noise = || 0.95 + 0.1 * random.unit();
         let figure = |name: &str, gain: Gain, value: f64| RunFigure {
@@ -315,7 +316,7 @@ pub(crate) mod tests {
         let run = |_| {
             vec![figure("rate, msg/s", Gain::Higher, rate * noise()), figure("CPU, µs/msg", Gain::Lower, cpu * noise())]
         };
-        RoundContestant {
+        RoundSamples {
             name: name.to_owned(),
             description: format!("{name} {{host}} {{port}}"),
             runs: (0..rounds).map(run).collect(),
@@ -324,7 +325,7 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn compare(contestants: &[RoundContestant]) -> RoundComparison {
+    pub(crate) fn compare(contestants: &[RoundSamples]) -> RoundComparison {
         let rounds = contestants.iter().map(|contestant| contestant.runs.len()).max().unwrap_or_default();
         let course = RoundCourse { planned_rounds: rounds, rounds, elapsed_s: 97.0, ..RoundCourse::default() };
         RoundComparison::new(contestants, 0, LOAD, course, &CompareSettings::default())
@@ -363,7 +364,7 @@ pub(crate) mod tests {
     fn one_that_was_given_up_counts_as_far_as_it_ran() {
         let mut third = contestant("ccc", 25, 1000.0, 50.0);
         third.failure = Some("it hung".to_owned());
-        let absent = RoundContestant { name: "none".to_owned(), failure: Some("no".to_owned()), ..Default::default() };
+        let absent = RoundSamples { name: "none".to_owned(), failure: Some("no".to_owned()), ..Default::default() };
         let two = [contestant("a", 40, 1000.0, 50.0), contestant("bb", 40, 1000.0, 50.0)];
         let all = [absent, two[0].clone(), two[1].clone(), third];
         let compared = compare(&all);

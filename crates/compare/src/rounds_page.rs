@@ -214,7 +214,7 @@ impl RoundComparison {
 
 #[cfg(test)]
 mod tests {
-    use crate::round_comparison::RoundContestant;
+    use crate::round_comparison::RoundSamples;
     use crate::round_comparison::tests::{compare, contestant};
     use mailrun_journey::record::{KeepAwake, Outcome};
 
@@ -242,10 +242,10 @@ mod tests {
 
     #[test]
     fn failures_are_one_line_each_and_the_other_keeps_its_results() {
-        let failed = RoundContestant {
+        let failed = RoundSamples {
             name: "b\u{1b}[31m".to_owned(),
             failure: Some("cannot start\nb".to_owned()),
-            ..RoundContestant::default()
+            ..RoundSamples::default()
         };
         let page = compare(&[contestant("a", 1, 1000.0, 50.0), failed]).page(None);
         assert!(page.remarks[0].starts_with("a alone, median of 1 run: CPU, µs/msg "), "{page:?}");
@@ -255,13 +255,10 @@ mod tests {
 
     #[test]
     fn a_contestant_that_was_given_up_passes_nothing() {
-        let failed = RoundContestant {
-            name: "c".to_owned(),
-            failure: Some("cannot start".to_owned()),
-            ..RoundContestant::default()
-        };
+        let failed =
+            RoundSamples { name: "c".to_owned(), failure: Some("cannot start".to_owned()), ..RoundSamples::default() };
         let both = [contestant("a", 40, 1000.0, 50.0), contestant("b", 40, 1000.0, 50.0)];
-        let outcome = |contestants: &[RoundContestant]| compare(contestants).page(Some(0.5)).outcome.unwrap().0;
+        let outcome = |contestants: &[RoundSamples]| compare(contestants).page(Some(0.5)).outcome.unwrap().0;
         assert_eq!(outcome(&both), Outcome::Pass);
         let [a, b] = both;
         assert_eq!(outcome(&[a, b, failed]), Outcome::Inconclusive);

@@ -8,13 +8,13 @@
 use super::fault::{AuditFault, Moments};
 use super::options::AuditOptions;
 use super::reach;
-use crate::contestant::Contestant;
 use crate::directory::RunDirectory;
 use crate::gather::{self, BenchFault, PartyResults, SinkResults};
 use crate::launch::{self, RelayLaunch};
 use crate::parties::{PartyCommand, PartyProcess};
 use crate::plan::{BenchOptions, BenchTarget};
 use crate::recipe::{Places, ServerCommand, leftovers, next_hop};
+use crate::relay::Relay;
 use crate::supervisor::Supervisor;
 use anyhow::{Context, Result, anyhow};
 use mailrun_forgetful::{Disk, Fault, Plan};
@@ -615,7 +615,7 @@ impl Round<'_> {
         };
         BenchOptions {
             name: "audit".to_owned(),
-            target: BenchTarget::Relay(Contestant::Recipe(Box::new(options.recipe.clone()))),
+            target: BenchTarget::Relay(Relay::Recipe(Box::new(options.recipe.clone()))),
             workload: Workload {
                 messages: Some(messages),
                 sessions,

@@ -1,11 +1,13 @@
-//! The engine of all scenarios that compare. It runs their cases in rounds, and writes the tables
-//! of the result.
+//! The engine of everything that compares. It runs contestants in rounds, and writes the tables of
+//! the result.
 //!
 //! ```text
 //! cases × rounds ─→ runner ───────────→ spread ───────────→ report ──→ text_report ─→ screen
 //!                   one run at a time,  median, both ends,  tables,    all of it      what fits
 //!                   by a Comparison     ratio of a round    faults
 //! ```
+//! A live comparison (`rounds`) has the same runner, with a budget of time, and a report of its own.
+//!
 //! A scenario implements `Comparison`, which says how one run of one case is made and measured. A
 //! run is either a program that is started as a `TimedChild`, or a whole bench.
 mod conclusion;
@@ -26,7 +28,10 @@ pub(super) use report::{
 };
 pub(super) use run_flaws::{BenchFigures, RunFlaws, named_defects, run_remarks};
 pub use runner::RoundOrder;
-pub(super) use runner::{CaseSeries, ComparedRun, Comparison, ComparisonResults, RunPlan, RunTurn, RunTurns, run_all};
+pub(super) use runner::{
+    ComparedRun, Comparison, ComparisonResults, Contestant, NextRun, RoundBudget, RunPlan, RunTurn, RunTurns, miscount,
+    run_all, run_rounds,
+};
 pub(super) use spread::{MISSING, MedianRange, bytes, shown, whole};
 pub use text_report::TextReport;
 pub(super) use timed::{Costs, TimedChild};

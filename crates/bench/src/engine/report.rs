@@ -2,13 +2,13 @@
 //! same round, a line for each run that went wrong, and the conclusion.
 use super::conclusion::{Conclusion, Defects};
 use super::ratio_verdict::{RatioColumn, RatioVerdict};
-use super::runner::{CaseSeries, ComparedRun, ComparisonResults};
+use super::runner::{ComparedRun, ComparisonResults, Contestant};
 use super::text_report::TextReport;
 use mailrun_text::numbers::counted;
 use mailrun_text::table::{Align, Table, plain};
 
 /// Makes the text of a cell from the runs of the row's case.
-type CellText<'a, C, M> = Box<dyn Fn(&CaseSeries<C, M>) -> String + 'a>;
+type CellText<'a, C, M> = Box<dyn Fn(&Contestant<C, M>) -> String + 'a>;
 
 /// Column of a table in which each row is a case.
 pub(crate) struct TableColumn<'a, C, M> {
@@ -19,37 +19,37 @@ pub(crate) struct TableColumn<'a, C, M> {
 
 impl<'a, C, M> TableColumn<'a, C, M> {
     /// Makes a column of words about a case or its runs, which is aligned to the left.
-    pub(crate) fn words(title: &'static str, cell: impl Fn(&CaseSeries<C, M>) -> String + 'a) -> Self {
+    pub(crate) fn words(title: &'static str, cell: impl Fn(&Contestant<C, M>) -> String + 'a) -> Self {
         Self { title, align: Align::Left, cell: Box::new(cell) }
     }
 
     /// Makes a column with a figure of a case or of all its runs, which is aligned to the right.
-    pub(crate) fn figure(title: &'static str, cell: impl Fn(&CaseSeries<C, M>) -> String + 'a) -> Self {
+    pub(crate) fn figure(title: &'static str, cell: impl Fn(&Contestant<C, M>) -> String + 'a) -> Self {
         Self { title, align: Align::Right, cell: Box::new(cell) }
     }
 
     /// Makes a column with the median over the case's runs.
     pub(crate) fn median(title: &'static str, value: impl Fn(&M) -> Option<f64> + 'a, show: fn(f64) -> String) -> Self {
-        Self::figure(title, move |series| series.spread(&value).median(show))
+        Self::figure(title, move |contestant| contestant.spread(&value).median(show))
     }
 
     /// Makes a column with the median over the case's runs, followed by the least and the greatest
     /// value.
     pub(crate) fn spread(title: &'static str, value: impl Fn(&M) -> Option<f64> + 'a, show: fn(f64) -> String) -> Self {
-        Self::figure(title, move |series| series.spread(&value).render(show))
+        Self::figure(title, move |contestant| contestant.spread(&value).render(show))
     }
 }
 
 /// Makes a table of the cases that have runs. On a narrow terminal, the columns named in
 /// `leave_out` are omitted, the first one first.
 pub(crate) fn table<'s, C: 's, M: 's>(
-    series: impl IntoIterator<Item = &'s CaseSeries<C, M>>,
+    contestant: impl IntoIterator<Item = &'s Contestant<C, M>>,
     columns: &[TableColumn<'_, C, M>],
     leave_out: &[&'static str],
 ) -> Table {
     let mut table = Table::new(columns.iter().map(|column| (column.title, column.align))).leave_out(leave_out);
-    for series in series.into_iter().filter(|series| !series.runs.is_empty()) {
-        table.row(columns.iter().map(|column| (column.cell)(series)).collect::<Vec<String>>());
+    for contestant in contestant.into_iter().filter(|contestant| !contestant.runs.is_empty()) {
+        table.row(columns.iter().map(|column| (column.cell)(contestant)).collect::<Vec<String>>());
     }
     table
 }
@@ -58,8 +58,8 @@ pub(crate) fn table<'s, C: 's, M: 's>(
 /// compared.
 pub(crate) struct RatioPair<'s, C, M> {
     pub(crate) cells: Vec<String>,
-    pub(crate) series: &'s CaseSeries<C, M>,
-    pub(crate) base: &'s CaseSeries<C, M>,
+    pub(crate) contestant: &'s Contestant<C, M>,
+    pub(crate) base: &'s Contestant<C, M>,
 }
 
 pub(crate) const RATIO_NOTE: &str =
@@ -78,11 +78,11 @@ pub(crate) fn ratio_table<C, M>(
     let names = names.iter().map(|name| (*name, Align::Left));
     let mut table = Table::new(names.chain(ratios.iter().map(|ratio| (ratio.title, Align::Right))));
     let mut verdicts = Vec::new();
-    for RatioPair { cells: mut row, series, base } in pairs {
-        let verdict = RatioVerdict::of(series, base, ratios);
-        row.extend(ratios.iter().map(|ratio| verdict.cell(ratio, series, base)));
+    for RatioPair { cells: mut row, contestant, base } in pairs {
+        let verdict = RatioVerdict::of(contestant, base, ratios);
+        row.extend(ratios.iter().map(|ratio| verdict.cell(ratio, contestant, base)));
         table.row(row);
-        verdicts.extend(verdict.note().map(|note| (series.name.as_str(), note)));
+        verdicts.extend(verdict.note().map(|note| (contestant.name.as_str(), note)));
     }
     let mut notes = distinct_verdicts(&verdicts);
     if !table.is_empty() {
@@ -165,8 +165,9 @@ pub(crate) struct ReportParts {
 impl<C, M> ComparisonResults<C, M> {
     /// Returns each run that went wrong, with the name of its case and the reason.
     fn faults(&self) -> impl Iterator<Item = (&ComparedRun<M>, String)> {
-        let runs = self.series.iter().flat_map(|series| series.runs.iter().map(move |run| (series, run)));
-        runs.filter_map(|(series, run)| Some((run, plain(&format!("{}: {}", series.name, run.fault()?)))))
+        let runs =
+            self.contestants.iter().flat_map(|contestant| contestant.runs.iter().map(move |run| (contestant, run)));
+        runs.filter_map(|(contestant, run)| Some((run, plain(&format!("{}: {}", contestant.name, run.fault()?)))))
     }
 
     /// Makes the report. Below the tables, it lists the runs that went wrong and then the notes.
@@ -192,7 +193,6 @@ impl<C, M> ComparisonResults<C, M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mailrun_compare::Gain;
     use mailrun_text::numbers::figure;
 
     #[test]
@@ -209,8 +209,8 @@ mod tests {
         assert_eq!(distinct_remarks(remarks.into_iter()), expected);
     }
 
-    fn series(name: &'static str, runs: Vec<ComparedRun<f64>>) -> CaseSeries<&'static str, f64> {
-        CaseSeries { case: name, name: format!("tool {name}"), runs }
+    fn contestant(name: &'static str, runs: Vec<ComparedRun<f64>>) -> Contestant<&'static str, f64> {
+        Contestant { runs, ..Contestant::new(format!("tool {name}"), name) }
     }
 
     fn sound(values: &[f64]) -> Vec<ComparedRun<f64>> {
@@ -220,17 +220,21 @@ mod tests {
     fn report(results: &ComparisonResults<&'static str, f64>) -> TextReport {
         type Column<'a> = TableColumn<'a, &'static str, f64>;
         let columns = [
-            Column::words("tool", |series| series.case.to_owned()),
+            Column::words("tool", |contestant| contestant.case.to_owned()),
             Column::median("median", |value| Some(*value), figure),
             Column::spread("spread", |value| Some(*value), figure),
         ];
-        let ratio = RatioColumn { title: "× speed", gain: Gain::Higher, compare: |run, base| Some(run / base) };
-        let inverse = RatioColumn { title: "× time", gain: Gain::Lower, compare: |run, base| Some(base / run) };
-        let pair = RatioPair { cells: vec!["a".to_owned()], series: &results.series[0], base: &results.series[1] };
+        let ratio = RatioColumn::higher("× speed", |value| Some(*value));
+        let inverse = RatioColumn::lower("× time", |value| Some(1.0 / value));
+        let pair = RatioPair {
+            cells: vec!["a".to_owned()],
+            contestant: &results.contestants[0],
+            base: &results.contestants[1],
+        };
         let (ratios, notes) = ratio_table(&["tool"], vec![pair], &[ratio, inverse]);
         results.report(ReportParts {
             title: "x: what".to_owned(),
-            tables: vec![table(&results.series, &columns, &[]), ratios],
+            tables: vec![table(&results.contestants, &columns, &[]), ratios],
             notes,
             pass: "none of which failed",
             wrong: Defects::default(),
@@ -240,8 +244,8 @@ mod tests {
 
     #[test]
     fn a_table_has_medians_spreads_and_ratios_of_rounds() {
-        let series = vec![series("a", sound(&[2.0, 4.0, 9.0])), series("b", sound(&[1.0, 1.0, 10.0]))];
-        let report = report(&ComparisonResults { series, done: 6, planned: 6 });
+        let contestants = vec![contestant("a", sound(&[2.0, 4.0, 9.0])), contestant("b", sound(&[1.0, 1.0, 10.0]))];
+        let report = report(&ComparisonResults { contestants, done: 6, planned: 6 });
         assert!(report.is_good() && report.conclusion.line().ends_with("6 runs, none of which failed"), "{report:?}");
         let row = report.text.lines().find(|line| line.starts_with(" a")).unwrap();
         assert!(row.contains("4.000  4.000 (2.000–9.000)"), "{}", report.text);
@@ -262,8 +266,8 @@ mod tests {
     #[test]
     fn a_run_whose_mail_may_be_queued_has_no_figures_and_has_not_failed() {
         let undecided = vec![ComparedRun::Undecided(1e9, "not delivered 1".to_owned()), ComparedRun::Sound(2.0)];
-        let series = vec![series("a", undecided), series("b", sound(&[1.0, 1.0]))];
-        let report = report(&ComparisonResults { series, done: 4, planned: 4 });
+        let contestants = vec![contestant("a", undecided), contestant("b", sound(&[1.0, 1.0]))];
+        let report = report(&ComparisonResults { contestants, done: 4, planned: 4 });
         assert!(report.text.contains("\nNOT OK: tool a: not delivered 1\n"), "{}", report.text);
         assert!(report.text.contains("  2.00") && !report.text.contains("1,000"), "{}", report.text);
         assert!(report.is_good(), "whatever the caller says of it decides: {}", report.text);
@@ -273,7 +277,11 @@ mod tests {
     fn what_went_wrong_is_below_the_tables_in_no_figure_and_in_the_verdict() {
         let faulty = vec![ComparedRun::Faulty(1e9, "lost 1".to_owned()), ComparedRun::Sound(2.0)];
         let failed = vec![ComparedRun::Failed("no\nluck".to_owned()), ComparedRun::Sound(1.0)];
-        let results = ComparisonResults { series: vec![series("a", faulty), series("b", failed)], done: 4, planned: 6 };
+        let results = ComparisonResults {
+            contestants: vec![contestant("a", faulty), contestant("b", failed)],
+            done: 4,
+            planned: 6,
+        };
         let report = report(&results);
         assert!(!report.is_good() && report.conclusion.is_interrupted);
         let below =

@@ -2,7 +2,7 @@
 //! bottleneck, and thresholds that were missed or could not be measured.
 use super::Defects;
 use super::report::distinct_remarks;
-use super::runner::{CaseSeries, ComparedRun, ComparisonResults};
+use super::runner::{ComparedRun, ComparisonResults, Contestant};
 use mailrun_journey::judge;
 use mailrun_journey::reason::Reason;
 use mailrun_journey::record::{Cause, Outcome, Record};
@@ -77,7 +77,7 @@ impl<M: BenchFigures> ComparedRun<M> {
     }
 }
 
-impl<C, M: BenchFigures> CaseSeries<C, M> {
+impl<C, M: BenchFigures> Contestant<C, M> {
     /// Returns the flaws of the runs that ended normally, each with the name of the case.
     fn flaws(&self) -> impl Iterator<Item = (&String, &RunFlaws)> {
         self.measurements().map(|measured| (&self.name, measured.flaws()))
@@ -87,15 +87,15 @@ impl<C, M: BenchFigures> CaseSeries<C, M> {
 impl<C, M: BenchFigures> ComparisonResults<C, M> {
     /// Collects the flaws of all runs.
     pub(crate) fn defects(&self) -> Defects {
-        named_defects(self.series.iter().flat_map(CaseSeries::flaws))
+        named_defects(self.contestants.iter().flat_map(Contestant::flaws))
     }
 }
 
 /// Collects the remarks on the runs of these cases, as [`distinct_remarks`].
 pub(crate) fn run_remarks<'s, C: 's, M: BenchFigures + 's>(
-    series: impl Iterator<Item = &'s CaseSeries<C, M>>,
+    contestant: impl Iterator<Item = &'s Contestant<C, M>>,
 ) -> Vec<String> {
-    let notes = series.flat_map(CaseSeries::flaws);
+    let notes = contestant.flat_map(Contestant::flaws);
     distinct_remarks(notes.flat_map(|(name, flaws)| flaws.notes.iter().map(move |note| (name.as_str(), note.as_str()))))
 }
 

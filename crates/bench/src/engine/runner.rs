@@ -1,19 +1,30 @@
-//! Runs the cases of a comparison in rounds, one run at a time, until all are done or the user
-//! presses Ctrl-C. Rounds are interleaved, so that a slow minute affects all cases. If a run fails,
-//! the report names it, and the other runs go on.
+//! Runs the contestants of a comparison in rounds, one run at a time, until the budget is used up or
+//! the user presses Ctrl-C. Rounds are interleaved, so that a slow minute affects all contestants.
+//!
+//! A table has a fixed number of rounds. If a run fails, the report names it, and the other runs go
+//! on. A live comparison repeats a round in which a run failed, and gives up a contestant that
+//! fails again and again.
 use super::timed::{Costs, TimedChild};
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
+use mailrun_compare::{RoundCourse, RoundPlan, RoundSchedule, RoundTurning};
 use mailrun_dashboard::live_display::LiveDisplay;
+use mailrun_party::host_sampler::HostSampler;
 use mailrun_party::live::LiveMode;
 use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
-use mailrun_text::numbers::{octets, seconds};
+use mailrun_text::numbers::{count, octets, seconds};
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 /// Limit of what a contestant may write to standard error. It is killed when it writes more,
 /// because the output fills a file on disk.
 const MAX_STDERR_BYTES: u64 = 64 << 20;
+/// A contestant is given up after this many failed runs without a valid run in between.
+const MAX_FAULTS_IN_A_ROW: usize = 3;
+/// A round is invalid if other guests of the hypervisor took at least this share of the CPU time.
+const STEAL_LIMIT: f64 = 0.25;
+/// Number of different reasons for invalid rounds that are kept for the report.
+const MAX_REASONS: usize = 10;
 
 /// Order in which the parties run in each round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -27,7 +38,7 @@ pub enum RoundOrder {
 
 /// What is special about one kind of comparison: its cases, and how to run one of them.
 pub(crate) trait Comparison {
-    /// Row of the result: a contestant, and the work that it does.
+    /// Work of a contestant: what runs, and with which load.
     type Case;
     type Measurement;
 
@@ -39,8 +50,20 @@ pub(crate) trait Comparison {
     /// # Errors
     /// If the contestant cannot start, fails or hangs.
     fn run(&self, case: &Self::Case, turn: &mut RunTurn<'_>) -> Result<Option<ComparedRun<Self::Measurement>>>;
+
+    /// Returns the line of progress for the next run.
+    fn line(&self, contestants: &[Contestant<Self::Case, Self::Measurement>], run: &NextRun<'_>) -> LiveLine {
+        LiveLine::of_runs(run.done, run.planned, &contestants[run.place].name, run.began)
+    }
+
+    /// Reports whether more rounds would not change the result. The runner asks once, at the
+    /// budget's early look.
+    fn is_decided(&self, _contestants: &[Contestant<Self::Case, Self::Measurement>]) -> bool {
+        false
+    }
 }
 
+/// Plan of a comparison with a fixed number of rounds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunPlan {
     /// Number of cases that are compared with each other. They must stand next to each other in the
@@ -49,6 +72,30 @@ pub(crate) struct RunPlan {
     pub(crate) rounds: u32,
     pub(crate) order: RoundOrder,
     pub(crate) live: LiveMode,
+}
+
+/// The rounds that a comparison may make, and what ends it early.
+#[derive(Clone, Debug)]
+pub(crate) struct RoundBudget {
+    pub(crate) schedule: RoundSchedule,
+    /// Time limit after which no new round starts.
+    pub(crate) time: Duration,
+    /// Number of rounds after which the comparison ends if it is decided then.
+    pub(crate) early_look: Option<usize>,
+    /// If set, a round counts only if all of its runs are sound, and is repeated otherwise.
+    pub(crate) repeats_faulty: bool,
+}
+
+/// The run that comes next, for the line of progress.
+pub(crate) struct NextRun<'a> {
+    /// Index of the contestant.
+    pub(crate) place: usize,
+    /// Number of runs that count and are done, and of all that are planned.
+    done: usize,
+    planned: usize,
+    pub(crate) schedule: &'a RoundSchedule,
+    pub(crate) plan: &'a RoundPlan,
+    pub(crate) began: Instant,
 }
 
 #[derive(Clone, Debug)]
@@ -99,15 +146,22 @@ impl<M> ComparedRun<M> {
     }
 }
 
-/// A case and its runs, one for each round, in the order of the rounds.
+/// A row of the result: the work of a contestant, and its runs in the rounds that count.
 #[derive(Clone, Debug)]
-pub(crate) struct CaseSeries<C, M> {
+pub(crate) struct Contestant<C, M> {
     pub(crate) case: C,
     pub(crate) name: String,
+    /// One run for each round, in the order of the rounds.
     pub(crate) runs: Vec<ComparedRun<M>>,
+    /// Reason why the contestant was given up. It does not run any more.
+    pub(crate) failure: Option<String>,
 }
 
-impl<C, M> CaseSeries<C, M> {
+impl<C, M> Contestant<C, M> {
+    pub(crate) fn new(name: String, case: C) -> Self {
+        Self { case, name, runs: Vec::new(), failure: None }
+    }
+
     /// Figures of the runs that finished, whether or not they did all of their work.
     pub(crate) fn measurements(&self) -> impl Iterator<Item = &M> {
         self.runs.iter().filter_map(ComparedRun::measurement)
@@ -116,7 +170,7 @@ impl<C, M> CaseSeries<C, M> {
 
 #[derive(Clone, Debug)]
 pub(crate) struct ComparisonResults<C, M> {
-    pub(crate) series: Vec<CaseSeries<C, M>>,
+    pub(crate) contestants: Vec<Contestant<C, M>>,
     pub(crate) done: usize,
     pub(crate) planned: usize,
 }
@@ -133,50 +187,24 @@ pub(crate) struct RunTurn<'a> {
 }
 
 impl RunTurn<'_> {
-    /// Waits until the contestant exits, and shows the progress of all runs meanwhile. Returns
-    /// `None` if the user wants no more runs.
+    /// Waits until the contestant exits, and shows the progress of all runs meanwhile. Then kills
+    /// processes that the contestant has left running. Returns `None` if the user wants no more
+    /// runs.
     ///
     /// # Errors
-    /// If the contestant takes longer than `limit`. The error then includes `progress`.
+    /// If the contestant takes longer than `limit`, in which case the error includes `progress`, or
+    /// if `watch` fails.
     pub(crate) fn await_exit(
         &mut self,
         contestant: &mut TimedChild,
         limit: Duration,
         progress: impl Fn() -> Option<String>,
-    ) -> Result<Option<(ExitStatus, Costs)>> {
-        let ended = self.watch_until_exit(contestant, limit, progress, || Ok(()))?;
-        ended.then(|| contestant.reap()).transpose()
-    }
-
-    /// Waits like `await_exit`, and calls `watch` meanwhile. After the contestant has exited,
-    /// processes that it has left running are killed.
-    ///
-    /// # Errors
-    /// If the contestant takes longer than `limit`, or if `watch` fails.
-    pub(crate) fn await_exit_watched(
-        &mut self,
-        contestant: &mut TimedChild,
-        limit: Duration,
-        progress: impl Fn() -> Option<String>,
-        watch: impl FnMut() -> Result<()>,
-    ) -> Result<Option<(ExitStatus, Costs)>> {
-        let ended = self.watch_until_exit(contestant, limit, progress, watch)?;
-        contestant.kill_group();
-        ended.then(|| contestant.reap()).transpose()
-    }
-
-    /// Waits until the contestant exits. Returns false if the user wants no more runs.
-    fn watch_until_exit(
-        &mut self,
-        contestant: &mut TimedChild,
-        limit: Duration,
-        progress: impl Fn() -> Option<String>,
         mut watch: impl FnMut() -> Result<()>,
-    ) -> Result<bool> {
+    ) -> Result<Option<(ExitStatus, Costs)>> {
         while !contestant.poll_exit()? {
             self.display.show(|| self.line.clone());
             if (self.is_stopped)() {
-                return Ok(false);
+                return Ok(None);
             }
             watch()?;
             let is_flooding = contestant.stderr_bytes() > MAX_STDERR_BYTES;
@@ -186,20 +214,29 @@ impl RunTurn<'_> {
                 bail!("it did not end within {} and was killed{progress}", seconds(limit.as_secs_f64()));
             }
         }
-        Ok(true)
+        contestant.kill_group();
+        contestant.reap().map(Some)
     }
+}
+
+/// Compares the number of messages that a sink has with the number that were sent. Returns a
+/// description of the fault if they differ.
+pub(crate) fn miscount(arrived: u64, sent: u64) -> Option<String> {
+    (arrived != sent).then(|| format!("the sink has {} of {} messages", count(arrived), count(sent)))
 }
 
 /// Makes runs one at a time, and shows their progress on the terminal.
 pub(crate) struct RunTurns<'a> {
     display: LiveDisplay,
-    is_stopped: &'a dyn Fn() -> bool,
+    pub(crate) is_stopped: &'a dyn Fn() -> bool,
+    pub(crate) began: Instant,
 }
 
 impl<'a> RunTurns<'a> {
     /// `is_stopped` reports whether the user wants no more runs.
     pub(crate) fn new(live: LiveMode, is_stopped: &'a dyn Fn() -> bool) -> Self {
-        Self { display: LiveDisplay::on_stderr(live, NonTerminalOutput::Lines), is_stopped }
+        let display = LiveDisplay::on_stderr(live, NonTerminalOutput::Lines);
+        Self { display, is_stopped, began: Instant::now() }
     }
 
     /// Begins the next run. `line` is its line of progress.
@@ -221,49 +258,143 @@ pub(crate) fn run_all<C: Comparison>(
     plan: RunPlan,
     is_stopped: &dyn Fn() -> bool,
 ) -> ComparisonResults<C::Case, C::Measurement> {
-    let order = order(cases.len(), plan);
-    let planned = order.len();
-    let named = |case| CaseSeries { name: comparison.name(&case), case, runs: Vec::new() };
-    let mut series: Vec<CaseSeries<_, _>> = cases.into_iter().map(named).collect();
+    let named = |case| Contestant::new(comparison.name(&case), case);
+    let mut contestants: Vec<_> = cases.into_iter().map(named).collect();
+    let turning = match plan.order {
+        RoundOrder::Alternating => RoundTurning::Groups { size: plan.compared },
+        RoundOrder::Fixed => RoundTurning::None,
+    };
+    let budget = RoundBudget {
+        schedule: RoundSchedule::new(contestants.len(), plan.rounds as usize, turning),
+        time: Duration::MAX,
+        early_look: None,
+        repeats_faulty: false,
+    };
     let mut turns = RunTurns::new(plan.live, is_stopped);
-    let began = Instant::now();
-    let mut done = 0;
-    for number in order {
-        if is_stopped() {
-            break;
-        }
-        let CaseSeries { case, name, runs } = &mut series[number];
-        let mut turn = RunTurn {
-            case: number,
-            round: runs.len(),
-            title: format!("run {} of {planned}: {name}", done + 1),
-            ..turns.next(LiveLine::of_runs(done, planned, name, began))
-        };
-        match comparison.run(case, &mut turn).transpose() {
-            None => break,
-            Some(run) => runs.push(run.unwrap_or_else(|error| ComparedRun::Failed(format!("{error:#}")))),
-        }
-        done += 1;
-    }
+    run_rounds(comparison, &mut contestants, budget, &mut turns);
     turns.finish();
-    ComparisonResults { series, done, planned }
+    let done = contestants.iter().map(|contestant| contestant.runs.len()).sum();
+    ComparisonResults { done, planned: contestants.len() * plan.rounds as usize, contestants }
 }
 
-/// Returns the order of the runs, as indices of cases. Each round runs all cases. With
-/// `RoundOrder::Alternating`, every second round reverses the order of the cases that are compared
-/// with each other.
-fn order(cases: usize, plan: RunPlan) -> Vec<usize> {
-    let compared = plan.compared.max(1);
-    let round = |number: u32| {
-        let groups = (0..cases).step_by(compared);
-        groups.flat_map(move |first| {
-            let group = first..(first + compared).min(cases);
-            let is_forward = plan.order == RoundOrder::Fixed || number.is_multiple_of(2);
-            let turned: Vec<usize> = if is_forward { group.collect() } else { group.rev().collect() };
-            turned
-        })
-    };
-    (0..plan.rounds).flat_map(round).collect()
+/// Runs the contestants round by round, until the budget is used up, the user stops, or fewer than
+/// two contestants are left of a comparison that gives up contestants. Returns how it went.
+pub(crate) fn run_rounds<C: Comparison>(
+    comparison: &C,
+    contestants: &mut [Contestant<C::Case, C::Measurement>],
+    budget: RoundBudget,
+    turns: &mut RunTurns<'_>,
+) -> RoundCourse {
+    let RoundBudget { schedule, time, early_look, repeats_faulty } = budget;
+    let course = RoundCourse { planned_rounds: schedule.wanted(), ..RoundCourse::default() };
+    let faults_in_a_row = vec![0; contestants.len()];
+    let mut rounds = Rounds { comparison, contestants, faults_in_a_row, schedule, repeats_faulty, turns, course };
+    while let Some(plan) = rounds.schedule.next_round() {
+        let alive = rounds.contestants.iter().filter(|contestant| contestant.failure.is_none()).count();
+        if (rounds.turns.is_stopped)() || repeats_faulty && alive < 2 {
+            break;
+        }
+        if rounds.turns.began.elapsed() >= time {
+            rounds.course.is_budget_spent = true;
+            break;
+        }
+        let Some(is_valid) = rounds.round(&plan) else { break };
+        let is_look = is_valid && Some(rounds.schedule.counted()) == early_look;
+        if is_look && comparison.is_decided(rounds.contestants) {
+            break;
+        }
+    }
+    if rounds.course.rounds < rounds.schedule.wanted() && rounds.schedule.next_round().is_none() {
+        rounds.course.notes.push("Too many rounds were invalid: it ended before its time.".to_owned());
+    }
+    rounds.course
+}
+
+struct Rounds<'r, 't, C: Comparison> {
+    comparison: &'r C,
+    contestants: &'r mut [Contestant<C::Case, C::Measurement>],
+    /// Failed runs of each contestant since its last valid run.
+    faults_in_a_row: Vec<usize>,
+    schedule: RoundSchedule,
+    repeats_faulty: bool,
+    turns: &'r mut RunTurns<'t>,
+    course: RoundCourse,
+}
+
+impl<C: Comparison> Rounds<'_, '_, C> {
+    /// Makes a round, in which each contestant that was not given up runs once, and keeps the runs
+    /// if they count. Returns whether the round is valid, or `None` if the user stopped.
+    fn round(&mut self, plan: &RoundPlan) -> Option<bool> {
+        let mut runs = Vec::new();
+        let end = self.run_contestants(plan, &mut runs);
+        let is_kept = match &end {
+            Some(end) => end.is_ok() && !plan.is_warm_up,
+            // The runs of an incomplete round have nothing to be compared with, but each stands for
+            // itself in a table.
+            None => !self.repeats_faulty,
+        };
+        for (place, run) in runs.into_iter().filter(|_| is_kept) {
+            self.contestants[place].runs.push(run);
+        }
+        let reason = end?.err();
+        let is_valid = reason.is_none();
+        self.schedule.finish_round(is_valid);
+        let RoundCourse { rounds, invalid_rounds, invalid, .. } = &mut self.course;
+        (*rounds, *invalid_rounds) = (self.schedule.counted(), self.schedule.repeated());
+        invalid.extend(reason.filter(|reason| invalid.len() < MAX_REASONS && !invalid.contains(reason)));
+        Some(is_valid)
+    }
+
+    /// Runs the contestants of a round. If faulty rounds are repeated, the round ends at the first
+    /// failed run. Returns `None` if the user stopped, and an error with the reason if the round is
+    /// invalid.
+    fn run_contestants(
+        &mut self,
+        plan: &RoundPlan,
+        runs: &mut Vec<(usize, ComparedRun<C::Measurement>)>,
+    ) -> Option<Result<(), String>> {
+        let host = self.repeats_faulty.then(HostSampler::start);
+        for &place in &plan.order {
+            if (self.turns.is_stopped)() {
+                return None;
+            }
+            if self.contestants[place].failure.is_some() {
+                continue;
+            }
+            let run = self.run(place, plan, runs.len())?;
+            if let Some(fault) = run.fault().filter(|_| self.repeats_faulty) {
+                self.faults_in_a_row[place] += 1;
+                let contestant = &mut self.contestants[place];
+                // A program that is missing or hangs would only do so again.
+                if matches!(run, ComparedRun::Failed(_)) || self.faults_in_a_row[place] >= MAX_FAULTS_IN_A_ROW {
+                    contestant.failure = Some(fault.to_owned());
+                }
+                return Some(Err(format!("{}: {fault}", contestant.name)));
+            }
+            self.faults_in_a_row[place] = 0;
+            runs.push((place, run));
+        }
+        let stolen = host.and_then(|host| host.finish().steal_share.filter(|share| *share >= STEAL_LIMIT));
+        let reason = |share: f64| format!("the hypervisor gave {:.0} % of the CPU to others", share * 100.0);
+        Some(stolen.map_or(Ok(()), |share| Err(reason(share))))
+    }
+
+    /// Makes one run. `in_round` is the number of runs that the round has already. Returns `None` if
+    /// the user stopped the run.
+    fn run(&mut self, place: usize, plan: &RoundPlan, in_round: usize) -> Option<ComparedRun<C::Measurement>> {
+        let kept: usize = self.contestants.iter().map(|contestant| contestant.runs.len()).sum();
+        let Contestant { case, name, runs, .. } = &self.contestants[place];
+        let (done, planned) = (kept + in_round, self.contestants.len() * self.schedule.wanted());
+        let next = NextRun { place, done, planned, schedule: &self.schedule, plan, began: self.turns.began };
+        let mut turn = RunTurn {
+            case: place,
+            round: runs.len(),
+            title: format!("run {} of {planned}: {name}", done + 1),
+            ..self.turns.next(self.comparison.line(self.contestants, &next))
+        };
+        let run = self.comparison.run(case, &mut turn).transpose()?;
+        Some(run.unwrap_or_else(|error| ComparedRun::Failed(format!("{error:#}"))))
+    }
 }
 
 #[cfg(test)]
@@ -305,23 +436,13 @@ mod tests {
     }
 
     #[test]
-    fn rounds_are_interleaved_and_turned() {
-        let alternating = |cases, compared, rounds| order(cases, plan(compared, rounds, RoundOrder::Alternating));
-        assert_eq!(alternating(4, 2, 1), [0, 1, 2, 3]);
-        assert_eq!(alternating(4, 2, 2), [0, 1, 2, 3, 1, 0, 3, 2]);
-        assert_eq!(alternating(2, 2, 3), [0, 1, 1, 0, 0, 1]);
-        assert!(alternating(0, 0, 3).is_empty());
-        assert_eq!(order(2, plan(2, 3, RoundOrder::Fixed)), [0, 1, 0, 1, 0, 1]);
-    }
-
-    #[test]
     fn each_case_has_its_runs_in_the_order_of_the_rounds() {
         let comparison = LetterComparison::default();
         let results = run_all(&comparison, vec!['a', 'b'], plan(2, 3, RoundOrder::Alternating), &|| false);
         assert_eq!(comparison.runs.take(), ["a0", "b0", "b1", "a1", "a2", "b2"]);
         assert_eq!((results.done, results.planned), (6, 6));
         let runs =
-            |at: usize| results.series[at].runs.iter().filter_map(|run| run.sound().copied()).collect::<Vec<_>>();
+            |at: usize| results.contestants[at].runs.iter().filter_map(|run| run.sound().copied()).collect::<Vec<_>>();
         assert_eq!((runs(0), runs(1)), (vec![1, 4, 5], vec![2, 3, 6]));
     }
 
@@ -329,11 +450,50 @@ mod tests {
     fn who_fails_or_loses_is_named_and_the_others_run() {
         let comparison = LetterComparison::default();
         let results = run_all(&comparison, vec!['x', 'l', 'a'], plan(3, 1, RoundOrder::Fixed), &|| false);
-        let [failed, lossy, good] = [0, 1, 2].map(|at: usize| &results.series[at].runs[0]);
+        let [failed, lossy, good] = [0, 1, 2].map(|at: usize| &results.contestants[at].runs[0]);
         assert_eq!((failed.fault(), failed.measurement(), failed.sound()), (Some("out of luck"), None, None));
         assert_eq!((lossy.fault(), lossy.measurement(), lossy.sound()), (Some("lost 1"), Some(&2), None));
         assert_eq!((good.fault(), good.sound()), (None, Some(&3)));
-        assert_eq!(results.series[0].name, "contestant x");
+        assert_eq!(results.contestants[0].name, "contestant x");
+    }
+
+    /// Runs these letters in rounds of which only valid ones count. Returns them and the course.
+    fn repeated(
+        letters: &str,
+        rounds: usize,
+        time: Duration,
+        stopped_in: Option<usize>,
+    ) -> (Vec<Contestant<char, usize>>, RoundCourse) {
+        let comparison = LetterComparison { stopped_in, ..LetterComparison::default() };
+        let mut contestants: Vec<_> =
+            letters.chars().map(|letter| Contestant::new(letter.to_string(), letter)).collect();
+        let schedule = RoundSchedule::new(letters.len(), rounds, RoundTurning::Blocks { seed: 1 });
+        let budget = RoundBudget { schedule, time, early_look: None, repeats_faulty: true };
+        let course = run_rounds(&comparison, &mut contestants, budget, &mut RunTurns::new(LiveMode::Off, &|| false));
+        (contestants, course)
+    }
+
+    #[test]
+    fn only_whole_rounds_count_and_who_fails_is_given_up() {
+        let kept = |contestants: &[Contestant<char, usize>]| {
+            let failed = |one: &Contestant<_, _>| one.failure.clone().unwrap_or_default();
+            contestants.iter().map(|one| (one.runs.len(), failed(one))).collect::<Vec<_>>()
+        };
+        let none = String::new;
+        for (letters, time_s, stopped_in, expected, course) in [
+            ("ab", 600, None, [(4, none()), (4, none())], (4, 0, false)),
+            // One that cannot run is given up at once, and nobody is left to compare with.
+            ("ax", 600, None, [(0, none()), (0, "out of luck".to_owned())], (0, 1, false)),
+            // One that loses mail may do better, and has three tries.
+            ("al", 600, None, [(0, none()), (0, "lost 1".to_owned())], (0, 3, false)),
+            // The first block is two rounds of two runs, so the sixth run completes the first round.
+            ("ab", 600, Some(8), [(1, none()), (1, none())], (1, 0, false)),
+            ("ab", 0, None, [(0, none()), (0, none())], (0, 0, true)),
+        ] {
+            let (contestants, went) = repeated(letters, 4, Duration::from_secs(time_s), stopped_in);
+            assert_eq!(kept(&contestants), expected, "{letters}, {stopped_in:?}");
+            assert_eq!((went.rounds, went.invalid_rounds, went.is_budget_spent), course, "{letters}, {stopped_in:?}");
+        }
     }
 
     #[test]
@@ -344,7 +504,7 @@ mod tests {
         let ended_between = LetterComparison::default();
         let is_stopped = || ended_between.runs.borrow().len() == 3;
         let results = run_all(&ended_between, vec!['a', 'b'], plan(2, 3, RoundOrder::Fixed), &is_stopped);
-        assert_eq!((results.done, results.series[0].runs.len(), results.series[1].runs.len()), (3, 2, 1));
+        assert_eq!((results.done, results.contestants[0].runs.len(), results.contestants[1].runs.len()), (3, 2, 1));
     }
 
     /// Comparison whose contestants are shell scripts. The duration is the time limit of each run.
@@ -362,7 +522,7 @@ mod tests {
             let mut command = Command::new("/bin/sh");
             command.args(["-c", script]).stdout(Stdio::null());
             let mut child = TimedChild::start(command)?;
-            let ended = turn.await_exit(&mut child, self.0, || Some("at message 7".to_owned()))?;
+            let ended = turn.await_exit(&mut child, self.0, || Some("at message 7".to_owned()), || Ok(()))?;
             Ok(ended.map(|(status, costs)| ComparedRun::Sound((status.code(), costs))))
         }
     }
@@ -372,10 +532,10 @@ mod tests {
         let quick = ShellComparison(Duration::from_secs(60));
         let once = plan(1, 1, RoundOrder::Fixed);
         let results = run_all(&quick, vec!["exit 3"], once, &|| false);
-        assert_eq!(results.series[0].runs[0].sound().map(|(code, _)| *code), Some(Some(3)));
+        assert_eq!(results.contestants[0].runs[0].sound().map(|(code, _)| *code), Some(Some(3)));
         let slow = ShellComparison(Duration::from_millis(100));
         let results = run_all(&slow, vec!["sleep 600"], once, &|| false);
-        let hung = results.series[0].runs[0].fault().unwrap();
+        let hung = results.contestants[0].runs[0].fault().unwrap();
         assert_eq!(hung, "it did not end within 0.10 s and was killed: at message 7");
         let calls = RefCell::new(0);
         let is_stopped = || {
@@ -383,6 +543,6 @@ mod tests {
             *calls.borrow() > 3
         };
         let results = run_all(&quick, vec!["sleep 600"], once, &is_stopped);
-        assert_eq!((results.done, results.series[0].runs.len()), (0, 0));
+        assert_eq!((results.done, results.contestants[0].runs.len()), (0, 0));
     }
 }

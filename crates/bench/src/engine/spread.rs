@@ -1,5 +1,5 @@
 //! Figures of several runs: their median and range, and ratios between two runs of the same round.
-use super::runner::CaseSeries;
+use super::runner::Contestant;
 use mailrun_compare::middle;
 use mailrun_text::numbers::{count, memory};
 
@@ -50,7 +50,7 @@ impl MedianRange {
     }
 }
 
-impl<C, M> CaseSeries<C, M> {
+impl<C, M> Contestant<C, M> {
     /// Returns the spread over the runs that did all of their work.
     pub(super) fn spread(&self, value: impl Fn(&M) -> Option<f64>) -> MedianRange {
         MedianRange::of(self.runs.iter().filter_map(|run| value(run.sound()?)))
@@ -58,9 +58,13 @@ impl<C, M> CaseSeries<C, M> {
 
     /// Returns the spread of the ratios to `base`. Each ratio is of two runs of the same round, so
     /// that a slow minute affects both.
-    pub(super) fn ratio(&self, base: &Self, compare: impl Fn(&M, &M) -> Option<f64>) -> MedianRange {
-        let pairs = self.runs.iter().zip(&base.runs);
-        MedianRange::of(pairs.filter_map(|(run, base)| compare(run.sound()?, base.sound()?)))
+    pub(super) fn ratio(&self, base: &Self, value: fn(&M) -> Option<f64>) -> MedianRange {
+        MedianRange::of(self.pairs(base).filter_map(|(run, base)| Some(value(run)? / value(base)?)))
+    }
+
+    /// Returns the runs of both in each round in which both did all of their work.
+    pub(super) fn pairs<'s>(&'s self, base: &'s Self) -> impl Iterator<Item = (&'s M, &'s M)> {
+        self.runs.iter().zip(&base.runs).filter_map(|(run, base)| Some((run.sound()?, base.sound()?)))
     }
 }
 
@@ -69,21 +73,21 @@ mod tests {
     use super::super::runner::ComparedRun;
     use super::*;
 
-    fn series(runs: &[Option<f64>]) -> CaseSeries<(), f64> {
+    fn contestant(runs: &[Option<f64>]) -> Contestant<(), f64> {
         let run = |value: &Option<f64>| {
             value.map_or_else(|| ComparedRun::Faulty(1e9, "lost 1".to_owned()), ComparedRun::Sound)
         };
-        CaseSeries { case: (), name: String::new(), runs: runs.iter().map(run).collect() }
+        Contestant { runs: runs.iter().map(run).collect(), ..Contestant::new(String::new(), ()) }
     }
 
     #[test]
     fn a_spread_is_of_the_sound_runs_and_a_ratio_of_rounds_in_which_both_were() {
         let show: fn(f64) -> String = |value| format!("{value:.1}");
-        let ours = series(&[Some(4.0), Some(1.0), None, Some(8.0)]);
-        let theirs = series(&[Some(2.0), None, Some(1.0), Some(1.0)]);
+        let ours = contestant(&[Some(4.0), Some(1.0), None, Some(8.0)]);
+        let theirs = contestant(&[Some(2.0), None, Some(1.0), Some(1.0)]);
         assert_eq!(ours.spread(|value| Some(*value)).render(show), "4.0 (1.0–8.0)");
-        assert_eq!(ours.ratio(&theirs, |run, base| Some(run / base)).render(show), "5.0 (2.0–8.0)");
-        assert_eq!(series(&[None]).spread(|value| Some(*value)).median(show), MISSING);
-        assert_eq!(series(&[Some(1.0), Some(1.0)]).spread(|value| Some(*value)).render(show), "1.0");
+        assert_eq!(ours.ratio(&theirs, |value| Some(*value)).render(show), "5.0 (2.0–8.0)");
+        assert_eq!(contestant(&[None]).spread(|value| Some(*value)).median(show), MISSING);
+        assert_eq!(contestant(&[Some(1.0), Some(1.0)]).spread(|value| Some(*value)).render(show), "1.0");
     }
 }

@@ -4,12 +4,12 @@ mod port;
 mod ready_signal;
 pub(super) mod strace;
 
-use super::contestant::{Contestant, RelayCommand};
 use super::directory::RunDirectory;
 use super::parties::{GroupLeader, PartyCommand};
 use super::plan::{BenchOptions, SyscallCounting, cpus_option};
 use super::programs::own_program;
 use super::recipe::{Places, Recipe, ServerCommand, next_hop};
+use super::relay::{Relay, RelayCommand};
 use anyhow::{Context, Result};
 use mailrun_journey::record::Role;
 pub(super) use port::free as free_port;
@@ -30,16 +30,16 @@ const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// # Errors
 /// If the relay cannot run on this host.
 pub(crate) fn prepare(
-    contestant: &Contestant,
+    relay: &Relay,
     options: &BenchOptions,
     program: &Path,
     directory: &RunDirectory,
     sink: &str,
 ) -> Result<Option<RelayLaunch>> {
     let spool = directory.spool();
-    let mut launch = match contestant {
-        Contestant::None | Contestant::Running { .. } => return Ok(None),
-        Contestant::Mailrun(durability) => {
+    let mut launch = match relay {
+        Relay::None | Relay::Running { .. } => return Ok(None),
+        Relay::Mailrun(durability) => {
             let record = directory.party_files(Role::Relay).record;
             let [spool, record] = [&spool, &record].map(|path| path.to_string_lossy().into_owned());
             let durability = durability.option_value();
@@ -56,12 +56,12 @@ pub(crate) fn prepare(
             let command = PartyCommand::relay(program, words, directory);
             RelayLaunch { command, ready_signal: ReadySignal::Reported, ready_within: READY_TIMEOUT }
         }
-        Contestant::Recipe(recipe) => {
+        Relay::Recipe(recipe) => {
             let (to, listen) = (next_hop(sink)?, free_port()?);
             let places = Places::in_directory(spool, listen, to, program);
             launch_server(recipe, recipe.prepare(&places)?, &places, directory)
         }
-        Contestant::Command(RelayCommand { words, .. }) => {
+        Relay::Command(RelayCommand { words, .. }) => {
             // The directory will hold mail, so that only its owner may read it.
             let result = DirBuilder::new().recursive(true).mode(0o700).create(&spool);
             result.with_context(|| format!("cannot create {}", spool.display()))?;
@@ -73,7 +73,7 @@ pub(crate) fn prepare(
     };
     launch.command.cores = options.server_cores;
     // Our own relay places itself, by its option `--cpus`.
-    launch.command.cpus = options.placement.relay.clone().filter(|_| !matches!(contestant, Contestant::Mailrun(_)));
+    launch.command.cpus = options.placement.relay.clone().filter(|_| !matches!(relay, Relay::Mailrun(_)));
     Ok(Some(match &options.syscall_counting {
         SyscallCounting::Off => launch,
         SyscallCounting::Strace(strace) => {
@@ -110,9 +110,9 @@ fn fill_placeholders(words: &[String], listen: &SocketAddr, sink: &str, spool: &
 ///
 /// # Errors
 /// If the relay cannot run here. The error says what to do.
-pub(crate) fn check(contestant: &Contestant) -> Result<()> {
-    match contestant {
-        Contestant::Recipe(recipe) => recipe.check_host(&own_program()?),
+pub(crate) fn check(relay: &Relay) -> Result<()> {
+    match relay {
+        Relay::Recipe(recipe) => recipe.check_host(&own_program()?),
         _ => Ok(()),
     }
 }

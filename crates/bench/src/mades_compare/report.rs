@@ -10,7 +10,6 @@ use crate::engine::{
     bytes, ratio_table, rounds_text,
 };
 use crate::programs::{ComparedProgram, missing_note};
-use mailrun_compare::Gain;
 use mailrun_party::party_options::value_name;
 use mailrun_text::numbers::{count, counted, figure, octets, rate};
 use mailrun_text::table::Table;
@@ -21,16 +20,8 @@ type Column<'a> = TableColumn<'a, CompareCase, CompareMeasurement>;
 
 /// Figures of `mailrun mades`, divided by those of go-mades-bench.
 const RATIOS: [RatioColumn<CompareMeasurement>; 2] = [
-    RatioColumn {
-        title: "× msg/s",
-        gain: Gain::Higher,
-        compare: |run, base| Some(run.reported.rate_per_s / base.reported.rate_per_s),
-    },
-    RatioColumn {
-        title: "× CPU/msg",
-        gain: Gain::Lower,
-        compare: |run, base| Some(run.costs.cpu_s() / base.costs.cpu_s()),
-    },
+    RatioColumn::higher("× msg/s", |run| Some(run.reported.rate_per_s)),
+    RatioColumn::lower("× CPU/msg", |run| Some(run.costs.cpu_s())),
 ];
 
 /// Makes the report. A note below the tables names the programs that are `missing`.
@@ -42,7 +33,7 @@ pub(super) fn of(results: &CompareResults, missing: &[&str], options: &CompareOp
     );
     notes.extend(killed_note(results));
     notes.extend(ratio_notes);
-    if results.series.iter().any(|series| series.case.tool == MadesTool::GoMadesBench) {
+    if results.contestants.iter().any(|contestant| contestant.case.tool == MadesTool::GoMadesBench) {
         notes.push("The window of go-mades-bench is its -goroutines.".to_owned());
     }
     results.report(ReportParts {
@@ -56,8 +47,11 @@ pub(super) fn of(results: &CompareResults, missing: &[&str], options: &CompareOp
 }
 
 fn killed_note(results: &CompareResults) -> Option<String> {
-    let killed: usize =
-        results.series.iter().map(|series| series.measurements().filter(|run| run.was_killed).count()).sum();
+    let killed: usize = results
+        .contestants
+        .iter()
+        .map(|contestant| contestant.measurements().filter(|run| run.was_killed).count())
+        .sum();
     (killed > 0).then(|| {
         let runs = counted(killed as u64, "run");
         format!("go-mades-bench did not end by itself after its report in {runs}, and was killed 5 s later. Its figures are complete.")
@@ -90,22 +84,22 @@ fn window(window: SendWindow) -> String {
 fn figures(results: &CompareResults, options: &CompareOptions) -> Table {
     let micros_per_message = |seconds: f64| 1e6 * seconds / options.messages as f64;
     let columns = [
-        Column::words("tool", |series| series.case.tool.name().to_owned()),
-        Column::figure("window", |series| window(series.case.window)),
+        Column::words("tool", |contestant| contestant.case.tool.name().to_owned()),
+        Column::figure("window", |contestant| window(contestant.case.window)),
         Column::spread("msg/s", |run| Some(run.reported.rate_per_s), rate),
         Column::spread("CPU µs/msg", |run| Some(micros_per_message(run.costs.cpu_s())), figure),
         Column::median("max RSS", |run| run.costs.max_rss_bytes.map(|bytes| bytes as f64), bytes),
         Column::median("stand-in CPU µs/msg", |run| run.stand_in_cpu_s.map(micros_per_message), figure),
     ];
-    engine::table(&results.series, &columns, &["stand-in CPU µs/msg", "max RSS"])
+    engine::table(&results.contestants, &columns, &["stand-in CPU µs/msg", "max RSS"])
 }
 
 fn ratios(results: &CompareResults) -> (Table, Vec<String>) {
-    let ours = results.series.iter().filter(|series| series.case.tool == MadesTool::Mailrun);
-    let pairs = ours.filter_map(|series| {
-        let of_base = CompareCase { tool: MadesTool::GoMadesBench, ..series.case };
-        let base = results.series.iter().find(|other| other.case == of_base)?;
-        Some(RatioPair { cells: vec![window(series.case.window)], series, base })
+    let ours = results.contestants.iter().filter(|contestant| contestant.case.tool == MadesTool::Mailrun);
+    let pairs = ours.filter_map(|contestant| {
+        let of_base = CompareCase { tool: MadesTool::GoMadesBench, ..contestant.case };
+        let base = results.contestants.iter().find(|other| other.case == of_base)?;
+        Some(RatioPair { cells: vec![window(contestant.case.window)], contestant, base })
     });
     ratio_table(&["mailrun against go-mades-bench, window"], pairs.collect(), &RATIOS)
 }
@@ -115,7 +109,7 @@ mod tests {
     use super::super::contestants::sample;
     use super::super::reported::ReportedResult;
     use super::*;
-    use crate::engine::{CaseSeries, ComparedRun, Costs};
+    use crate::engine::{ComparedRun, Contestant, Costs};
 
     type Run = ComparedRun<CompareMeasurement>;
 
@@ -126,14 +120,14 @@ mod tests {
         ComparedRun::of(measured, fault.map(str::to_owned))
     }
 
-    fn series(tool: MadesTool, runs: Vec<Run>) -> CaseSeries<CompareCase, CompareMeasurement> {
+    fn contestant(tool: MadesTool, runs: Vec<Run>) -> Contestant<CompareCase, CompareMeasurement> {
         let case = CompareCase { tool, window: SendWindow::Same(16) };
-        CaseSeries { case, name: case.description(), runs }
+        Contestant { runs, ..Contestant::new(case.description(), case) }
     }
 
     fn results(theirs: Vec<Run>, own: Vec<Run>) -> CompareResults {
-        let series = vec![series(MadesTool::GoMadesBench, theirs), series(MadesTool::Mailrun, own)];
-        CompareResults { series, done: 6, planned: 6 }
+        let contestants = vec![contestant(MadesTool::GoMadesBench, theirs), contestant(MadesTool::Mailrun, own)];
+        CompareResults { contestants, done: 6, planned: 6 }
     }
 
     #[test]
@@ -171,8 +165,8 @@ mod tests {
 
     #[test]
     fn who_is_not_there_is_named() {
-        let alone = vec![series(MadesTool::Mailrun, vec![run(300.0, 0.1, None)])];
-        let report = of(&CompareResults { series: alone, done: 1, planned: 2 }, &["go-mades-bench"], &sample());
+        let alone = vec![contestant(MadesTool::Mailrun, vec![run(300.0, 0.1, None)])];
+        let report = of(&CompareResults { contestants: alone, done: 1, planned: 2 }, &["go-mades-bench"], &sample());
         assert!(!report.is_good() && report.text.contains("Stopped after 1 of 2 runs."), "{}", report.text);
         assert!(
             report.text.contains("not installed: go-mades-bench.") && !report.text.contains('×'),

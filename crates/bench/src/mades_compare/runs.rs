@@ -61,7 +61,7 @@ impl Comparison for MadesComparison<'_> {
             if was_killed.get() { bail!("it did not end after its report") } else { Ok(()) }
         };
         let max_time = self.options.max_time;
-        let ended = turn.await_exit_watched(&mut contestant, max_time, || reported::progress(&printed()), watch);
+        let ended = turn.await_exit(&mut contestant, max_time, || reported::progress(&printed()), watch);
         let costs = if was_killed.get() {
             contestant.kill_group();
             contestant.reap()?.1

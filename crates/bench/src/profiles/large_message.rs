@@ -6,14 +6,13 @@ use super::runs::{ProfileLoad, ProfileRuns, ProfiledServer};
 use super::smtplib;
 use crate::engine::RoundOrder;
 use crate::engine::{
-    self, CaseSeries, ComparedRun, Comparison, ComparisonResults, RatioColumn, RatioPair, ReportParts, RunPlan,
+    self, ComparedRun, Comparison, ComparisonResults, Contestant, RatioColumn, RatioPair, ReportParts, RunPlan,
     RunTurn, ShownFigures, TableColumn, TextReport, ratio_table, rounds_text, run_remarks, whole,
 };
 use crate::plan::NO_TRACE;
 use crate::relays::{LoadShape, ScenarioOptions};
 use anyhow::Result;
 use clap::ValueEnum;
-use mailrun_compare::Gain;
 use mailrun_journey::record::{Pipelining, Workload};
 use mailrun_party::live::LiveMode;
 use mailrun_party::party_options::{PartyOptions, value_name};
@@ -68,23 +67,15 @@ impl LargeMessageCase {
     }
 }
 
-type LargeMessageSeries = CaseSeries<LargeMessageCase, ProfileMeasurement>;
+type LargeMessageContestant = Contestant<LargeMessageCase, ProfileMeasurement>;
 type LargeMessageResults = ComparisonResults<LargeMessageCase, ProfileMeasurement>;
 type Column<'a> = TableColumn<'a, LargeMessageCase, ProfileMeasurement>;
 
 /// Each ratio compares a row with the plain row of the same size.
 const RATIOS: [RatioColumn<ProfileMeasurement>; 3] = [
-    RatioColumn { title: "× MB/s", gain: Gain::Higher, compare: |run, base| Some(run.bytes_per_s / base.bytes_per_s) },
-    RatioColumn {
-        title: "× source CPU",
-        gain: Gain::Lower,
-        compare: |run, base| Some(run.source_cpu_ms? / base.source_cpu_ms?),
-    },
-    RatioColumn {
-        title: "× sink CPU",
-        gain: Gain::Lower,
-        compare: |run, base| Some(run.sink_cpu_ms? / base.sink_cpu_ms?),
-    },
+    RatioColumn::higher("× MB/s", |run| Some(run.bytes_per_s)),
+    RatioColumn::lower("× source CPU", |run| run.source_cpu_ms),
+    RatioColumn::lower("× sink CPU", |run| run.sink_cpu_ms),
 ];
 
 fn lines(cost: Option<MessageCost>) -> BodyLines {
@@ -154,7 +145,7 @@ pub fn run(options: &LargeMessageOptions) -> Result<TextReport> {
     };
     let comparison = LargeMessageComparison { options, runs };
     let results = engine::run_all(&comparison, cases, plan, &|| comparison.runs.is_stopped());
-    let files = results.series.iter().map(|series| &series.case.file);
+    let files = results.contestants.iter().map(|contestant| &contestant.case.file);
     comparison.runs.save(report(&results, options, missing), files)
 }
 
@@ -217,7 +208,7 @@ fn report(results: &LargeMessageResults, options: &LargeMessageOptions, missing:
     notes.extend(ratio_notes);
     // Skip runs without a trace. Their verdicts only say that deliveries were not checked, and the
     // note on that cost says so already.
-    let traced = results.series.iter().filter(|series| series.case.cost != Some(MessageCost::NoTrace));
+    let traced = results.contestants.iter().filter(|contestant| contestant.case.cost != Some(MessageCost::NoTrace));
     notes.extend(run_remarks(traced));
     let rounds = rounds_text(options.rounds, ShownFigures::Spreads);
     let server = options.server.description();
@@ -235,26 +226,28 @@ fn report(results: &LargeMessageResults, options: &LargeMessageOptions, missing:
 
 fn figures(results: &LargeMessageResults) -> Table {
     let columns = [
-        Column::figure("body", |series| octets(series.case.body_bytes)),
-        Column::words("cost", |series| series.case.cost_name().to_owned()),
+        Column::figure("body", |contestant| octets(contestant.case.body_bytes)),
+        Column::words("cost", |contestant| contestant.case.cost_name().to_owned()),
         Column::median("messages", |run| Some(run.messages as f64), whole),
         Column::spread("MB/s", |run| Some(run.bytes_per_s), megabytes),
         Column::median("source CPU ms/MB", |run| run.source_cpu_ms, figure),
         Column::median("sink CPU ms/MB", |run| run.sink_cpu_ms, figure),
     ];
-    engine::table(&results.series, &columns, &["messages"])
+    engine::table(&results.contestants, &columns, &["messages"])
 }
 
 fn ratios(results: &LargeMessageResults) -> (Table, Vec<String>) {
-    let base_of = |series: &LargeMessageSeries| {
-        let is_base =
-            |other: &&LargeMessageSeries| other.case.cost.is_none() && other.case.body_bytes == series.case.body_bytes;
-        results.series.iter().find(is_base)
+    let base_of = |contestant: &LargeMessageContestant| {
+        let is_base = |other: &&LargeMessageContestant| {
+            other.case.cost.is_none() && other.case.body_bytes == contestant.case.body_bytes
+        };
+        results.contestants.iter().find(is_base)
     };
-    let with_cost = results.series.iter().filter(|series| series.case.cost.is_some() && !series.runs.is_empty());
-    let pairs = with_cost.filter_map(|series| {
-        let cells = vec![octets(series.case.body_bytes), series.case.cost_name().to_owned()];
-        Some(RatioPair { cells, series, base: base_of(series)? })
+    let with_cost =
+        results.contestants.iter().filter(|contestant| contestant.case.cost.is_some() && !contestant.runs.is_empty());
+    let pairs = with_cost.filter_map(|contestant| {
+        let cells = vec![octets(contestant.case.body_bytes), contestant.case.cost_name().to_owned()];
+        Some(RatioPair { cells, contestant, base: base_of(contestant)? })
     });
     ratio_table(&["body", "against plain"], pairs.collect(), &RATIOS)
 }
@@ -287,20 +280,20 @@ mod tests {
         }
     }
 
-    fn series(cost: Option<MessageCost>, rates: [f64; 2]) -> LargeMessageSeries {
+    fn contestant(cost: Option<MessageCost>, rates: [f64; 2]) -> LargeMessageContestant {
         let case = LargeMessageCase { body_bytes: 1 << 20, cost, file: "m.eml".into() };
         let run = |bytes_per_s| {
             let measured = ProfileMeasurement::of(&sample::held(), None).unwrap();
             ComparedRun::Sound(ProfileMeasurement { bytes_per_s, ..measured })
         };
-        CaseSeries { name: format!("1 MiB, {}", case.cost_name()), case, runs: rates.map(run).into() }
+        Contestant { runs: rates.map(run).into(), ..Contestant::new(format!("1 MiB, {}", case.cost_name()), case) }
     }
 
     #[test]
     fn each_cost_is_a_ratio_to_the_plain_row_of_its_size_and_round() {
-        let plain = series(None, [1e9, 2e9]);
-        let dots = series(Some(MessageCost::Dots), [0.5e9, 0.5e9]);
-        let results = ComparisonResults { series: vec![plain, dots], done: 4, planned: 4 };
+        let plain = contestant(None, [1e9, 2e9]);
+        let dots = contestant(Some(MessageCost::Dots), [0.5e9, 0.5e9]);
+        let results = ComparisonResults { contestants: vec![plain, dots], done: 4, planned: 4 };
         let report = report(&results, &options(), Some("smtplib: not run."));
         assert!(report.text.contains("\nsmtplib: not run."), "{}", report.text);
         let row = report.text.lines().filter(|line| line.contains("dots")).nth(1).unwrap();

@@ -65,7 +65,7 @@ pub fn run(options: &ProfileOptions) -> Result<TextReport> {
     let plan = RunPlan { compared: cases.len(), rounds: options.rounds, order: options.order, live: LiveMode::Off };
     let comparison = ProfileComparison { options, runs };
     let results = engine::run_all(&comparison, cases, plan, &|| comparison.runs.is_stopped());
-    let files = results.series.iter().map(|series| &series.case.file);
+    let files = results.contestants.iter().map(|contestant| &contestant.case.file);
     comparison.runs.save(report(&results, options), files)
 }
 
@@ -136,7 +136,7 @@ fn title(options: &ProfileOptions) -> String {
 
 fn figures(results: &ProfileResults) -> Table {
     let columns = [
-        Column::figure("body", |series| octets(series.case.body_bytes)),
+        Column::figure("body", |contestant| octets(contestant.case.body_bytes)),
         Column::median("messages", |run| Some(run.messages as f64), whole),
         Column::spread("msg/s", |run| Some(run.rate_per_s), rate),
         Column::median("MB/s", |run| Some(run.bytes_per_s), megabytes),
@@ -146,7 +146,7 @@ fn figures(results: &ProfileResults) -> Table {
         Column::median("p99", |run| Some(run.accept?.p99), latency),
         Column::median("max", |run| Some(run.accept?.max), latency),
     ];
-    engine::table(&results.series, &columns, &["MB/s", "messages", "p99"])
+    engine::table(&results.contestants, &columns, &["MB/s", "messages", "p99"])
 }
 
 /// Shows how long 1,000, 10,000 and 100,000 messages would take at the measured rate, as the Kotlin
@@ -155,17 +155,17 @@ fn times(results: &ProfileResults) -> Table {
     let column =
         |title: &'static str, messages: f64| Column::median(title, move |run| Some(messages / run.rate_per_s), seconds);
     let columns = [
-        Column::figure("body", |series| octets(series.case.body_bytes)),
+        Column::figure("body", |contestant| octets(contestant.case.body_bytes)),
         column("1,000 messages", 1e3),
         column("10,000 messages", 1e4),
         column("100,000 messages", 1e5),
     ];
-    engine::table(&results.series, &columns, &[])
+    engine::table(&results.contestants, &columns, &[])
 }
 
 fn notes(results: &ProfileResults, options: &ProfileOptions) -> Vec<String> {
     let mut notes = Vec::new();
-    if results.series.iter().any(|series| !series.runs.is_empty()) {
+    if results.contestants.iter().any(|contestant| !contestant.runs.is_empty()) {
         notes.push(
             "Times of 1,000, 10,000 and 100,000 messages: extrapolated from msg/s, not measured; --messages measures one."
                 .to_owned(),
@@ -177,26 +177,26 @@ fn notes(results: &ProfileResults, options: &ProfileOptions) -> Vec<String> {
          the last 250. The size is that of the body; header and trace line come on top."
     ));
     let quits: Vec<String> = results
-        .series
+        .contestants
         .iter()
         .filter(|_| options.reuse == Some(1))
-        .filter_map(|series| {
-            let spread = engine::MedianRange::of(series.measurements().filter_map(|run| run.quit_ms));
-            Some(spread).filter(|_| series.measurements().any(|run| run.quit_ms.is_some()))
+        .filter_map(|contestant| {
+            let spread = engine::MedianRange::of(contestant.measurements().filter_map(|run| run.quit_ms));
+            Some(spread).filter(|_| contestant.measurements().any(|run| run.quit_ms.is_some()))
         })
         .map(|spread| spread.median(latency))
         .collect();
     if !quits.is_empty() {
         notes.push(format!("QUIT and its reply are not in them: {} on average.", quits.join(", ")));
     }
-    notes.extend(run_remarks(results.series.iter()));
+    notes.extend(run_remarks(results.contestants.iter()));
     notes
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::CaseSeries;
+    use crate::engine::Contestant;
     use crate::plan::BenchTarget;
     use crate::relays::sample_options;
     use mailrun_journey::record::{LatencyMs, Outcome};
@@ -234,7 +234,8 @@ mod tests {
     fn results(runs: Vec<ComparedRun<ProfileMeasurement>>) -> ProfileResults {
         let case = ProfileCase { body_bytes: 4_096, file: "m.eml".into() };
         let done = runs.len();
-        ComparisonResults { series: vec![CaseSeries { case, name: "4 KiB".to_owned(), runs }], done, planned: 3 }
+        let one = Contestant { runs, ..Contestant::new("4 KiB".to_owned(), case) };
+        ComparisonResults { contestants: vec![one], done, planned: 3 }
     }
 
     #[test]

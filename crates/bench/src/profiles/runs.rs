@@ -4,10 +4,10 @@ use super::measurement::ProfileMeasurement;
 use super::message_file::BodyLines;
 use super::smtplib::SmtplibRun;
 use crate::BenchOutcome;
-use crate::contestant::Contestant;
 use crate::engine::{ComparedRun, RunTurn, TextReport};
 use crate::launch;
 use crate::plan::{BenchOptions, BenchTarget};
+use crate::relay::Relay;
 use crate::relays::{LoadShape, ScenarioOptions, ScenarioRun};
 use anyhow::Result;
 use mailrun_journey::record::Workload;
@@ -103,7 +103,7 @@ impl ProfileRuns {
 
     fn bench(&self, load: ProfileLoad<'_>) -> BenchOptions {
         let options = load.shape.reuse_option().with("file", load.file.display()).with("to", &self.server.recipient);
-        let bench = self.scenario.bench(&load.place, &Contestant::None, &load.shape, load.workload);
+        let bench = self.scenario.bench(&load.place, &Relay::None, &load.shape, load.workload);
         BenchOptions { target: self.server.target.clone(), source_options: options.and(load.source_options), ..bench }
     }
 }

@@ -1,12 +1,11 @@
 //! Python's smtplib as the client of large messages, in place of mailrun's source. It is there for
 //! comparison because smtplib's speed is what others have published.
 use super::measurement::ProfileMeasurement;
-use crate::engine::{RunTurn, TimedChild};
+use crate::engine::{RunTurn, TimedChild, miscount};
 use crate::plan::BenchTarget;
 use crate::programs::{ComparedProgram, InstalledPrograms, own_program};
 use crate::tables::{SinkTool, TableSink};
 use anyhow::{Context, Result, bail};
-use mailrun_text::numbers::count;
 use std::fs::{self, File};
 use std::io::{Read, Seek};
 use std::path::Path;
@@ -78,7 +77,9 @@ impl SmtplibRun<'_> {
         };
         let mut output = tempfile::tempfile().context("cannot create a temporary file")?;
         let mut client = TimedChild::start(self.command(&address, &output)?)?;
-        let Some((status, costs)) = turn.await_exit(&mut client, RUN_TIMEOUT, || None)? else { return Ok(None) };
+        let Some((status, costs)) = turn.await_exit(&mut client, RUN_TIMEOUT, || None, || Ok(()))? else {
+            return Ok(None);
+        };
         if !status.success() {
             return Err(client.exit_error(status));
         }
@@ -94,9 +95,7 @@ impl SmtplibRun<'_> {
         };
         let bytes = self.messages * fs::metadata(self.file)?.len();
         let mut measured = ProfileMeasurement::of_client(self.messages, bytes, elapsed_s, costs.cpu_s(), sink_cpu_s);
-        measured.flaws.fault = arrived
-            .filter(|arrived| *arrived != self.messages)
-            .map(|arrived| format!("the sink has {} of {} messages", count(arrived), count(self.messages)));
+        measured.flaws.fault = arrived.and_then(|arrived| miscount(arrived, self.messages));
         Ok(Some(measured))
     }
 

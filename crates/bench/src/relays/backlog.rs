@@ -9,13 +9,13 @@
 use super::goals::{self, Goal, GoalResult};
 use super::operation::{self, RelayStatusClient};
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
-use crate::contestant::{Contestant, ContestantDurability};
 use crate::directory::RunDirectory;
 use crate::engine::{RunFlaws, TextReport, shown};
 use crate::gather::{self, BenchFault};
 use crate::launch::{ReadySignal, RelayLaunch, free_port};
 use crate::parties::{PartyCommand, PartyProcess};
 use crate::plan::BenchOptions;
+use crate::relay::{Relay, RelayDurability};
 use crate::supervisor::{Completeness, Supervisor};
 use crate::usage::{self, DiskUsage, MemoryCurve};
 use anyhow::{Context, Result, ensure};
@@ -39,7 +39,7 @@ const CONTROL_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub struct BacklogOptions {
     pub scenario: ScenarioOptions,
-    pub durability: ContestantDurability,
+    pub durability: RelayDurability,
     pub shape: LoadShape,
     pub messages: u64,
     pub memory_target: Option<MemoryTarget>,
@@ -113,7 +113,7 @@ pub fn run(options: &BacklogOptions) -> Result<TextReport> {
         memory(usage::free_bytes(scenario.directory().path())?)
     ));
     let load = Workload { messages: Some(options.messages), ..Workload::default() };
-    let bench = scenario.bench("", &Contestant::Mailrun(options.durability), &options.shape, load);
+    let bench = scenario.bench("", &Relay::Mailrun(options.durability), &options.shape, load);
     let outcome = BacklogRun::prepare(&scenario, &bench, options).and_then(BacklogRun::run);
     let (results, record, memory) = outcome.inspect_err(|_| scenario.directory().discard())?;
     let report = report(&results, &record, &memory, options);
@@ -195,7 +195,7 @@ impl<'g> BacklogRun<'g> {
         let arrived = self.results.drain.map_or(Completeness::NotAll, |drained| drained.completeness);
         let mut relay = gather::relay(self.bench, self.directory, arrived);
         let may_have_mail = arrivals.is_some() && arrived == Completeness::NotAll;
-        if may_have_mail && self.bench.relay().is_some_and(Contestant::is_own) {
+        if may_have_mail && self.bench.relay().is_some_and(Relay::is_own) {
             let queue = || gather::relay_queue(self.scenario.program(), self.directory, run);
             relay.iter_mut().for_each(|relay| relay.record_queue(queue()));
         }
@@ -368,7 +368,7 @@ impl<'g> BacklogRun<'g> {
 /// Writes the relay's configuration. The spool's maximum size is larger than the backlog, so that
 /// the relay never answers 452 (insufficient storage).
 fn config(sink: SocketAddr, bench: &BenchOptions, needed_bytes: u64) -> String {
-    let durability = bench.relay().map_or_else(|| "sync".to_owned(), Contestant::durability);
+    let durability = bench.relay().map_or_else(|| "sync".to_owned(), Relay::durability);
     let size = needed_bytes.max(10 << 30) / 4 * 5;
     format!(
         "listen = [\"127.0.0.1:0\"]\nhttp = \"127.0.0.1:0\"\nlog = \"warn\"\n\n[spool]\ndirectory = \"relay.spool\"\n\
@@ -507,7 +507,7 @@ mod tests {
     fn options(messages: u64) -> BacklogOptions {
         BacklogOptions {
             scenario: sample_options("relay-backlog"),
-            durability: ContestantDurability::Sync,
+            durability: RelayDurability::Sync,
             shape: LoadShape { sessions: 100, message_bytes: 65_536, reuse: None, pipelining: Pipelining::Off },
             messages,
             memory_target: Some(MemoryTarget { bytes: 256 << 20, messages: 100_000 }),
@@ -624,7 +624,7 @@ mod tests {
         assert!((6_600_000_000..7_300_000_000).contains(&needed), "{needed}");
         let bench = options(1).scenario.bench(
             "d".into(),
-            &Contestant::Mailrun(ContestantDurability::Write),
+            &Relay::Mailrun(RelayDurability::Write),
             &options(1).shape,
             Workload::default(),
         );

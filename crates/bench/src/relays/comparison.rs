@@ -5,11 +5,11 @@
 use super::measure::RelayMeasurement;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun, offered};
 use crate::BenchOutcome;
-use crate::contestant::Contestant;
 use crate::engine::RoundOrder;
-use crate::engine::{self, CaseSeries, ComparedRun, Comparison, ComparisonResults, RunPlan, RunTurn};
+use crate::engine::{self, ComparedRun, Comparison, ComparisonResults, Contestant, RunPlan, RunTurn};
 use crate::launch::strace::{self, SyscallCounts};
 use crate::plan::{BenchOptions, SyscallCounting};
+use crate::relay::Relay;
 use anyhow::{Context, Result};
 use mailrun_journey::record::Record;
 use mailrun_party::live::LiveMode;
@@ -23,7 +23,7 @@ const TRACED_MESSAGES: u64 = 1_000;
 #[derive(Clone, Debug)]
 pub struct RelayComparisonOptions {
     pub scenario: ScenarioOptions,
-    pub contestants: Vec<Contestant>,
+    pub contestants: Vec<Relay>,
     pub messages: u64,
     /// If set, messages are offered at this rate instead of as fast as the relays take them.
     pub rate_per_s: Option<f64>,
@@ -46,19 +46,19 @@ pub(super) enum SyscallsPerMessage {
 
 #[derive(Clone, Debug)]
 pub(super) struct RelayCase {
-    pub(super) contestant: Contestant,
+    pub(super) relay: Relay,
     pub(super) syscalls: SyscallsPerMessage,
 }
 
-pub(super) type RelaySeries = CaseSeries<RelayCase, RelayMeasurement>;
+pub(super) type RelayContestant = Contestant<RelayCase, RelayMeasurement>;
 
 pub(super) type RelayResults = ComparisonResults<RelayCase, RelayMeasurement>;
 
 /// Runs all relays in turns. If requested, then also counts the system calls of each relay.
 pub(super) fn run_all(options: &RelayComparisonOptions, scenario: &ScenarioRun) -> RelayResults {
     let comparison = RelayComparison { options, scenario };
-    let case = |contestant: &Contestant| RelayCase {
-        contestant: contestant.clone(),
+    let case = |relay: &Relay| RelayCase {
+        relay: relay.clone(),
         syscalls: SyscallsPerMessage::NotMeasured("--syscalls was not said".to_owned()),
     };
     let cases: Vec<RelayCase> = options.contestants.iter().map(case).collect();
@@ -71,7 +71,7 @@ pub(super) fn run_all(options: &RelayComparisonOptions, scenario: &ScenarioRun) 
     };
     let mut results = engine::run_all(&comparison, cases, plan, &|| scenario.is_stopped());
     if options.counts_syscalls {
-        comparison.count_syscalls(&mut results.series);
+        comparison.count_syscalls(&mut results.contestants);
     }
     results
 }
@@ -86,13 +86,13 @@ impl Comparison for RelayComparison<'_> {
     type Measurement = RelayMeasurement;
 
     fn name(&self, case: &RelayCase) -> String {
-        case.contestant.to_string()
+        case.relay.to_string()
     }
 
     fn run(&self, case: &RelayCase, turn: &mut RunTurn<'_>) -> Result<Option<ComparedRun<RelayMeasurement>>> {
-        let contestant = &case.contestant;
-        let place = format!("round-{}-{}-{}", turn.round + 1, turn.case + 1, contestant.file_name());
-        let bench = self.bench(&place, contestant, self.options.messages);
+        let relay = &case.relay;
+        let place = format!("round-{}-{}-{}", turn.round + 1, turn.case + 1, relay.file_name());
+        let bench = self.bench(&place, relay, self.options.messages);
         let measure =
             |outcome: BenchOutcome| RelayMeasurement::of(&outcome.record, outcome.disk_bytes, self.options.messages);
         self.scenario.run_compared(bench, turn, measure, description)
@@ -100,20 +100,20 @@ impl Comparison for RelayComparison<'_> {
 }
 
 impl RelayComparison<'_> {
-    fn bench(&self, place: &str, contestant: &Contestant, messages: u64) -> BenchOptions {
+    fn bench(&self, place: &str, relay: &Relay, messages: u64) -> BenchOptions {
         let load = offered(messages, self.options.rate_per_s);
-        self.scenario.bench(place, contestant, &self.options.shape, load)
+        self.scenario.bench(place, relay, &self.options.shape, load)
     }
 
     /// Counts the system calls of each relay that the bench can start itself.
-    fn count_syscalls(&self, series: &mut [RelaySeries]) {
+    fn count_syscalls(&self, contestants: &mut [RelayContestant]) {
         let strace = strace::find();
-        for RelayCase { contestant, syscalls } in series.iter_mut().map(|series| &mut series.case) {
-            *syscalls = match (&*contestant, &strace) {
-                (Contestant::None, _) => SyscallsPerMessage::NotMeasured("there is no relay".to_owned()),
-                (Contestant::Running { .. }, _) => SyscallsPerMessage::NotMeasured("it was already running".to_owned()),
+        for RelayCase { relay, syscalls } in contestants.iter_mut().map(|contestant| &mut contestant.case) {
+            *syscalls = match (&*relay, &strace) {
+                (Relay::None, _) => SyscallsPerMessage::NotMeasured("there is no relay".to_owned()),
+                (Relay::Running { .. }, _) => SyscallsPerMessage::NotMeasured("it was already running".to_owned()),
                 (_, None) => SyscallsPerMessage::NotMeasured("strace is not installed".to_owned()),
-                (contestant, Some(strace)) => match self.syscalls_per_message(contestant, strace) {
+                (relay, Some(strace)) => match self.syscalls_per_message(relay, strace) {
                     Ok((all, syncs)) => SyscallsPerMessage::Counted { all, syncs },
                     Err(error) => SyscallsPerMessage::NotMeasured(format!("{error:#}")),
                 },
@@ -121,21 +121,21 @@ impl RelayComparison<'_> {
         }
     }
 
-    fn syscalls_per_message(&self, contestant: &Contestant, strace: &Path) -> Result<(f64, f64)> {
+    fn syscalls_per_message(&self, relay: &Relay, strace: &Path) -> Result<(f64, f64)> {
         let messages = self.options.messages.min(TRACED_MESSAGES);
-        let one = self.run_under_strace(contestant, strace, 1)?;
-        let many = self.run_under_strace(contestant, strace, messages)?;
+        let one = self.run_under_strace(relay, strace, 1)?;
+        let many = self.run_under_strace(relay, strace, messages)?;
         Ok(strace::per_message(one, many, messages))
     }
 
-    fn run_under_strace(&self, contestant: &Contestant, strace: &Path, messages: u64) -> Result<SyscallCounts> {
-        let name = format!("syscalls-{messages}-{}", contestant.file_name());
-        let mut bench = self.bench(&name, contestant, messages);
+    fn run_under_strace(&self, relay: &Relay, strace: &Path, messages: u64) -> Result<SyscallCounts> {
+        let name = format!("syscalls-{messages}-{}", relay.file_name());
+        let mut bench = self.bench(&name, relay, messages);
         bench.syscall_counting = SyscallCounting::Strace(strace.to_owned());
         let outcome = self.scenario.run_complete(&bench).context("it was interrupted")??;
         let is_closed = |record: &Record| record.verdict.closed && record.ledger.accepted == Some(messages);
         anyhow::ensure!(is_closed(&outcome.record), "messages were missing under strace");
-        let counted = format!("mailrun: counted system calls of {contestant} for {} messages", count(messages));
+        let counted = format!("mailrun: counted system calls of {relay} for {} messages", count(messages));
         self.scenario.print_line(&counted);
         strace::read(&outcome.directory)
     }

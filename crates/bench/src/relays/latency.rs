@@ -11,10 +11,10 @@
 use super::goals::{self, Goal, GoalResult};
 use super::measure::RelayMeasurement;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
-use crate::contestant::Contestant;
 use crate::engine::{MedianRange, TextReport, named_defects, shown};
 use crate::launch;
 use crate::plan::BenchOptions;
+use crate::relay::Relay;
 use anyhow::{Context, Result};
 use mailrun_capacity::{
     CapacityGoal, CapacitySearch, SearchEnding, SearchResult, SearchSettings, TrialFigures, TrialLoad, TrialOutcome,
@@ -75,7 +75,7 @@ impl SustainedLimits {
 #[derive(Clone, Debug)]
 pub struct LatencyOptions {
     pub scenario: ScenarioOptions,
-    pub contestant: Contestant,
+    pub relay: Relay,
     pub shape: LoadShape,
     /// Duration of each step of the search, and of the closed loop that precedes the search.
     pub step: Duration,
@@ -122,7 +122,7 @@ struct LatencyResults {
 /// # Errors
 /// Returns an error if a run fails.
 pub fn run(options: &LatencyOptions) -> Result<TextReport> {
-    launch::check(&options.contestant)?;
+    launch::check(&options.relay)?;
     let latency_run = LatencyRun { options, scenario: ScenarioRun::prepare(&options.scenario)? };
     let mut results = LatencyResults::default();
     latency_run.run(&mut results)?;
@@ -186,7 +186,7 @@ impl LatencyRun<'_> {
         judge: impl FnOnce(&RelayMeasurement, &Record) -> &'static str,
     ) -> Result<Option<LatencyRow>> {
         let offered_per_s = load.rate_per_s;
-        let bench = self.scenario.bench(name, &self.options.contestant, &self.options.shape, load);
+        let bench = self.scenario.bench(name, &self.options.relay, &self.options.shape, load);
         let bench = BenchOptions { title: Some(name.replace('-', " ")), ..bench };
         let Some(outcome) = self.scenario.run_complete(&bench) else { return Ok(None) };
         let outcome = outcome.with_context(|| format!("in {name}"))?;
@@ -272,9 +272,9 @@ fn report(results: &LatencyResults, options: &LatencyOptions) -> TextReport {
     let title = format!(
         "{}: {} through {} (durability {})",
         options.scenario.name,
-        options.shape.description(std::slice::from_ref(&options.contestant)),
-        options.contestant,
-        options.contestant.durability()
+        options.shape.description(std::slice::from_ref(&options.relay)),
+        options.relay,
+        options.relay.durability()
     );
     let rounds = &results.rows[results.rows.len() - results.rounds as usize..];
     let mut remarks = vec![
@@ -494,7 +494,7 @@ mod tests {
     fn options(rounds: u32) -> LatencyOptions {
         LatencyOptions {
             scenario: sample_options("relay-latency"),
-            contestant: "postfix".parse().unwrap(),
+            relay: "postfix".parse().unwrap(),
             shape: LoadShape { sessions: 1, message_bytes: 400, reuse: None, pipelining: Default::default() },
             step: Duration::from_secs(4),
             steps: 5,

@@ -1,40 +1,23 @@
 //! The tables of a comparison of relays: the figures with their spread, the ratios to a base relay,
 //! and notes.
-use super::comparison::{RelayCase, RelayComparisonOptions, RelayResults, RelaySeries, SyscallsPerMessage};
+use super::comparison::{RelayCase, RelayComparisonOptions, RelayContestant, RelayResults, SyscallsPerMessage};
 use super::measure::RelayMeasurement;
-use crate::contestant::Contestant;
 use crate::engine::{
     self, ComparedRun, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn, TextReport, bytes, ratio_table,
     rounds_text, run_remarks, whole,
 };
+use crate::relay::Relay;
 use crate::stored::{audit_description, audit_outcome};
-use mailrun_compare::Gain;
 use mailrun_text::numbers::{count, figure, latency, megabytes, rate};
 use mailrun_text::table::{Table, plain};
 
 type Column<'a> = TableColumn<'a, RelayCase, RelayMeasurement>;
 
 const RATIOS: [RatioColumn<RelayMeasurement>; 4] = [
-    RatioColumn {
-        title: "× accepted/s",
-        gain: Gain::Higher,
-        compare: |run, base| Some(run.figures.accepted_per_s / base.figures.accepted_per_s),
-    },
-    RatioColumn {
-        title: "× delivered/s",
-        gain: Gain::Higher,
-        compare: |run, base| Some(run.figures.delivered_per_s / base.figures.delivered_per_s),
-    },
-    RatioColumn {
-        title: "× CPU",
-        gain: Gain::Lower,
-        compare: |run, base| Some(run.cpu_ms_per_1000? / base.cpu_ms_per_1000?),
-    },
-    RatioColumn {
-        title: "× disk",
-        gain: Gain::Lower,
-        compare: |run, base| Some(run.disk_per_message? / base.disk_per_message?),
-    },
+    RatioColumn::higher("× accepted/s", |run| Some(run.figures.accepted_per_s)),
+    RatioColumn::higher("× delivered/s", |run| Some(run.figures.delivered_per_s)),
+    RatioColumn::lower("× CPU", |run| run.cpu_ms_per_1000),
+    RatioColumn::lower("× disk", |run| run.disk_per_message),
 ];
 
 pub(super) fn of(results: &RelayResults, options: &RelayComparisonOptions) -> TextReport {
@@ -56,8 +39,8 @@ pub(super) fn of(results: &RelayResults, options: &RelayComparisonOptions) -> Te
 
 fn figures(results: &RelayResults) -> Table {
     let mut columns = vec![
-        Column::words("relay", |series| series.name.clone()),
-        Column::words("durability", |series| series.case.contestant.durability()),
+        Column::words("relay", |contestant| contestant.name.clone()),
+        Column::words("durability", |contestant| contestant.case.relay.durability()),
         Column::median("accept s", |run| Some(run.figures.accept_s), figure),
         Column::spread("accepted/s", |run| Some(run.figures.accepted_per_s), rate),
         Column::median("deliver s", |run| Some(run.figures.deliver_s), figure),
@@ -67,100 +50,106 @@ fn figures(results: &RelayResults) -> Table {
         Column::spread("queue", |run| run.figures.deepest.map(|(messages, _)| messages as f64), whole),
         Column::words("ledger", ledger),
     ];
-    let audited = |series: &RelaySeries| {
-        let record = series.case.contestant.last_audit()?;
+    let audited = |contestant: &RelayContestant| {
+        let record = contestant.case.relay.last_audit()?;
         Some(audit_outcome(&record, record.audit.as_ref()?))
     };
-    if results.series.iter().any(|series| audited(series).is_some()) {
-        let outcome = move |series: &RelaySeries| audited(series).unwrap_or_else(|| "–".to_owned());
+    if results.contestants.iter().any(|contestant| audited(contestant).is_some()) {
+        let outcome = move |contestant: &RelayContestant| audited(contestant).unwrap_or_else(|| "–".to_owned());
         columns.insert(2, Column::words("as audited", outcome));
     }
     let leave_out = ["queue", "drain s", "MB/s", "as audited", "durability", "accept s", "deliver s"];
-    engine::table(&results.series, &columns, &leave_out)
+    engine::table(&results.contestants, &columns, &leave_out)
 }
 
-fn has_mailboxes(series: &RelaySeries) -> bool {
-    series.runs.iter().filter_map(ComparedRun::sound).any(|run| run.announced.is_some())
+fn has_mailboxes(contestant: &RelayContestant) -> bool {
+    contestant.runs.iter().filter_map(ComparedRun::sound).any(|run| run.announced.is_some())
 }
 
 /// Shows when mail in mailboxes was announced and could be read.
 fn mailboxes(results: &RelayResults) -> Table {
     let columns = [
-        Column::words("mailboxes", |series| series.name.clone()),
+        Column::words("mailboxes", |contestant| contestant.name.clone()),
         Column::spread("announced p50", |run| Some(run.announced?.p50), latency),
         Column::spread("announced p99", |run| Some(run.announced?.p99), latency),
         Column::spread("readable p50", |run| run.announced.and(run.delivered).map(|times| times.p50), latency),
         Column::spread("readable p99", |run| run.announced.and(run.delivered).map(|times| times.p99), latency),
     ];
-    engine::table(results.series.iter().filter(|series| has_mailboxes(series)), &columns, &[])
+    engine::table(results.contestants.iter().filter(|contestant| has_mailboxes(contestant)), &columns, &[])
 }
 
 /// Shows the CPU time, the system calls, the writes and the memory of each relay.
 fn costs(results: &RelayResults) -> Table {
     let columns = [
-        Column::words("relay", |series| series.name.clone()),
+        Column::words("relay", |contestant| contestant.name.clone()),
         Column::spread("CPU ms/1,000", |run| run.cpu_ms_per_1000, figure),
-        Column::figure("calls/msg", |series| syscalls(series, |all, _| all)),
-        Column::figure("syncs/msg", |series| syscalls(series, |_, syncs| syncs)),
+        Column::figure("calls/msg", |contestant| syscalls(contestant, |all, _| all)),
+        Column::figure("syncs/msg", |contestant| syscalls(contestant, |_, syncs| syncs)),
         Column::spread("written/msg", |run| run.written_per_message, bytes),
         Column::spread("disk/msg", |run| run.disk_per_message, bytes),
         Column::spread("max RSS", |run| run.max_rss_bytes.map(|bytes| bytes as f64), bytes),
     ];
-    let relays = results.series.iter().filter(|series| series.case.contestant != Contestant::None);
+    let relays = results.contestants.iter().filter(|contestant| contestant.case.relay != Relay::None);
     engine::table(relays, &columns, &["written/msg", "syncs/msg", "calls/msg", "max RSS"])
 }
 
-fn syscalls(series: &RelaySeries, choose: fn(f64, f64) -> f64) -> String {
-    match series.case.syscalls {
+fn syscalls(contestant: &RelayContestant, choose: fn(f64, f64) -> f64) -> String {
+    match contestant.case.syscalls {
         SyscallsPerMessage::Counted { all, syncs } => figure(choose(all, syncs)),
         SyscallsPerMessage::NotMeasured(_) => "not measured".to_owned(),
     }
 }
 
-fn ledger(series: &RelaySeries) -> String {
-    let fault_count = series.runs.iter().filter(|run| run.fault().is_some()).count();
+fn ledger(contestant: &RelayContestant) -> String {
+    let fault_count = contestant.runs.iter().filter(|run| run.fault().is_some()).count();
     match fault_count {
         0 => "closed".to_owned(),
-        fault_count => format!("NOT OK in {fault_count} of {}", series.runs.len()),
+        fault_count => format!("NOT OK in {fault_count} of {}", contestant.runs.len()),
     }
 }
 
 /// Returns the relay with which the others are compared: Postfix, or else the last relay that was
 /// named. A row without a relay, in which the source sends directly to the sink, is never the base.
-fn base(results: &RelayResults) -> Option<&RelaySeries> {
-    let postfix = results.series.iter().find(|series| series.name == "postfix");
-    let last = || results.series.iter().rfind(|series| series.case.contestant != Contestant::None);
-    postfix.or_else(last).filter(|_| results.series.len() > 1)
+fn base(results: &RelayResults) -> Option<&RelayContestant> {
+    let postfix = results.contestants.iter().find(|contestant| contestant.name == "postfix");
+    let last = || results.contestants.iter().rfind(|contestant| contestant.case.relay != Relay::None);
+    postfix.or_else(last).filter(|_| results.contestants.len() > 1)
 }
 
 fn ratios(results: &RelayResults) -> (Table, Vec<String>) {
     let base = base(results);
-    let is_other =
-        |series: &&RelaySeries| !series.runs.is_empty() && base.is_some_and(|base| !std::ptr::eq(*series, base));
-    let pairs = results.series.iter().filter(is_other).zip(base.into_iter().cycle());
-    let pairs =
-        pairs.map(|(series, base)| RatioPair { cells: vec![series.name.clone(), base.name.clone()], series, base });
+    let is_other = |contestant: &&RelayContestant| {
+        !contestant.runs.is_empty() && base.is_some_and(|base| !std::ptr::eq(*contestant, base))
+    };
+    let pairs = results.contestants.iter().filter(is_other).zip(base.into_iter().cycle());
+    let pairs = pairs.map(|(contestant, base)| RatioPair {
+        cells: vec![contestant.name.clone(), base.name.clone()],
+        contestant,
+        base,
+    });
     ratio_table(&["relay", "against"], pairs.collect(), &RATIOS)
 }
 
 fn notes(results: &RelayResults, options: &RelayComparisonOptions) -> Vec<String> {
-    let mut notes: Vec<String> = results.series.iter().flat_map(|series| run_remarks([series].into_iter())).collect();
-    for series in results.series.iter().filter(|_| options.counts_syscalls) {
-        if let SyscallsPerMessage::NotMeasured(reason) = &series.case.syscalls {
-            notes.push(plain(&format!("calls of {}: not measured: {reason}.", series.name)));
+    let mut notes: Vec<String> =
+        results.contestants.iter().flat_map(|contestant| run_remarks([contestant].into_iter())).collect();
+    for contestant in results.contestants.iter().filter(|_| options.counts_syscalls) {
+        if let SyscallsPerMessage::NotMeasured(reason) = &contestant.case.syscalls {
+            notes.push(plain(&format!("calls of {}: not measured: {reason}.", contestant.name)));
         }
     }
-    for series in &results.series {
-        let record = series.case.contestant.last_audit();
+    for contestant in &results.contestants {
+        let record = contestant.case.relay.last_audit();
         let audit = record.as_ref().and_then(|record| Some((record, record.audit.as_ref()?)));
-        notes.extend(audit.map(|(record, audit)| format!("{}: {}.", series.name, audit_description(record, audit))));
+        notes
+            .extend(audit.map(|(record, audit)| format!("{}: {}.", contestant.name, audit_description(record, audit))));
     }
     if !options.counts_syscalls {
         notes.push(
             "calls/msg, syncs/msg: not measured (--syscalls measures them in separate runs under strace).".to_owned(),
         );
     }
-    if results.series.iter().any(has_mailboxes) {
+    if results.contestants.iter().any(has_mailboxes) {
         let since = if options.rate_per_s.is_some() { "due" } else { "created" };
         notes.push(format!(
             "announced, readable: from when a message was {since} until the server told of it, and until it was \
@@ -181,8 +170,8 @@ fn notes(results: &RelayResults, options: &RelayComparisonOptions) -> Vec<String
 mod tests {
     use super::super::scenario::{LoadShape, sample_options};
     use super::*;
-    use crate::contestant::ContestantDurability;
     use crate::engine::RoundOrder;
+    use crate::relay::RelayDurability;
     use mailrun_journey::record::{LatencyMs, Pipelining};
     use mailrun_report::sample;
 
@@ -200,22 +189,22 @@ mod tests {
         ComparedRun::Sound(measure(deliver_s, cpu_ms))
     }
 
-    fn series(contestant: Contestant, runs: Vec<Run>) -> RelaySeries {
+    fn contestant(relay: Relay, runs: Vec<Run>) -> RelayContestant {
         let syscalls = SyscallsPerMessage::NotMeasured("--syscalls was not said".to_owned());
-        RelaySeries { name: contestant.to_string(), case: RelayCase { contestant, syscalls }, runs }
+        RelayContestant { runs, ..RelayContestant::new(relay.to_string(), RelayCase { relay, syscalls }) }
     }
 
     fn results(ours: Vec<Run>, theirs: Vec<Run>) -> RelayResults {
         let done = ours.len() + theirs.len();
-        let ours = series(Contestant::Mailrun(ContestantDurability::Sync), ours);
-        RelayResults { series: vec![ours, series(postfix(), theirs)], done, planned: done }
+        let ours = contestant(Relay::Mailrun(RelayDurability::Sync), ours);
+        RelayResults { contestants: vec![ours, contestant(postfix(), theirs)], done, planned: done }
     }
 
-    fn dovecot() -> Contestant {
+    fn dovecot() -> Relay {
         "dovecot".parse().unwrap()
     }
 
-    fn postfix() -> Contestant {
+    fn postfix() -> Relay {
         "postfix".parse().unwrap()
     }
 
@@ -314,8 +303,9 @@ mod tests {
     fn mailboxes_have_a_table_of_their_own() {
         let times = |p50| Some(LatencyMs { p50, p99: 2.0 * p50, ..LatencyMs::default() });
         let read = RelayMeasurement { announced: times(500.0), delivered: times(502.0), ..measure(4.0, 10.0) };
-        let series = vec![series(postfix(), vec![done(4.0, 10.0)]), series(dovecot(), vec![ComparedRun::Sound(read)])];
-        let report = of(&RelayResults { series, done: 2, planned: 2 }, &options());
+        let contestants =
+            vec![contestant(postfix(), vec![done(4.0, 10.0)]), contestant(dovecot(), vec![ComparedRun::Sound(read)])];
+        let report = of(&RelayResults { contestants, done: 2, planned: 2 }, &options());
         let rows: Vec<&str> = report.text.lines().skip_while(|line| !line.contains("announced p50")).take(4).collect();
         let cells = rows[2].split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(cells, "dovecot 500 ms 1.00 s 502 ms 1.00 s", "{}", report.text);
@@ -325,7 +315,8 @@ mod tests {
 
     #[test]
     fn a_lone_relay_has_no_ratios() {
-        let alone = RelayResults { series: vec![series(postfix(), vec![done(8.0, 1.0)])], done: 1, planned: 3 };
+        let alone =
+            RelayResults { contestants: vec![contestant(postfix(), vec![done(8.0, 1.0)])], done: 1, planned: 3 };
         let report = of(&alone, &options());
         assert!(!report.text.contains('×') && report.text.contains("Stopped after 1 of 3 runs."), "{}", report.text);
     }

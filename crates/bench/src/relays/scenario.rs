@@ -1,11 +1,11 @@
 //! Common parts of the scenarios: the directory, the shape of the load, and running one bench after
 //! another until the user presses Ctrl-C.
 use crate::BenchOutcome;
-use crate::contestant::Contestant;
 use crate::directory::RunDirectory;
 use crate::engine::{BenchFigures, ComparedRun, RunTurn, TextReport};
 use crate::plan::{BenchOptions, BenchTarget};
 use crate::programs::own_program;
+use crate::relay::Relay;
 use anyhow::{Result, bail};
 use mailrun_journey::judge;
 use mailrun_journey::record::{Arrival, Pipelining, Workload};
@@ -50,7 +50,7 @@ impl LoadShape {
 
     /// Describes the load for these relays, for example `messages of 400 B over 100 sessions to 5
     /// domains, connections reused`.
-    pub(super) fn description(&self, relays: &[Contestant]) -> String {
+    pub(super) fn description(&self, relays: &[Relay]) -> String {
         let pipelining = match self.pipelining {
             Pipelining::Off => "",
             Pipelining::Group => ", commands in groups",
@@ -58,7 +58,7 @@ impl LoadShape {
         };
         let sessions = counted(u64::from(self.sessions), "session");
         let reuse = reuse_text(self.reuse);
-        let all_deliver = !relays.is_empty() && relays.iter().all(Contestant::has_mailboxes);
+        let all_deliver = !relays.is_empty() && relays.iter().all(Relay::has_mailboxes);
         let to = if all_deliver { "mailboxes" } else { "5 domains" };
         format!("messages of {} over {sessions} to {to}, {reuse}{pipelining}", octets(self.message_bytes))
     }
@@ -113,15 +113,9 @@ impl ScenarioRun {
     }
 
     /// Returns the options of a run whose files are in the subdirectory `place`.
-    pub(crate) fn bench(
-        &self,
-        place: &str,
-        contestant: &Contestant,
-        shape: &LoadShape,
-        load: Workload,
-    ) -> BenchOptions {
+    pub(crate) fn bench(&self, place: &str, relay: &Relay, shape: &LoadShape, load: Workload) -> BenchOptions {
         let out = self.directory.path().join(place);
-        self.options.bench(out, contestant, shape, load)
+        self.options.bench(out, relay, shape, load)
     }
 
     /// Makes a run. Returns `None` if the user has already asked to stop.
@@ -197,17 +191,11 @@ fn ensure_complete(outcome: BenchOutcome) -> Result<BenchOutcome> {
 
 impl ScenarioOptions {
     /// Returns the options of a run whose files are in `out`.
-    pub(super) fn bench(
-        &self,
-        out: PathBuf,
-        contestant: &Contestant,
-        shape: &LoadShape,
-        load: Workload,
-    ) -> BenchOptions {
+    pub(super) fn bench(&self, out: PathBuf, relay: &Relay, shape: &LoadShape, load: Workload) -> BenchOptions {
         BenchOptions {
             name: self.name.clone(),
             out: Some(out),
-            target: BenchTarget::of(contestant.clone()),
+            target: BenchTarget::of(relay.clone()),
             workload: Workload { sessions: shape.sessions, pipelining: shape.pipelining, seed: 1, ..load },
             source_options: shape.reuse_option().with("message-size", shape.message_bytes).with("to", RECIPIENTS),
             thresholds: self.thresholds.clone(),

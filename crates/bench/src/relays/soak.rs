@@ -5,9 +5,9 @@ use super::goals::{self, Goal, GoalResult};
 use super::measure::RelayMeasurement;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun, offered};
 use crate::BenchOutcome;
-use crate::contestant::Contestant;
 use crate::engine::{TextReport, bytes, shown};
 use crate::launch;
+use crate::relay::Relay;
 use crate::usage::{DiskUsage, MemoryCurve};
 use anyhow::{Context, Result};
 use mailrun_journey::record::{Ending, Record, SeriesRow};
@@ -17,7 +17,7 @@ use mailrun_text::table::{Align, Table};
 #[derive(Clone, Debug)]
 pub struct SoakOptions {
     pub scenario: ScenarioOptions,
-    pub contestant: Contestant,
+    pub relay: Relay,
     pub shape: LoadShape,
     pub messages: u64,
     /// Messages per second in an open loop. `None` means a closed loop, as fast as the relay
@@ -42,10 +42,10 @@ pub struct MemoryGrowth {
 /// # Errors
 /// Returns an error if the run fails or is interrupted before the first message.
 pub fn run(options: &SoakOptions) -> Result<TextReport> {
-    launch::check(&options.contestant)?;
+    launch::check(&options.relay)?;
     let scenario = ScenarioRun::prepare(&options.scenario)?;
     let load = offered(options.messages, options.rate_per_s);
-    let bench = scenario.bench("", &options.contestant, &options.shape, load);
+    let bench = scenario.bench("", &options.relay, &options.shape, load);
     let outcome = scenario.run(&bench).context("interrupted before the first message")??;
     scenario.directory().write("memory.tsv", &outcome.relay_memory.lines())?;
     scenario.save(report(&outcome, options)?)
@@ -76,14 +76,14 @@ fn report(outcome: &BenchOutcome, options: &SoakOptions) -> Result<TextReport> {
         "{}: {} {} through {} (durability {})",
         options.scenario.name,
         count(options.messages),
-        options.shape.description(std::slice::from_ref(&options.contestant)),
-        options.contestant,
-        options.contestant.durability()
+        options.shape.description(std::slice::from_ref(&options.relay)),
+        options.relay,
+        options.relay.durability()
     );
     let tenths = memory_peaks(record, &outcome.relay_memory);
     let mut goals = vec![account_goal(record, &measure, options.messages)];
     goals.extend(options.memory_growth.map(|growth| memory_goal(tenths, growth)));
-    if matches!(options.contestant, Contestant::Mailrun(_)) {
+    if matches!(options.relay, Relay::Mailrun(_)) {
         goals.extend(options.max_idle_spool_bytes.map(|limit| disk_goal(outcome.disk_usage, limit)));
     }
     let mut remarks = vec![format!("RSS over time: {}  (all samples: memory.tsv)", outcome.relay_memory.bars())];
@@ -162,7 +162,7 @@ fn disk_goal(disk_usage: DiskUsage, limit_bytes: u64) -> Goal {
 mod tests {
     use super::super::scenario::sample_options;
     use super::*;
-    use crate::contestant::ContestantDurability;
+    use crate::relay::RelayDurability;
     use crate::usage::curve;
 
     const MAX_IDLE_SPOOL_BYTES: u64 = 321 << 20;
@@ -179,7 +179,7 @@ mod tests {
     fn judged(outcome: &BenchOutcome, messages: u64) -> TextReport {
         let options = SoakOptions {
             scenario: sample_options("relay-soak"),
-            contestant: Contestant::Mailrun(ContestantDurability::Sync),
+            relay: Relay::Mailrun(RelayDurability::Sync),
             shape: LoadShape { sessions: 100, message_bytes: 400, reuse: None, pipelining: Default::default() },
             messages,
             rate_per_s: None,

@@ -1,9 +1,9 @@
 //! Exact counts per message, measured over one session: the system calls and syncs of a load
 //! generator under strace, and the bytes that a contestant exchanges with the server or the sink.
-use super::Rounds;
-use super::contestant::ContestantKind;
-use super::round_run::{RoundCase, RoundRun};
+use super::case::{LiveCase, LiveKind};
+use super::round_run::{RoundCase, RoundRun, RoundRuns};
 use super::wire_counter::WireBytes;
+use crate::engine::RunTurns;
 use crate::launch::strace;
 use mailrun_compare::{ExactRow, RoundComparison, RoundLoad};
 use mailrun_party::live_line::LiveLine;
@@ -62,12 +62,21 @@ impl CountingWay<'_> {
     }
 }
 
-impl Rounds<'_> {
+/// Counts what the contestants that were not given up cost per message.
+pub(super) struct Counting<'r, 't> {
+    pub(super) runs: &'r RoundRuns,
+    pub(super) kind: LiveKind,
+    pub(super) message_bytes: u64,
+    pub(super) cases: Vec<&'r LiveCase>,
+    pub(super) turns: &'r mut RunTurns<'t>,
+}
+
+impl Counting<'_, '_> {
     /// Counts system calls and bytes, and adds the rows to the comparison.
-    pub(super) fn add_counts(&mut self, comparison: &mut RoundComparison) {
+    pub(super) fn add_to(mut self, comparison: &mut RoundComparison) {
         // Only load generators can be traced. The processes of a server are not the bench's
         // children.
-        if self.options.kind() == ContestantKind::Source {
+        if self.kind == LiveKind::Source {
             match strace::find() {
                 Some(strace) => self.add_rows(comparison, CountingWay::Calls(&strace)),
                 None => {
@@ -79,32 +88,28 @@ impl Rounds<'_> {
     }
 
     fn add_rows(&mut self, comparison: &mut RoundComparison, way: CountingWay<'_>) {
-        let places: Vec<usize> = (0..self.standings.len()).filter(|place| self.is_alive(*place)).collect();
-        let counted: Vec<(usize, [Vec<f64>; 2])> =
-            places.into_iter().map(|place| (place, self.figures_per_message(place, way))).collect();
-        let name = |place: usize| self.options.contestants[place].name.as_str();
-        for (place, _) in counted.iter().filter(|(_, figures)| figures[0].is_empty()) {
-            comparison.course.notes.push(format!("The {} of {} could not be counted.", way.noun(), name(*place)));
+        let cases = self.cases.clone().into_iter();
+        let counted: Vec<(&str, [Vec<f64>; 2])> =
+            cases.map(|case| (case.name.as_str(), self.figures_per_message(case, way))).collect();
+        for (name, _) in counted.iter().filter(|(_, figures)| figures[0].is_empty()) {
+            comparison.course.notes.push(format!("The {} of {name} could not be counted.", way.noun()));
         }
-        let Some((_, reference)) = counted.iter().find(|(place, _)| name(*place) == comparison.reference) else {
-            return;
-        };
-        for (place, figures) in counted.iter().filter(|(place, _)| name(*place) != comparison.reference) {
+        let Some((_, reference)) = counted.iter().find(|(name, _)| *name == comparison.reference) else { return };
+        for (name, figures) in counted.iter().filter(|(name, _)| *name != comparison.reference) {
             let rows = way.titles().into_iter().zip(reference.iter().zip(figures));
-            let rows = rows.filter_map(|(title, (against, values))| {
-                ExactRow::new(name(*place), title, against.clone(), values.clone())
-            });
+            let rows = rows
+                .filter_map(|(title, (against, values))| ExactRow::new(name, title, against.clone(), values.clone()));
             comparison.counts.extend(rows);
         }
     }
 
     /// Returns the figures of a contestant, one per run. The lists are empty if a run failed or the
     /// user stopped it.
-    fn figures_per_message(&mut self, place: usize, way: CountingWay<'_>) -> [Vec<f64>; 2] {
+    fn figures_per_message(&mut self, case: &LiveCase, way: CountingWay<'_>) -> [Vec<f64>; 2] {
         let mut figures = [Vec::new(), Vec::new()];
         for _ in 0..RUNS {
-            let one = self.counted_run(place, way, 1);
-            let many = one.as_ref().and_then(|_| self.counted_run(place, way, MESSAGES));
+            let one = self.counted_run(case, way, 1);
+            let many = one.as_ref().and_then(|_| self.counted_run(case, way, MESSAGES));
             let each = one.zip(many).and_then(|(one, many)| way.per_message(&one, &many));
             let Some(each) = each else { return [Vec::new(), Vec::new()] };
             figures.iter_mut().zip(each).for_each(|(figures, one)| figures.push(one));
@@ -112,16 +117,14 @@ impl Rounds<'_> {
         figures
     }
 
-    fn counted_run(&mut self, place: usize, way: CountingWay<'_>, messages: u64) -> Option<RoundRun> {
-        let contestant = &self.options.contestants[place];
-        let load = RoundLoad { messages, sessions: 1, message_bytes: self.options.message_bytes };
+    fn counted_run(&mut self, contestant: &LiveCase, way: CountingWay<'_>, messages: u64) -> Option<RoundRun> {
+        let load = RoundLoad { messages, sessions: 1, message_bytes: self.message_bytes };
         let (strace, counts_bytes) = match way {
             CountingWay::Calls(strace) => (Some(strace), false),
             CountingWay::Bytes => (None, true),
         };
         let case = RoundCase { contestant, load, limit: LIMIT, is_thorough: false, strace, counts_bytes };
         let line = LiveLine::sentence(None, format!("counting {}: {}", way.noun(), contestant.name));
-        let run = self.runs.measure(&case, &mut self.turns.next(line)).ok()??;
-        run.fault.is_none().then_some(run)
+        self.runs.measure(&case, &mut self.turns.next(line)).ok()??.sound().cloned()
     }
 }

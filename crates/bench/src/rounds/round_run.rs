@@ -1,9 +1,9 @@
 //! One run of a contestant in a round. The run is started, watched and, if necessary, killed. Then
 //! its costs are taken, and the messages at the sink are counted.
-use super::contestant::{ContestantKind, LiveContestant, RunLoad};
+use super::case::{LiveCase, LiveKind, RunLoad};
 use super::round_sink::RoundSink;
 use super::wire_counter::{WireBytes, WireCounter};
-use crate::engine::{Costs, RunTurn, TimedChild};
+use crate::engine::{ComparedRun, Costs, RunTurn, TimedChild, miscount};
 use crate::launch::strace::{self, SyscallCounts};
 use anyhow::{Context, Result, ensure};
 use mailrun_compare::{ComparedMetric, Gain, RoundLoad, RunFigure, defect};
@@ -24,7 +24,7 @@ const MAX_EXCESS: u64 = 1_000;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoundCase<'o> {
-    pub(super) contestant: &'o LiveContestant,
+    pub(super) contestant: &'o LiveCase,
     pub(super) load: RoundLoad,
     /// The run is killed after this time.
     pub(super) limit: Duration,
@@ -44,19 +44,12 @@ pub(super) struct RoundRun {
     pub(super) max_rss_bytes: Option<u64>,
     pub(super) calls: Option<SyscallCounts>,
     pub(super) wire: Option<WireBytes>,
-    pub(super) fault: Option<RunFault>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct RunFault {
-    pub(super) why: String,
-    /// Set if another run would fail as well, because the program is missing or hangs.
-    pub(super) is_final: bool,
 }
 
 impl RoundRun {
-    pub(super) fn failed(why: String, is_final: bool) -> Self {
-        Self { fault: Some(RunFault { why, is_final }), ..Self::default() }
+    /// Makes a run without figures, after which another one may succeed.
+    pub(super) fn faulty(reason: String) -> ComparedRun<Self> {
+        ComparedRun::Faulty(Self::default(), reason)
     }
 }
 
@@ -134,7 +127,7 @@ impl RoundRuns {
         };
         command.stdout(Stdio::null());
         let mut child = TimedChild::start(command)?;
-        if case.contestant.kind() == ContestantKind::Scenario {
+        if case.contestant.kind() == LiveKind::Scenario {
             child = child.with_own_processes();
         }
         let mut looked_at = Instant::now();
@@ -142,7 +135,7 @@ impl RoundRuns {
             let sent_count = self.count_since(before).ok()??;
             Some(format!("the sink had {} of {} messages", count(sent_count), count(load.messages)))
         };
-        let ended = turn.await_exit_watched(&mut child, case.limit, progress, || {
+        let ended = turn.await_exit(&mut child, case.limit, progress, || {
             if looked_at.elapsed() < WATCH_INTERVAL {
                 return Ok(());
             }
@@ -163,28 +156,32 @@ impl RoundRuns {
             after = sink.await_quiet()?;
         }
         self.last.set(Some(after));
-        let arrived = after.saturating_sub(before);
-        Ok((arrived != wanted).then(|| format!("the sink has {} of {} messages", count(arrived), count(wanted))))
+        Ok(miscount(after.saturating_sub(before), wanted))
     }
 
     /// Returns the figures of a finished run, or a text that says why there are none.
     fn figures(&self, case: &RoundCase<'_>, costs: &Costs, record: &Path) -> Result<Vec<RunFigure>, String> {
         match case.contestant.kind() {
-            ContestantKind::Source => {
+            LiveKind::Source => {
                 let record = case.contestant.has_record().then(|| read_record(record)).flatten();
                 Ok(source_figures(costs, case.load.messages, record.as_ref()))
             }
-            ContestantKind::Server => {
+            LiveKind::Server => {
                 let record = read_record(record).ok_or("the source left no record")?;
                 let sink = self.sink.as_ref().and_then(|sink| sink.borrow().record(&record.run_id));
                 server_figures(&record, sink.as_ref(), case.load.messages)
             }
-            ContestantKind::Scenario => scenario_figures(record),
+            LiveKind::Scenario => scenario_figures(record),
         }
     }
 
-    /// Makes one run and judges it. Returns `None` if the user stopped it.
-    pub(super) fn measure(&self, case: &RoundCase<'_>, turn: &mut RunTurn<'_>) -> Result<Option<RoundRun>> {
+    /// Makes one run and judges it. The run has failed if another one would fail as well, because
+    /// the program is missing or hangs. Returns `None` if the user stopped it.
+    pub(super) fn measure(
+        &self,
+        case: &RoundCase<'_>,
+        turn: &mut RunTurn<'_>,
+    ) -> Result<Option<ComparedRun<RoundRun>>> {
         let before = self.count_before()?;
         let place = tempfile::tempdir_in(self.directory.path()).context("cannot create a temporary directory")?;
         let record = place.path().join("record");
@@ -206,24 +203,24 @@ impl RoundRuns {
             Ok(None) => return Ok(None),
             Err(error) => {
                 self.await_quiet()?;
-                return Ok(Some(RoundRun::failed(format!("{error:#}"), true)));
+                return Ok(Some(ComparedRun::Failed(format!("{error:#}"))));
             }
         };
         let miscount = self.count_fault(before, case)?;
         let figures = self.figures(case, &costs, &record);
         // If a server refuses mail, the reason from the record tells more than the source's exit
         // status.
-        let is_explained = case.contestant.kind() == ContestantKind::Server && record.exists() && figures.is_err();
+        let is_explained = case.contestant.kind() == LiveKind::Server && record.exists() && figures.is_err();
         if !status.success() && !is_explained {
-            return Ok(Some(RoundRun::failed(format!("{:#}", child.exit_error(status)), false)));
+            return Ok(Some(RoundRun::faulty(format!("{:#}", child.exit_error(status)))));
         }
         Ok(Some(match (figures, miscount) {
-            (Err(reason), _) | (_, Some(reason)) => RoundRun::failed(reason, false),
+            (Err(reason), _) | (_, Some(reason)) => RoundRun::faulty(reason),
             (Ok(figures), None) => {
-                let max_rss_bytes = costs.max_rss_bytes.filter(|_| case.contestant.kind() == ContestantKind::Source);
+                let max_rss_bytes = costs.max_rss_bytes.filter(|_| case.contestant.kind() == LiveKind::Source);
                 let calls = fs::read_to_string(record.with_extension("strace")).ok().map(|text| strace::parse(&text));
                 let wire = counter.and_then(|counter| counter.finish().ok());
-                RoundRun { elapsed_s: costs.elapsed_s, figures, max_rss_bytes, calls, wire, fault: None }
+                ComparedRun::Sound(RoundRun { elapsed_s: costs.elapsed_s, figures, max_rss_bytes, calls, wire })
             }
         }))
     }

@@ -3,13 +3,12 @@
 //!
 //! ```text
 //! contestants ─→ cases ─→ (engine::run_all) ─→ runs: a new sink, a source, its costs ─→ report
-//!  (commands)     (rows)                        sinks   measurement                        (the table)
+//!  (commands)     (rows)                        sinks                                      (the table)
 //! ```
 //!
 //! The table says how much each source costs.
 mod cases;
 mod contestants;
-mod measurement;
 mod options;
 mod report;
 mod runs;

@@ -1,17 +1,16 @@
 //! Builds the report: the table of costs with ratios to smtp-source.
 use super::cases::{ConnectionReuse, TableCase};
-use super::measurement::TableMeasurement;
 use super::options::SourceTool;
 use super::options::TableOptions;
+use super::runs::TableMeasurement;
 use crate::engine::{
-    self, CaseSeries, ComparisonResults, Defects, MISSING, RATIO_NOTE, RatioColumn, RatioVerdict, ReportParts,
+    self, ComparisonResults, Contestant, Defects, MISSING, RATIO_NOTE, RatioColumn, RatioVerdict, ReportParts,
     ShownFigures, TableColumn, TextReport, bytes, rounds_text, shown, whole,
 };
 use crate::programs::{ComparedProgram, missing_note};
-use mailrun_compare::Gain;
 use mailrun_text::numbers::{count, counted, figure};
 
-type TableSeries = CaseSeries<TableCase, TableMeasurement>;
+type TableContestant = Contestant<TableCase, TableMeasurement>;
 
 pub(super) type TableResults = ComparisonResults<TableCase, TableMeasurement>;
 
@@ -19,16 +18,8 @@ type Column<'a> = TableColumn<'a, TableCase, TableMeasurement>;
 
 /// Each ratio compares a row with the row in which smtp-source does the same work.
 const RATIOS: [RatioColumn<TableMeasurement>; 2] = [
-    RatioColumn {
-        title: "× msg/s",
-        gain: Gain::Higher,
-        compare: |run, base| Some(base.source.elapsed_s / run.source.elapsed_s),
-    },
-    RatioColumn {
-        title: "× CPU",
-        gain: Gain::Lower,
-        compare: |run, base| Some(run.source.cpu_s() / base.source.cpu_s()),
-    },
+    RatioColumn::higher("× msg/s", |run| Some(1.0 / run.source.elapsed_s)),
+    RatioColumn::lower("× CPU", |run| Some(run.source.cpu_s())),
 ];
 
 /// Builds the table of costs. A note below the table names the programs that are `missing`.
@@ -48,13 +39,15 @@ pub(super) fn figures(results: &TableResults, missing: &[&str], options: &TableO
         Column::median("msg/s", |run| Some(messages / run.source.elapsed_s), whole),
     ]);
     columns.extend(RATIOS.iter().map(|ratio| {
-        Column::figure(ratio.title, |series| {
-            shown(base(series, results), |base| RatioVerdict::of(series, base, &RATIOS).cell(ratio, series, base))
+        Column::figure(ratio.title, |contestant| {
+            shown(base(contestant, results), |base| {
+                RatioVerdict::of(contestant, base, &RATIOS).cell(ratio, contestant, base)
+            })
         })
     }));
     columns.push(Column::median("sink CPU s", |run| Some(run.sink.cpu_s()), figure));
     let leave_out = ["sink CPU s", "max RSS", "sys s", "user s", "CPU %", "× CPU", "elapsed s", "reuse"];
-    let table = engine::table(&results.series, &columns, &leave_out);
+    let table = engine::table(&results.contestants, &columns, &leave_out);
     let mut notes = vec!["× msg/s, × CPU: multiple of smtp-source's value.".to_owned(), RATIO_NOTE.to_owned()];
     notes.extend(missing_note(missing));
     let rounds = rounds_text(options.rounds, ShownFigures::Medians);
@@ -69,21 +62,21 @@ pub(super) fn figures(results: &TableResults, missing: &[&str], options: &TableO
 }
 
 /// Returns the row of smtp-source that this row is compared with, if it was measured.
-fn base<'r>(series: &TableSeries, results: &'r TableResults) -> Option<&'r TableSeries> {
-    let case = series.case.with_tool(SourceTool::SmtpSource);
-    results.series.iter().find(|other| other.case == case)
+fn base<'r>(contestant: &TableContestant, results: &'r TableResults) -> Option<&'r TableContestant> {
+    let case = contestant.case.with_tool(SourceTool::SmtpSource);
+    results.contestants.iter().find(|other| other.case == case)
 }
 
 /// Returns the columns that identify a row.
 fn case_columns<'a>() -> Vec<Column<'a>> {
-    let reuse = |series: &TableSeries| match series.case.connections {
+    let reuse = |contestant: &TableContestant| match contestant.case.connections {
         ConnectionReuse::PerMessage => MISSING.to_owned(),
         ConnectionReuse::Reused => "-d".to_owned(),
     };
     vec![
-        Column::words("tool", |series| series.case.tool.name().to_owned()),
-        Column::words("sink", |series| series.case.receiver.name().to_owned()),
-        Column::figure("sessions", |series| count(u64::from(series.case.sessions))),
+        Column::words("tool", |contestant| contestant.case.tool.name().to_owned()),
+        Column::words("sink", |contestant| contestant.case.receiver.name().to_owned()),
+        Column::figure("sessions", |contestant| count(u64::from(contestant.case.sessions))),
         Column::words("reuse", reuse),
     ]
 }
@@ -93,7 +86,7 @@ mod tests {
     use super::super::options::SinkTool;
     use super::*;
     use crate::engine::RoundOrder;
-    use crate::engine::{ComparedRun, Costs};
+    use crate::engine::{ComparedRun, Costs, miscount};
     use mailrun_party::live::LiveMode;
     use std::time::Duration;
 
@@ -105,12 +98,12 @@ mod tests {
     fn run(user_s: f64, elapsed_s: f64, arrived: u64) -> ComparedRun<TableMeasurement> {
         let source = Costs { user_s, sys_s: 0.5, elapsed_s, max_rss_bytes: Some(8 << 20) };
         let measured = TableMeasurement { source, sink: Costs::default(), arrived: Some(arrived) };
-        let fault = measured.shortfall(1000);
+        let fault = miscount(arrived, 1000);
         ComparedRun::of(measured, fault)
     }
 
-    fn series(tool: SourceTool, runs: Vec<ComparedRun<TableMeasurement>>) -> TableSeries {
-        TableSeries { case: case(tool), name: case(tool).description(), runs }
+    fn contestant(tool: SourceTool, runs: Vec<ComparedRun<TableMeasurement>>) -> TableContestant {
+        TableContestant { runs, ..TableContestant::new(case(tool).description(), case(tool)) }
     }
 
     fn options() -> TableOptions {
@@ -127,8 +120,8 @@ mod tests {
         }
     }
 
-    fn results(series: Vec<TableSeries>) -> TableResults {
-        TableResults { series, done: 6, planned: 6 }
+    fn results(contestants: Vec<TableContestant>) -> TableResults {
+        TableResults { contestants, done: 6, planned: 6 }
     }
 
     #[test]
@@ -138,7 +131,7 @@ mod tests {
         // The medians are 2 s for both, so their ratio would show no difference.
         let ours = vec![run(0.0, 0.5, 1000), run(0.5, 2.0, 1000), run(0.1, 3.0, 1000)];
         let report = figures(
-            &results(vec![series(SourceTool::SmtpSource, theirs), series(SourceTool::Mailrun, ours)]),
+            &results(vec![contestant(SourceTool::SmtpSource, theirs), contestant(SourceTool::Mailrun, ours)]),
             &["go-smtp-source"],
             &options(),
         );
@@ -152,20 +145,22 @@ mod tests {
     #[test]
     fn what_hung_is_named_and_has_no_figures() {
         let theirs = vec![ComparedRun::Failed("it did not end\nwithin 1 s".to_owned())];
-        let report = figures(&results(vec![series(SourceTool::SmtpSource, theirs)]), &[], &options());
+        let report = figures(&results(vec![contestant(SourceTool::SmtpSource, theirs)]), &[], &options());
         let named = "NOT OK: smtp-source → mailrun sink, 100 sessions, -d: it did not end within 1 s";
         assert!(!report.is_good() && report.text.contains(named), "{}", report.text);
     }
 
     #[test]
     fn a_source_that_loses_mail_in_silence_is_found_out() {
-        let report = figures(&results(vec![series(SourceTool::Mailrun, vec![run(0.1, 1.0, 998)])]), &[], &options());
+        let report =
+            figures(&results(vec![contestant(SourceTool::Mailrun, vec![run(0.1, 1.0, 998)])]), &[], &options());
         assert!(!report.is_good() && report.text.contains("the sink has 998 of 1,000 messages"), "{}", report.text);
     }
 
     #[test]
     fn what_was_not_run_is_no_proof() {
-        let stopped = TableResults { done: 1, ..results(vec![series(SourceTool::Mailrun, vec![run(0.1, 1.0, 1000)])]) };
+        let stopped =
+            TableResults { done: 1, ..results(vec![contestant(SourceTool::Mailrun, vec![run(0.1, 1.0, 1000)])]) };
         let report = figures(&stopped, &[], &options());
         assert!(!report.is_good() && report.text.contains("Stopped after 1 of 6 runs."), "{}", report.text);
     }

@@ -2,14 +2,22 @@
 //! both.
 use super::cases::TableCase;
 use super::contestants::command;
-use super::measurement::TableMeasurement;
 use super::options::TableOptions;
 use super::options::{SinkTool, SourceTool};
 use super::sinks::TableSink;
-use crate::engine::{ComparedRun, Comparison, RunTurn, TimedChild};
+use crate::engine::{ComparedRun, Comparison, Costs, RunTurn, TimedChild, miscount};
 use crate::programs::InstalledPrograms;
 use anyhow::Result;
 use std::process::Stdio;
+
+/// Figures of one run: the costs, and whether all messages arrived.
+#[derive(Clone, Debug)]
+pub(super) struct TableMeasurement {
+    pub(super) source: Costs,
+    pub(super) sink: Costs,
+    /// Messages by the sink's own count. smtp-sink has none.
+    pub(super) arrived: Option<u64>,
+}
 
 pub(super) struct TableComparison<'o> {
     pub(super) options: &'o TableOptions,
@@ -31,13 +39,13 @@ impl Comparison for TableComparison<'_> {
         let mut command = command(self.sources.path(case.tool)?, case, messages, sink.address());
         command.stdout(Stdio::null());
         let mut source = TimedChild::start(command)?;
-        let Some((status, costs)) = turn.await_exit(&mut source, limit, || None)? else { return Ok(None) };
+        let Some((status, costs)) = turn.await_exit(&mut source, limit, || None, || Ok(()))? else { return Ok(None) };
         if !status.success() {
             return Err(source.exit_error(status));
         }
         let (sink, arrived) = sink.stop()?;
         let measured = TableMeasurement { source: costs, sink, arrived };
-        let fault = measured.shortfall(messages);
+        let fault = measured.arrived.and_then(|arrived| miscount(arrived, messages));
         Ok(Some(ComparedRun::of(measured, fault)))
     }
 }

@@ -1,4 +1,4 @@
-//! The contestants of a live comparison, and the syntax of `--contestant`.
+//! What the contestants of a live comparison do, and the syntax of `--contestant`.
 use crate::built_in::{BUILT_IN, load_scenario};
 use crate::programs::own_program;
 use crate::toml_file::is_toml_file;
@@ -18,13 +18,13 @@ const MAX_NAME: usize = 40;
 const AMQP_SCHEMES: [&str; 2] = ["amqp://", "amqps://"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LiveContestant {
+pub struct LiveCase {
     pub name: String,
-    pub(super) work: ContestantWork,
+    pub(super) work: LiveWork,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ContestantWork {
+pub(super) enum LiveWork {
     /// The user's load generator sends to the bench's sink.
     Command(Vec<String>),
     /// mailrun's own source sends to the bench's sink.
@@ -38,7 +38,7 @@ pub(super) enum ContestantWork {
 /// Kind of a contestant. Only contestants of the same kind have the same figures and can be
 /// compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ContestantKind {
+pub enum LiveKind {
     Source,
     Server,
     Scenario,
@@ -59,9 +59,9 @@ pub(super) struct RunLoad<'a> {
     pub(super) record: &'a Path,
 }
 
-impl LiveContestant {
+impl LiveCase {
     pub fn own_source() -> Self {
-        Self { name: "mailrun source".to_owned(), work: ContestantWork::OwnSource }
+        Self { name: "mailrun source".to_owned(), work: LiveWork::OwnSource }
     }
 
     /// Returns a copy with another name, to compare the contestant with itself.
@@ -71,10 +71,10 @@ impl LiveContestant {
 
     pub(super) fn description(&self) -> String {
         match &self.work {
-            ContestantWork::Command(words) => words.join(" "),
-            ContestantWork::OwnSource => "mailrun source {host}:{port}".to_owned(),
-            ContestantWork::Server(address) => address.clone(),
-            ContestantWork::Scenario(name) => format!("mailrun bench {name}"),
+            LiveWork::Command(words) => words.join(" "),
+            LiveWork::OwnSource => "mailrun source {host}:{port}".to_owned(),
+            LiveWork::Server(address) => address.clone(),
+            LiveWork::Scenario(name) => format!("mailrun bench {name}"),
         }
     }
 
@@ -83,7 +83,7 @@ impl LiveContestant {
     /// # Errors
     /// Returns an error if the scenario cannot be read or does not measure throughput.
     pub fn check(&self) -> Result<()> {
-        let ContestantWork::Scenario(scenario) = &self.work else { return Ok(()) };
+        let LiveWork::Scenario(scenario) = &self.work else { return Ok(()) };
         let read = load_scenario(scenario).with_context(|| self.name.clone())?;
         if read.measure.is_none_or(|kind| kind.text != "throughput") {
             bail!(
@@ -94,11 +94,11 @@ impl LiveContestant {
         Ok(())
     }
 
-    pub fn kind(&self) -> ContestantKind {
+    pub fn kind(&self) -> LiveKind {
         match self.work {
-            ContestantWork::Command(_) | ContestantWork::OwnSource => ContestantKind::Source,
-            ContestantWork::Server(_) => ContestantKind::Server,
-            ContestantWork::Scenario(_) => ContestantKind::Scenario,
+            LiveWork::Command(_) | LiveWork::OwnSource => LiveKind::Source,
+            LiveWork::Server(_) => LiveKind::Server,
+            LiveWork::Scenario(_) => LiveKind::Scenario,
         }
     }
 
@@ -106,32 +106,32 @@ impl LiveContestant {
     /// several, and for a host name that cannot be resolved.
     pub(super) fn target(&self, sink: Option<SocketAddr>) -> Option<SocketAddr> {
         match &self.work {
-            ContestantWork::Command(_) | ContestantWork::OwnSource => sink,
-            ContestantWork::Server(address) => split_scheme(address).1.to_socket_addrs().ok()?.next(),
-            ContestantWork::Scenario(_) => None,
+            LiveWork::Command(_) | LiveWork::OwnSource => sink,
+            LiveWork::Server(address) => split_scheme(address).1.to_socket_addrs().ok()?.next(),
+            LiveWork::Scenario(_) => None,
         }
     }
 
     /// Returns true if a run of this contestant leaves a record of mailrun's source.
     pub(super) fn has_record(&self) -> bool {
-        matches!(self.work, ContestantWork::OwnSource | ContestantWork::Server(_))
+        matches!(self.work, LiveWork::OwnSource | LiveWork::Server(_))
     }
 
     pub(super) fn command(&self, load: &RunLoad<'_>) -> Result<Command> {
         match &self.work {
-            ContestantWork::Command(words) => {
+            LiveWork::Command(words) => {
                 let sink = load.sink.context("a command needs the sink")?;
                 let mut words = words.iter().map(|word| filled_in(word, load, sink));
                 let mut command = Command::new(words.next().unwrap_or_default());
                 command.args(words);
                 Ok(command)
             }
-            ContestantWork::OwnSource => own_source(&load.sink.context("a source needs the sink")?.to_string(), load),
-            ContestantWork::Server(address) => {
+            LiveWork::OwnSource => own_source(&load.sink.context("a source needs the sink")?.to_string(), load),
+            LiveWork::Server(address) => {
                 let counted = load.counter.map(|counter| format!("{}{counter}", split_scheme(address).0));
                 own_source(counted.as_deref().unwrap_or(address), load)
             }
-            ContestantWork::Scenario(name) => {
+            LiveWork::Scenario(name) => {
                 let mut command = Command::new(own_program()?);
                 command.args(["bench", name, "--rounds", "1", "--report", "none", "--progress", "none", "--out"]);
                 command.arg(load.record);
@@ -168,15 +168,15 @@ fn filled_in(word: &str, load: &RunLoad<'_>, sink: SocketAddr) -> String {
 
 /// Interprets a contestant that is a single word: the name or the file of a scenario, or the
 /// address of a server. Returns `None` if the word is a command.
-fn one_word(word: &str) -> Option<ContestantWork> {
+fn one_word(word: &str) -> Option<LiveWork> {
     let is_scenario = is_toml_file(word) || BUILT_IN.iter().any(|scenario| scenario.name == word);
     if is_scenario {
-        return Some(ContestantWork::Scenario(word.to_owned()));
+        return Some(LiveWork::Scenario(word.to_owned()));
     }
-    word.contains(':').then(|| ContestantWork::Server(word.to_owned()))
+    word.contains(':').then(|| LiveWork::Server(word.to_owned()))
 }
 
-impl FromStr for LiveContestant {
+impl FromStr for LiveCase {
     type Err = String;
 
     fn from_str(typed: &str) -> Result<Self, String> {
@@ -213,7 +213,7 @@ impl FromStr for LiveContestant {
                 "{name}: the command has no {placeholder}; it must send {{messages}} messages to {{host}} port {{port}}"
             ));
         }
-        Ok(named(ContestantWork::Command(words)))
+        Ok(named(LiveWork::Command(words)))
     }
 }
 
@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    fn words(contestant: &LiveContestant) -> Vec<String> {
+    fn words(contestant: &LiveCase) -> Vec<String> {
         let command = contestant.command(&load()).unwrap();
         let words = std::iter::once(command.get_program()).chain(command.get_args());
         words.map(|word| word.to_string_lossy().into_owned()).collect()
@@ -243,10 +243,9 @@ mod tests {
     #[test]
     fn words_are_split_as_a_shell_does_and_filled_in() {
         let typed = "a=smtp-source -s {sessions} -m {messages} -l {size} {host}:{port}";
-        let contestant: LiveContestant = typed.parse().unwrap();
+        let contestant: LiveCase = typed.parse().unwrap();
         assert_eq!(words(&contestant).join(" "), "smtp-source -s 7 -m 90 -l 400 127.0.0.1:2525");
-        let quoted: LiveContestant =
-            "b = sh -c 'for i in $(seq {messages}); do x \"{port}\"; done' a\\ b".parse().unwrap();
+        let quoted: LiveCase = "b = sh -c 'for i in $(seq {messages}); do x \"{port}\"; done' a\\ b".parse().unwrap();
         assert_eq!(words(&quoted), ["sh", "-c", "for i in $(seq 90); do x \"2525\"; done", "a b"]);
         assert_eq!((quoted.name.as_str(), quoted.again().name.as_str()), ("b", "b again"));
     }
@@ -267,7 +266,7 @@ mod tests {
                 "a: a comparison in rounds speaks SMTP. To compare amqp://127.0.0.1:5672, store",
             ),
         ] {
-            let error = typed.parse::<LiveContestant>().unwrap_err();
+            let error = typed.parse::<LiveCase>().unwrap_err();
             assert!(error.starts_with(reason), "{typed}: {error}");
         }
     }
@@ -278,7 +277,7 @@ mod tests {
             ("a=relay-soak", "a: relay-soak: only scenarios that measure throughput"),
             ("a=/no/such.toml", "a: cannot read /no/such.toml"),
         ] {
-            let contestant: LiveContestant = typed.parse().unwrap();
+            let contestant: LiveCase = typed.parse().unwrap();
             let error = format!("{:#}", contestant.check().unwrap_err());
             assert!(error.starts_with(reason), "{typed}: {error}");
         }
@@ -286,17 +285,17 @@ mod tests {
 
     #[test]
     fn a_word_is_a_server_or_a_scenario() {
-        let server: LiveContestant = "a=127.0.0.1:2525".parse().unwrap();
-        assert_eq!((server.kind(), words(&server)[..2].join(" ").ends_with(" source")), (ContestantKind::Server, true));
+        let server: LiveCase = "a=127.0.0.1:2525".parse().unwrap();
+        assert_eq!((server.kind(), words(&server)[..2].join(" ").ends_with(" source")), (LiveKind::Server, true));
         assert!(words(&server).contains(&"127.0.0.1:2525".to_owned()));
-        let scenario: LiveContestant = "b=relay-400".parse().unwrap();
-        assert_eq!(scenario.kind(), ContestantKind::Scenario);
+        let scenario: LiveCase = "b=relay-400".parse().unwrap();
+        assert_eq!(scenario.kind(), LiveKind::Scenario);
         assert!(words(&scenario)[1..].join(" ").starts_with("bench relay-400 --rounds 1 "), "{scenario:?}");
     }
 
     #[test]
     fn our_own_source_writes_its_record() {
-        let own = LiveContestant::own_source();
+        let own = LiveCase::own_source();
         assert!(own.has_record() && words(&own).ends_with(&["--json".to_owned(), "/r.json".to_owned()]));
     }
 
@@ -307,7 +306,7 @@ mod tests {
             ("a=127.0.0.1:2525", "127.0.0.1:2525", "127.0.0.1:9999"),
             ("a=lmtp://127.0.0.1:24", "127.0.0.1:24", "lmtp://127.0.0.1:9999"),
         ] {
-            let server: LiveContestant = typed.parse().unwrap();
+            let server: LiveCase = typed.parse().unwrap();
             assert_eq!(server.target(None).map(|target| target.to_string()).as_deref(), Some(target));
             let command = server.command(&RunLoad { counter, ..load() }).unwrap();
             assert!(command.get_args().any(|word| word == counted), "{command:?}");

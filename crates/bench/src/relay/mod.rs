@@ -18,11 +18,11 @@ use std::str::FromStr;
 const TO: &str = "{to}";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Contestant {
+pub enum Relay {
     /// No relay. The source sends directly to the sink.
     None,
     /// Our own `mailrun relay`.
-    Mailrun(ContestantDurability),
+    Mailrun(RelayDurability),
     /// Server that the bench starts as described in a recipe.
     Recipe(Box<Recipe>),
     /// Program that the user gave as a command line.
@@ -54,7 +54,7 @@ impl RelayCommand {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ContestantDurability {
+pub enum RelayDurability {
     /// The message is on disk when the relay answers 250.
     #[default]
     Sync,
@@ -65,7 +65,7 @@ pub enum ContestantDurability {
     Memory,
 }
 
-impl ContestantDurability {
+impl RelayDurability {
     const ALL: [Self; 3] = [Self::Sync, Self::Write, Self::Memory];
 
     pub fn option_value(self) -> &'static str {
@@ -77,11 +77,11 @@ impl ContestantDurability {
     }
 }
 
-impl Contestant {
+impl Relay {
     /// Reports whether this is our own relay with a spool on disk. The bench can read the queue of
     /// such a relay after it has stopped.
     pub(super) fn is_own(&self) -> bool {
-        matches!(self, Self::Mailrun(durability) if *durability != ContestantDurability::Memory)
+        matches!(self, Self::Mailrun(durability) if *durability != RelayDurability::Memory)
     }
 
     /// Names the point at which the server answers 250, for example `sync`. For a program without a
@@ -133,14 +133,14 @@ impl Contestant {
 
 /// Gives different names to programs and recipes whose files have the same name. Such a name gets
 /// the part in which the paths differ, or a number if the paths are the same, too.
-pub fn name_apart(contestants: &mut [Contestant]) {
-    let names: Vec<String> = contestants.iter().map(Contestant::to_string).collect();
+pub fn name_apart(relays: &mut [Relay]) {
+    let names: Vec<String> = relays.iter().map(Relay::to_string).collect();
     let is_shared = |name: &String| names.iter().filter(|other| *other == name).count() > 1;
     let shared: BTreeSet<&String> = names.iter().filter(|name| is_shared(name)).collect();
     for name in shared {
-        let files = contestants.iter_mut().filter_map(|contestant| match contestant {
-            Contestant::Command(command) => Some((&mut command.name, command.words[0].clone())),
-            Contestant::Recipe(recipe) => recipe.name_of_file(),
+        let files = relays.iter_mut().filter_map(|relay| match relay {
+            Relay::Command(command) => Some((&mut command.name, command.words[0].clone())),
+            Relay::Recipe(recipe) => recipe.name_of_file(),
             _ => None,
         });
         let mut alike: Vec<(&mut String, String)> = files.filter(|(own, _)| *own == name).collect();
@@ -193,20 +193,20 @@ fn differing_parts(paths: &[String]) -> Vec<String> {
     all.iter().map(|parts| parts.join("/")).collect()
 }
 
-impl FromStr for Contestant {
+impl FromStr for Relay {
     type Err = String;
 
     fn from_str(typed: &str) -> Result<Self, String> {
         match typed.trim() {
             "none" => return Ok(Self::None),
-            "mailrun" => return Ok(Self::Mailrun(ContestantDurability::Sync)),
+            "mailrun" => return Ok(Self::Mailrun(RelayDurability::Sync)),
             word if recipe::names().any(|name| name == word) || is_toml_file(word) && !word.contains(TO) => {
                 return Recipe::load(word).map(Box::new).map(Self::Recipe).map_err(|error| format!("{error:#}"));
             }
             _ => {}
         }
         if let Some(word) = typed.strip_prefix("mailrun:") {
-            let known = ContestantDurability::ALL.into_iter().find(|durability| durability.option_value() == word);
+            let known = RelayDurability::ALL.into_iter().find(|durability| durability.option_value() == word);
             return known.map(Self::Mailrun).ok_or_else(|| format!("{word} is not one of sync, write, memory"));
         }
         let words: Vec<String> = typed.split_whitespace().map(str::to_owned).collect();
@@ -222,11 +222,11 @@ impl FromStr for Contestant {
     }
 }
 
-impl fmt::Display for Contestant {
+impl fmt::Display for Relay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => f.write_str("none"),
-            Self::Mailrun(ContestantDurability::Sync) => f.write_str("mailrun"),
+            Self::Mailrun(RelayDurability::Sync) => f.write_str("mailrun"),
             Self::Mailrun(durability) => write!(f, "mailrun:{}", durability.option_value()),
             Self::Recipe(recipe) => recipe.fmt(f),
             Self::Command(command) => f.write_str(&command.name),
@@ -242,38 +242,38 @@ mod tests {
     #[test]
     fn each_word_means_one_and_is_written_as_it_is_read() {
         for (word, expected) in [
-            ("none", Contestant::None),
-            ("mailrun", Contestant::Mailrun(ContestantDurability::Sync)),
-            ("mailrun:write", Contestant::Mailrun(ContestantDurability::Write)),
-            ("mailrun:memory", Contestant::Mailrun(ContestantDurability::Memory)),
-            ("postfix", Contestant::Recipe(Box::new(Recipe::load("postfix").unwrap()))),
+            ("none", Relay::None),
+            ("mailrun", Relay::Mailrun(RelayDurability::Sync)),
+            ("mailrun:write", Relay::Mailrun(RelayDurability::Write)),
+            ("mailrun:memory", Relay::Mailrun(RelayDurability::Memory)),
+            ("postfix", Relay::Recipe(Box::new(Recipe::load("postfix").unwrap()))),
         ] {
-            let read: Contestant = word.parse().unwrap();
+            let read: Relay = word.parse().unwrap();
             assert_eq!((&read, read.to_string().as_str()), (&expected, word));
         }
-        assert_eq!("mailrun:sync".parse(), Ok(Contestant::Mailrun(ContestantDurability::Sync)));
-        for durability in ContestantDurability::ALL {
-            let name = Contestant::Mailrun(durability).to_string();
+        assert_eq!("mailrun:sync".parse(), Ok(Relay::Mailrun(RelayDurability::Sync)));
+        for durability in RelayDurability::ALL {
+            let name = Relay::Mailrun(durability).to_string();
             assert!(Recipe::load(&name).is_ok(), "an audit of {name} has a recipe of that name");
         }
     }
 
     #[test]
     fn a_command_must_be_told_where_to_send() {
-        let command: Contestant = "/opt/mta --in {listen} --out {to}".parse().unwrap();
+        let command: Relay = "/opt/mta --in {listen} --out {to}".parse().unwrap();
         assert_eq!(command.to_string(), "mta");
         assert_eq!(command.durability(), "unknown");
         for word in ["qmail", "", "mailrun:never", "  "] {
-            assert!(word.parse::<Contestant>().is_err(), "{word}");
+            assert!(word.parse::<Relay>().is_err(), "{word}");
         }
     }
 
     #[test]
     fn programs_of_one_name_are_named_apart() {
         let named = |typed: &[&str]| {
-            let mut contestants: Vec<Contestant> = typed.iter().map(|typed| typed.parse().unwrap()).collect();
-            name_apart(&mut contestants);
-            contestants.iter().map(Contestant::to_string).collect::<Vec<String>>()
+            let mut relays: Vec<Relay> = typed.iter().map(|typed| typed.parse().unwrap()).collect();
+            name_apart(&mut relays);
+            relays.iter().map(Relay::to_string).collect::<Vec<String>>()
         };
         assert_eq!(named(&["/opt/v1/bin/mta {to}", "/opt/v2/bin/mta {to}"]), ["mta (v1)", "mta (v2)"]);
         assert_eq!(named(&["/usr/sbin/mta {to}", "/opt/mta {to}", "b {to}"]), ["mta (usr/sbin)", "mta (opt)", "b"]);
@@ -298,9 +298,9 @@ mod tests {
         }
         let [first, second] = [first, second].map(|path| path.to_str().unwrap().to_owned());
         let named = |typed: &[&str]| {
-            let mut contestants: Vec<Contestant> = typed.iter().map(|typed| typed.parse().unwrap()).collect();
-            name_apart(&mut contestants);
-            contestants.iter().map(Contestant::to_string).collect::<Vec<String>>()
+            let mut relays: Vec<Relay> = typed.iter().map(|typed| typed.parse().unwrap()).collect();
+            name_apart(&mut relays);
+            relays.iter().map(Relay::to_string).collect::<Vec<String>>()
         };
         assert_eq!(named(&[&first, &second]), ["postfix (a)", "postfix (b)"]);
         assert_eq!(named(&[&first, &first]), ["postfix #1", "postfix #2"]);
@@ -313,8 +313,8 @@ mod tests {
 
     #[test]
     fn a_name_is_fit_for_a_path() {
-        let command: Contestant = "../../x:y {to}".parse().unwrap();
+        let command: Relay = "../../x:y {to}".parse().unwrap();
         assert_eq!(command.file_name(), "x-y");
-        assert_eq!(Contestant::Mailrun(ContestantDurability::Write).file_name(), "mailrun-write");
+        assert_eq!(Relay::Mailrun(RelayDurability::Write).file_name(), "mailrun-write");
     }
 }
