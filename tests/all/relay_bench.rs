@@ -404,6 +404,87 @@ fn a_backlog_is_kept_over_a_restart_and_delivered_once() {
     assert!(!out.path().join("relay.spool").exists() && out.path().join("relay-before.stderr").exists());
 }
 
+/// A relay that is run by a recipe keeps the whole backlog over a restart, and delivers it once.
+fn expect_backlog_kept(which: &str, name: &str) -> BacklogRun {
+    let words = ["--relay", which, "--messages", "400", "--message-size", "2k", "--sessions", "10"];
+    let (ended, out) = contest("relay-backlog", &words);
+    assert_eq!((status(&ended, 0), verdicts(&ended)), (0, vec!["PASS"]), "{ended:?}");
+    for said in ["400 of 400 delivered, lost 0", "started again: greets", "first delivered, next hop back"] {
+        assert!(ended.out.contains(said), "{said} in {}", ended.out);
+    }
+    assert!(ended.out.contains(&format!("accepted by {name} (durability sync)")), "{}", ended.out);
+    let record = record_in(out.path(), "");
+    assert_eq!(fates(&record.ledger), [400, 400, 0, 0, 0]);
+    expect_costs(relay(&record));
+    // The depth of the queue over time is accepted minus delivered, so all of it was there before the next hop was back.
+    assert_eq!(record.series.iter().map(|row| row.queued).max(), Some(400), "{:?}", record.series);
+    let back = record.events.iter().find(|event| event.text == "the next hop listens").unwrap();
+    let first = record.series.iter().find(|row| row.delivered > 0).unwrap().second;
+    assert!(first as f64 + 1.0 > back.at_s, "nothing was delivered before: {back:?} {:?}", record.series);
+    assert!(!out.path().join("relay.spool").exists(), "the mail is gone");
+    BacklogRun { said: ended.err, place: out }
+}
+
+struct BacklogRun {
+    said: String,
+    place: tempfile::TempDir,
+}
+
+#[test]
+fn a_recipe_has_its_backlog_flushed() {
+    let place = tempfile::tempdir().unwrap();
+    let recipe = place.path().join("our.toml");
+    // With this wait, only the command of the recipe can have the mail delivered within the test's time.
+    let text = mailrun(&["recipe", "show", "mailrun"]).out;
+    let slow = text.replace("retry.first = \"1s\"", "retry.first = \"1h\"").replace("\"5s\"", "\"2h\"");
+    assert_ne!(text, slow);
+    fs::write(&recipe, slow).unwrap();
+    expect_backlog_kept(recipe.to_str().unwrap(), "our");
+}
+
+#[test]
+fn a_recipe_without_a_flush_delivers_when_it_tries_again() {
+    let place = tempfile::tempdir().unwrap();
+    let recipe = place.path().join("our.toml");
+    let text = mailrun(&["recipe", "show", "mailrun"]).out;
+    let without: String =
+        text.lines().filter(|line| !line.starts_with("flush")).map(|line| line.to_owned() + "\n").collect();
+    fs::write(&recipe, without).unwrap();
+    let run = expect_backlog_kept(recipe.to_str().unwrap(), "our");
+    assert!(run.said.contains("the recipe has no queue.flush"), "{}", run.said);
+}
+
+#[test]
+fn a_private_postfix_keeps_its_backlog() {
+    if postfix_is_there() {
+        let run = expect_backlog_kept("postfix", "postfix");
+        assert_eq!(processes_with(run.place.path()), 0, "nothing of it runs on");
+    }
+}
+
+#[test]
+fn the_backlog_of_a_server_of_ones_own_is_delivered_without_a_restart() {
+    let place = tempfile::tempdir().unwrap();
+    let [relay, sink] = [low_port(), low_port()].map(|port| format!("127.0.0.1:{port}"));
+    let config = place.path().join("relay.toml");
+    let spool = place.path().join("spool");
+    let text = format!(
+        "listen = \"{relay}\"\nspool.directory = \"{}\"\nretry.first = \"1s\"\nretry.longest = \"2s\"\n[[route]]\n\
+         to = \"*\"\nsmtp = \"{sink}\"\n",
+        spool.display()
+    );
+    fs::write(&config, text).unwrap();
+    let process = Process::start(MAILRUN, &["relay", "--config", config.to_str().unwrap()]);
+    wait_until("the relay to listen", || std::net::TcpStream::connect(&relay).ok());
+    let words = [relay.as_str(), "--sink-listen", &sink, "--messages", "200", "--sessions", "5"];
+    let (ended, out) = contest("relay-backlog", &words);
+    assert_eq!((status(&ended, 0), verdicts(&ended)), (0, vec!["PASS"]), "{ended:?}");
+    assert!(ended.out.contains("200 of 200 delivered, lost 0"), "{}", ended.out);
+    assert!(!ended.out.contains("started again") && !ended.out.contains("RSS over time"), "{}", ended.out);
+    assert_eq!(fates(&record_in(out.path(), "").ledger), [200, 200, 0, 0, 0]);
+    drop(process);
+}
+
 #[test]
 fn a_backlog_that_does_not_fit_is_refused_before_it_begins() {
     let (ended, _out) = contest("relay-backlog", &["--messages", "100000000", "--message-size", "64M"]);

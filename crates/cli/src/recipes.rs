@@ -38,7 +38,8 @@ Keys of a recipe (NAME.toml):
   environment    variables of all commands
   [[file]]       path in the state directory, text, executable = true
   [queue]        command that lists the queue, and what it prints if that is empty;
-                 without it, missing mail is not delivered instead of lost
+                 without it, missing mail is not delivered instead of lost; flush:
+                 command that makes the server try again what waits in it
   [mailboxes]    of a server that delivers: url as for --mailbox, with {read} as its
                  address; recipients as for --to; password; lmtp = true. Then the
                  bench sends to them, and its sink reads them

@@ -328,6 +328,8 @@ const THRESHOLDS_AND_RESULTS: &[Row] = &[
     ("bench mades --abort-on inbox.count>5", "use --threshold"),
     ("mades --abort-on inbox.count>5", "use --threshold"),
     ("bench mades --max-in-transit 5 --threshold created.p99<1s", "closed loop"),
+    ("bench relay-backlog --relay none", "a backlog needs a relay"),
+    ("bench relay-backlog --relay mailrun:memory", "so that the restart would lose it"),
     ("bench relay-backlog --threshold delivered.p99<1s", "no runs that a threshold could be asked of"),
     ("bench smtp-source-table --threshold delivered.p99<1s", "no runs that a threshold could be asked of"),
     ("bench smtp-source-table --threshold delivered.p99<1s", "no runs that a threshold could be asked of"),

@@ -105,13 +105,16 @@ pub(super) struct RecipeKeys {
     pub(super) files: Vec<FileKeys>,
 }
 
-/// How to find out whether the server's queue is empty.
+/// How to find out whether the server's queue is empty, and how to have it delivered now.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct QueueKeys {
     pub(super) command: Spanned<Vec<String>>,
     /// Text that the command prints if the queue is empty. Surrounding white space is ignored.
     pub(super) empty: String,
+    /// Makes the server try everything that waits in its queue again. Must not wait for the end of
+    /// the deliveries.
+    pub(super) flush: Option<Spanned<Vec<String>>>,
 }
 
 /// The mailboxes of a server that delivers mail instead of handing it on.
@@ -249,7 +252,8 @@ impl Recipe {
             return Err((offset, format!("durability: {:?} is not one of {known}", self.durability())));
         }
         let queue = keys.queue.as_ref().map(|queue| ("queue.command", &queue.command));
-        for (key, command) in [("command", &keys.command)].into_iter().chain(queue) {
+        let flush = keys.queue.as_ref().and_then(|queue| Some(("queue.flush", queue.flush.as_ref()?)));
+        for (key, command) in [("command", &keys.command)].into_iter().chain(queue).chain(flush) {
             if command.get_ref().is_empty() {
                 return Err((command.span().start, format!("{key}: the list must have at least one word")));
             }
@@ -425,6 +429,11 @@ mod tests {
             ("etc/x", "/etc/x", "must be a path in the state directory"),
             ("etc/x", "", "must be a path in the state directory"),
             ("[[file]]", "[[file]", "my.toml:5:"),
+            (
+                "[[file]]",
+                "[queue]\ncommand = [\"q\"]\nempty = \"\"\nflush = []\n[[file]]",
+                "my.toml:8:9: queue.flush: the list must have at least one word",
+            ),
         ] {
             let error = read(&SMALL.replace(from, to), None).expect_err(to);
             assert!(error.contains(reason) && !error.contains('\n'), "{to}: {error}");

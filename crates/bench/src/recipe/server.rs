@@ -218,8 +218,20 @@ impl Recipe {
     /// Returns true if the server's queue is empty. Returns `None` if the recipe does not say how
     /// to find out, or if the command fails, for example because the server is not ready.
     pub fn is_queue_empty(&self, places: &Places) -> Option<bool> {
-        let QueueKeys { command, empty } = self.keys.queue.as_ref()?;
+        let QueueKeys { command, empty, .. } = self.keys.queue.as_ref()?;
         Some(self.run(command.get_ref(), places).ok()?.trim() == empty.trim())
+    }
+
+    /// Makes the server try everything that waits in its queue again. Returns false if the recipe
+    /// does not say how.
+    ///
+    /// # Errors
+    /// If the command fails.
+    pub(crate) fn flush_queue(&self, places: &Places) -> Result<bool> {
+        let Some(flush) = self.keys.queue.as_ref().and_then(|queue| queue.flush.as_ref()) else { return Ok(false) };
+        self.run(flush.get_ref(), places)
+            .map_err(|error| self.error("queue.flush", flush.span().start, &format!("{error:#}")))?;
+        Ok(true)
     }
 
     fn ask_version(&self, places: &Places) -> Option<String> {

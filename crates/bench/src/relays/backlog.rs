@@ -1,33 +1,37 @@
-//! The scenario `relay-backlog`. A relay accepts mail while its next hop is down. Then the relay is
-//! stopped and started again, and then the next hop comes back.
+//! Backlogs. A relay accepts mail while its next hop is down. Then the relay is stopped and started
+//! again, and then the next hop comes back.
 //!
 //! ```text
-//! nobody listens where the relay sends to                                     the sink listens there
-//! relay ── source: all accepted ── SIGTERM ── relay again ── ready, all queued ── queue retry all ── all delivered
-//!          memory, disk             how long        how long                          how long, each once?
+//! nobody listens where the relay sends to                                    the sink listens there
+//! relay ── source: all accepted ── SIGTERM ── relay again ── ready, all queued ── queue flushed ── all delivered
+//!          memory, disk             how long        how long                       first, last      each once?
 //! ```
+//!
+//! A relay that the bench did not start is not restarted, and its memory and disk are unknown.
 use super::goals::{self, Goal, GoalResult};
 use super::operation::{self, RelayStatusClient};
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
 use crate::directory::RunDirectory;
 use crate::engine::{RunFlaws, TextReport, shown};
 use crate::gather::{self, BenchFault};
-use crate::launch::{ReadySignal, RelayLaunch, free_port};
+use crate::launch::{self, ReadySignal, RelayLaunch, free_port};
 use crate::parties::{PartyCommand, PartyProcess};
 use crate::plan::BenchOptions;
+use crate::progress::LatestProgress;
+use crate::recipe::{Places, Recipe, ServerCommand, next_hop};
 use crate::relay::{Relay, RelayDurability};
 use crate::supervisor::{Completeness, Supervisor};
 use crate::usage::{self, DiskUsage, MemoryCurve};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use mailrun_journey::account::Topology;
-use mailrun_journey::record::{Ending, Record, Role, Workload};
+use mailrun_journey::record::{Ending, Record, Role, SeriesRow, Workload};
 use mailrun_journey::trace::RunId;
 use mailrun_party::host_sampler::HostSampler;
 use mailrun_party::interrupt::StopRequest;
 use mailrun_party::outputs;
 use mailrun_text::numbers::{count, counted, memory, octets, rate, seconds};
 use mailrun_text::table::{Align, Table};
-use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Minimum time limit until the restarted relay is ready. The limit is longer than usual targets,
@@ -39,21 +43,23 @@ const CONTROL_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub struct BacklogOptions {
     pub scenario: ScenarioOptions,
-    pub durability: RelayDurability,
+    pub relay: Relay,
     pub shape: LoadShape,
     pub messages: u64,
+    /// Pause in deliveries after which the rest of the backlog is no longer expected.
+    pub lost_after: Duration,
     pub memory_target: Option<MemoryTarget>,
     pub ready_target: Option<ReadyTarget>,
 }
 
-/// Limit for the relay's peak memory. It applies only to runs of at most `messages` messages.
+/// Limit for the peak memory of mailrun's own relay. It applies only to runs of at most `messages` messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryTarget {
     pub bytes: u64,
     pub messages: u64,
 }
 
-/// Limit for the time until the restarted relay is ready. It applies only to runs of at most
+/// Limit for the time until mailrun's own relay is ready after a restart. It applies only to runs of at most
 /// `messages` messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyTarget {
@@ -69,31 +75,42 @@ struct BacklogResults {
     drain: Option<DrainPhase>,
 }
 
+/// What the relay uses at the end of a phase. All is `None` if the bench did not start the relay.
+#[derive(Clone, Copy, Debug, Default)]
+struct RelayUse {
+    rss_bytes: Option<u64>,
+    peak_bytes: Option<u64>,
+    disk_bytes: Option<u64>,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct FillPhase {
     messages: u64,
     took_s: f64,
-    peak_bytes: u64,
-    rss_bytes: u64,
-    disk_bytes: u64,
+    relay: RelayUse,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct RestartPhase {
     stop_s: f64,
     listen_s: f64,
-    ready_s: f64,
+    ready: Option<ReadyPhase>,
+    relay: RelayUse,
+}
+
+/// What mailrun's own relay reports after a restart. Other relays only greet.
+#[derive(Clone, Copy, Debug)]
+struct ReadyPhase {
+    took_s: f64,
     queued: u64,
-    peak_bytes: u64,
-    rss_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct DrainPhase {
+    /// Time until the first message of the backlog arrived. `None` if none arrived.
+    first_s: Option<f64>,
     took_s: f64,
-    peak_bytes: u64,
-    rss_bytes: u64,
-    disk_bytes: u64,
+    relay: RelayUse,
     completeness: Completeness,
 }
 
@@ -101,19 +118,30 @@ struct DrainPhase {
 /// shows the phases that were completed.
 ///
 /// # Errors
-/// Returns an error if the disk has too little space or if a party does not start.
+/// Returns an error if the relay cannot have a backlog, if the disk has too little space, or if a
+/// party does not start.
 pub fn run(options: &BacklogOptions) -> Result<TextReport> {
+    match &options.relay {
+        Relay::None => bail!("a backlog needs a relay"),
+        Relay::Mailrun(RelayDurability::Memory) => {
+            bail!("mailrun:memory has its queue in memory, so that the restart would lose it")
+        }
+        relay => launch::check(relay)?,
+    }
     let scenario = ScenarioRun::prepare(&options.scenario)?;
-    let needed_bytes = needed_bytes(options.messages, &options.shape);
-    usage::ensure_free(scenario.directory().path(), needed_bytes)?;
-    scenario.print_line(&format!(
-        "mailrun: the relay's spool needs up to {} of disk in {} ({} free), and is removed at the end",
-        memory(needed_bytes),
-        scenario.directory().path().display(),
-        memory(usage::free_bytes(scenario.directory().path())?)
-    ));
+    let (needed_bytes, place) = (needed_bytes(options), scenario.directory().path());
+    if needed_bytes > 0 {
+        usage::ensure_free(place, needed_bytes)?;
+        scenario.print_line(&format!(
+            "mailrun: the relay's spool needs up to {} of disk in {} ({} free), and is removed at the end",
+            memory(needed_bytes),
+            place.display(),
+            memory(usage::free_bytes(place)?)
+        ));
+    }
     let load = Workload { messages: Some(options.messages), ..Workload::default() };
-    let bench = scenario.bench("", &Relay::Mailrun(options.durability), &options.shape, load);
+    let bench = scenario.bench("", &options.relay, &options.shape, load);
+    let bench = BenchOptions { lost_after: Some(options.lost_after), ..bench };
     let outcome = BacklogRun::prepare(&scenario, &bench, options).and_then(BacklogRun::run);
     let (results, record, memory) = outcome.inspect_err(|_| scenario.directory().discard())?;
     let report = report(&results, &record, &memory, options);
@@ -134,14 +162,35 @@ fn ready_timeout(target: Option<ReadyTarget>) -> Duration {
     target.map_or(MIN_READY_TIMEOUT, |target| MIN_READY_TIMEOUT.max(target.time.saturating_mul(2)))
 }
 
-/// Returns an upper bound for the size of the spool. A record contains the message, its envelope
-/// and 100 bytes (spool-format.md). Each batch starts at a new block and holds as many messages as
-/// there are waiting sessions. Some segments are free or have just been begun.
-fn needed_bytes(messages: u64, shape: &LoadShape) -> u64 {
+/// Returns an upper bound for the size of the queue on disk. A record of mailrun's spool contains
+/// the message, its envelope and 100 bytes (spool-format.md). Each batch starts at a new block and
+/// holds as many messages as there are waiting sessions. Some segments are free or have just been
+/// begun. Other relays have up to three files for each message, each with its own last block.
+fn needed_bytes(options: &BacklogOptions) -> u64 {
     const BLOCK: u64 = 4096;
     const SEGMENT: u64 = 64 << 20;
-    let each = shape.message_bytes + 512 + BLOCK / u64::from(shape.sessions.clamp(1, 8));
+    let BacklogOptions { relay, messages, shape, .. } = options;
+    let each = match relay {
+        Relay::Mailrun(_) => shape.message_bytes + 512 + BLOCK / u64::from(shape.sessions.clamp(1, 8)),
+        Relay::None | Relay::Running { .. } => return 0,
+        Relay::Recipe(_) | Relay::Command(_) => shape.message_bytes + 512 + 3 * BLOCK,
+    };
     messages * each * 51 / 50 + 6 * SEGMENT
+}
+
+/// How the relay is started, and operated as its administrator would.
+enum BacklogServer<'g> {
+    /// mailrun's own relay, which reports when it is ready and how many messages are queued.
+    Own,
+    Recipe {
+        recipe: &'g Recipe,
+        places: Box<Places>,
+        command: ServerCommand,
+    },
+    /// A command line, of which nothing more is known.
+    Command,
+    /// It was already running, at this address.
+    Running(&'g str),
 }
 
 struct BacklogRun<'g> {
@@ -149,8 +198,9 @@ struct BacklogRun<'g> {
     bench: &'g BenchOptions,
     directory: &'g RunDirectory,
     supervisor: Supervisor,
+    server: BacklogServer<'g>,
     /// Address to which the relay forwards mail. The sink listens there only in the last phase.
-    sink: SocketAddr,
+    sink: String,
     ready_timeout: Duration,
     results: BacklogResults,
     /// Faults that the scenario has caused so far, for the record.
@@ -158,11 +208,26 @@ struct BacklogRun<'g> {
 }
 
 impl<'g> BacklogRun<'g> {
-    fn prepare(scenario: &'g ScenarioRun, bench: &'g BenchOptions, options: &BacklogOptions) -> Result<Self> {
+    fn prepare(scenario: &'g ScenarioRun, bench: &'g BenchOptions, options: &'g BacklogOptions) -> Result<Self> {
         let directory = scenario.directory();
         // Nothing listens on this port until the sink is started, so the next hop is down.
-        let sink = free_port()?;
-        directory.write("relay.toml", &config(sink, bench, needed_bytes(options.messages, &options.shape)))?;
+        let sink = match &options.relay {
+            Relay::Running { sink, .. } => sink.clone(),
+            _ => free_port()?.to_string(),
+        };
+        let server = match &options.relay {
+            Relay::Recipe(recipe) => {
+                let places =
+                    Places::in_directory(directory.spool(), free_port()?, next_hop(&sink)?, scenario.program());
+                BacklogServer::Recipe { recipe, command: recipe.prepare(&places)?, places: Box::new(places) }
+            }
+            Relay::Running { address, .. } => BacklogServer::Running(address),
+            Relay::Command(_) => BacklogServer::Command,
+            Relay::Mailrun(_) | Relay::None => {
+                directory.write("relay.toml", &config(&sink, bench, needed_bytes(options)))?;
+                BacklogServer::Own
+            }
+        };
         let supervisor = Supervisor::new(bench)?;
         let ready_timeout = ready_timeout(options.ready_target);
         Ok(Self {
@@ -170,6 +235,7 @@ impl<'g> BacklogRun<'g> {
             bench,
             directory,
             supervisor,
+            server,
             sink,
             ready_timeout,
             results: BacklogResults::default(),
@@ -232,11 +298,11 @@ impl<'g> BacklogRun<'g> {
 
     /// Sends all messages to the relay while its next hop is down.
     fn fill(&mut self, run: RunId) -> Result<gather::PartyResults> {
-        let mut launch = self.launch();
         // Use other files for this output, so that the restarted relay does not overwrite them.
-        let file = |name: &str| self.directory.path().join(name);
-        (launch.command.stdout, launch.command.stderr) = (file("relay-before.stdout"), file("relay-before.stderr"));
-        let relay = self.supervisor.start_relay(launch)?;
+        let relay = match self.server {
+            BacklogServer::Running(address) => address.to_owned(),
+            _ => self.start_relay("relay-before")?,
+        };
         self.faults.push(BenchFault::begins("the next hop does not listen"));
         let command = PartyCommand::source(self.scenario.program(), self.bench, run, self.directory, &relay);
         let complaint = self.supervisor.follow_source(command)?;
@@ -250,8 +316,10 @@ impl<'g> BacklogRun<'g> {
     /// Restarts the relay, and then starts the sink that is its next hop.
     fn restart_and_drain(&mut self, run: RunId, accepted: u64) -> Result<()> {
         ensure!(self.is_uninterrupted(), "interrupted before the restart of the relay");
-        self.restart_relay()?;
-        let sink = self.sink.to_string();
+        if !matches!(self.server, BacklogServer::Running(_)) {
+            self.restart_relay()?;
+        }
+        let sink = self.sink.clone();
         self.supervisor.start_sink(PartyCommand::sink_at(
             self.scenario.program(),
             self.bench,
@@ -267,35 +335,67 @@ impl<'g> BacklogRun<'g> {
         self.supervisor.asked() == StopRequest::Nothing
     }
 
-    fn launch(&self) -> RelayLaunch {
-        let file = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
+    /// Starts the relay. Returns its address. `output` is the name of the files with its output.
+    fn start_relay(&mut self, output: &str) -> Result<String> {
+        let mut launch = self.launch()?;
+        let file = |kind: &str| self.directory.path().join(format!("{output}.{kind}"));
+        (launch.command.stdout, launch.command.stderr) = (file("stdout"), file("stderr"));
+        self.supervisor.start_relay(launch).map_err(|error| match &self.server {
+            BacklogServer::Recipe { recipe, places, .. } => recipe.start_error(&error, &places.directory),
+            _ => error,
+        })
+    }
+
+    fn launch(&self) -> Result<RelayLaunch> {
+        let program = self.scenario.program();
+        if let BacklogServer::Recipe { recipe, places, command } = &self.server {
+            return Ok(launch::launch_server(recipe, command.clone(), places, self.directory));
+        }
+        if let (BacklogServer::Command, Some(relay)) = (&self.server, self.bench.relay()) {
+            let launch = launch::prepare(relay, self.bench, program, self.directory, &self.sink)?;
+            return launch.context("no relay can be started");
+        }
+        let file = |path: PathBuf| path.to_string_lossy().into_owned();
         let config = file(self.directory.path().join("relay.toml"));
         let record = file(self.directory.party_files(Role::Relay).record);
         let words = ["relay", "--config", &config, "--json", &record, "--live", "json"].map(str::to_owned);
-        RelayLaunch {
-            command: PartyCommand::relay(self.scenario.program(), words.to_vec(), self.directory),
+        Ok(RelayLaunch {
+            command: PartyCommand::relay(program, words.to_vec(), self.directory),
             ready_signal: ReadySignal::Reported,
             ready_within: self.ready_timeout,
+        })
+    }
+
+    fn relay_use(&mut self) -> RelayUse {
+        if matches!(self.server, BacklogServer::Running(_)) {
+            return RelayUse::default();
+        }
+        let usage = self.supervisor.sample_relay();
+        let mail = match &self.server {
+            BacklogServer::Recipe { places, .. } => places.state.clone(),
+            _ => self.directory.spool(),
+        };
+        RelayUse {
+            rss_bytes: usage.rss_bytes,
+            peak_bytes: usage.max_rss_bytes,
+            disk_bytes: Some(usage::used_bytes(&mail)),
         }
     }
 
     fn record_fill(&mut self, source: &Record) {
         let stage = source.stage(mailrun_journey::Stage::Accepted);
-        let usage = self.supervisor.sample_relay();
         let accepted = FillPhase {
             messages: gather::accepted_messages(source),
             took_s: stage.map_or(0.0, |row| row.duration_s),
-            peak_bytes: usage.max_rss_bytes.unwrap_or_default(),
-            rss_bytes: usage.rss_bytes.unwrap_or_default(),
-            disk_bytes: usage::used_bytes(&self.directory.spool()),
+            relay: self.relay_use(),
         };
         self.results.fill = Some(accepted);
         self.supervisor.print_line(&format!(
             "{} accepted in {}; the relay uses {} of memory, {} of disk",
             counted(accepted.messages, "message"),
             seconds(accepted.took_s),
-            memory(accepted.rss_bytes),
-            memory(accepted.disk_bytes)
+            shown(accepted.relay.rss_bytes, memory),
+            shown(accepted.relay.disk_bytes, memory)
         ));
     }
 
@@ -305,28 +405,35 @@ impl<'g> BacklogRun<'g> {
         self.faults.push(BenchFault::begins("the relay is stopped"));
         let complaint = self.supervisor.stop_relay(PartyProcess::terminate)?;
         self.supervisor.ensure_all_alive()?;
-        complaint.map_or(Ok(()), Err)?;
+        match (&self.server, complaint) {
+            (_, None) => {}
+            (BacklogServer::Own, Some(complaint)) => return Err(complaint),
+            // A server may end before its deliveries do, as Exim does. What they had is still queued.
+            (_, Some(complaint)) => self.supervisor.print_line(&format!("{complaint:#}; they were killed")),
+        }
         let stop_s = stopping.elapsed().as_secs_f64();
         let restarted_at = Instant::now();
-        self.supervisor.start_relay(self.launch())?;
+        self.start_relay("relay")?;
         let listen_s = restarted_at.elapsed().as_secs_f64();
+        let ready = match self.server {
+            BacklogServer::Own => Some(self.await_ready(restarted_at)?),
+            _ => None,
+        };
+        self.faults.push(BenchFault::ends("the relay is ready again"));
+        self.results.restart = Some(RestartPhase { stop_s, listen_s, ready, relay: self.relay_use() });
+        let ready_s = ready.map_or(listen_s, |ready| ready.took_s);
+        let queued = ready.map(|ready| format!(", {} queued", counted(ready.queued, "message"))).unwrap_or_default();
+        self.supervisor.print_line(&format!("started again: ready after {}{queued}", seconds(ready_s)));
+        Ok(())
+    }
+
+    /// Waits until mailrun's own relay has read its queue.
+    fn await_ready(&mut self, restarted_at: Instant) -> Result<ReadyPhase> {
         let status = self.status()?;
         self.supervisor.await_relay("the relay reads its spool", self.ready_timeout, || status.is_ready())?;
-        let ready_s = restarted_at.elapsed().as_secs_f64();
-        self.faults.push(BenchFault::ends("the relay is ready again"));
-        let usage = self.supervisor.sample_relay();
-        let restart = RestartPhase {
-            stop_s,
-            listen_s,
-            ready_s,
-            queued: status.queued().context("the relay does not report how many messages are queued")?,
-            peak_bytes: usage.max_rss_bytes.unwrap_or_default(),
-            rss_bytes: usage.rss_bytes.unwrap_or_default(),
-        };
-        self.results.restart = Some(restart);
-        let queued = counted(restart.queued, "message");
-        self.supervisor.print_line(&format!("started again: ready after {}, {queued} queued", seconds(ready_s)));
-        Ok(())
+        let took_s = restarted_at.elapsed().as_secs_f64();
+        let queued = status.queued().context("the relay does not report how many messages are queued")?;
+        Ok(ReadyPhase { took_s, queued })
     }
 
     fn status(&self) -> Result<RelayStatusClient> {
@@ -337,6 +444,29 @@ impl<'g> BacklogRun<'g> {
     /// messages are delivered.
     fn drain(&mut self, accepted: u64) -> Result<()> {
         let began = Instant::now();
+        match &self.server {
+            BacklogServer::Own => self.retry_all()?,
+            BacklogServer::Recipe { recipe, places, .. } if !recipe.flush_queue(places)? => self
+                .supervisor
+                .print_line("the recipe has no queue.flush, so that the server delivers when it tries again by itself"),
+            BacklogServer::Recipe { .. } | BacklogServer::Command | BacklogServer::Running(_) => {}
+        }
+        let mut first_s = None;
+        let arrived = self.supervisor.await_count(accepted, |progress: &LatestProgress| {
+            let delivered = progress.delivered();
+            first_s = first_s.or_else(|| (delivered > 0).then(|| began.elapsed().as_secs_f64()));
+            delivered
+        })?;
+        let took_s = began.elapsed().as_secs_f64();
+        // After the last delivery the relay still frees segments. Wait for that before measuring
+        // the disk usage.
+        self.supervisor.await_relay_idle()?;
+        self.supervisor.ensure_all_alive()?;
+        self.results.drain = Some(DrainPhase { first_s, took_s, relay: self.relay_use(), completeness: arrived });
+        Ok(())
+    }
+
+    fn retry_all(&mut self) -> Result<()> {
         let mut command = operation::retry_all(self.scenario.program(), &self.directory.spool())?;
         let mut outcome = Ok(());
         self.supervisor.await_relay("the queue is retried", CONTROL_TIMEOUT, || {
@@ -345,29 +475,13 @@ impl<'g> BacklogRun<'g> {
                 true
             })
         })?;
-        outcome?;
-        let arrived = self.supervisor.await_arrivals(accepted)?;
-        let took_s = began.elapsed().as_secs_f64();
-        // After the last delivery the relay still frees segments. Wait for that before measuring
-        // the disk usage.
-        self.supervisor.await_relay_idle()?;
-        self.supervisor.ensure_all_alive()?;
-        let usage = self.supervisor.sample_relay();
-        let drained = DrainPhase {
-            took_s,
-            peak_bytes: usage.max_rss_bytes.unwrap_or_default(),
-            rss_bytes: usage.rss_bytes.unwrap_or_default(),
-            disk_bytes: usage::used_bytes(&self.directory.spool()),
-            completeness: arrived,
-        };
-        self.results.drain = Some(drained);
-        Ok(())
+        outcome
     }
 }
 
 /// Writes the relay's configuration. The spool's maximum size is larger than the backlog, so that
 /// the relay never answers 452 (insufficient storage).
-fn config(sink: SocketAddr, bench: &BenchOptions, needed_bytes: u64) -> String {
+fn config(sink: &str, bench: &BenchOptions, needed_bytes: u64) -> String {
     let durability = bench.relay().map_or_else(|| "sync".to_owned(), Relay::durability);
     let size = needed_bytes.max(10 << 30) / 4 * 5;
     format!(
@@ -378,29 +492,60 @@ fn config(sink: SocketAddr, bench: &BenchOptions, needed_bytes: u64) -> String {
 
 fn report(results: &BacklogResults, record: &Record, curve: &MemoryCurve, options: &BacklogOptions) -> TextReport {
     let title = format!(
-        "{}: {} {}, accepted by mailrun relay (durability {}) while its next hop is down",
+        "{}: {} {}, accepted by {} (durability {}) while its next hop is down",
         options.scenario.name,
         count(options.messages),
-        options.shape.description(&[]),
-        options.durability.option_value()
+        options.shape.description(std::slice::from_ref(&options.relay)),
+        options.relay,
+        options.relay.durability()
     );
-    let memory = options.memory_target.and_then(|target| memory_goal(results, target));
     let account = account_goal(results, record, options.messages);
-    let goals: Vec<Goal> = [readiness_goal(results, options.ready_target), account].into_iter().chain(memory).collect();
+    // The targets of memory and time are promises of mailrun's own relay.
+    let goals: Vec<Goal> = match &options.relay {
+        Relay::Mailrun(_) => {
+            let memory = options.memory_target.and_then(|target| memory_goal(results, target));
+            [readiness_goal(results, options.ready_target), account].into_iter().chain(memory).collect()
+        }
+        _ => vec![account],
+    };
     let flaws = RunFlaws::of(record, None);
-    let mut remarks = vec![format!("RSS over time: {}  (all samples: memory.tsv)", curve.bars())];
-    remarks.extend(results.fill.map(cost_per_message).into_iter().flatten());
+    let mut remarks: Vec<String> = accept_rates(&record.series).into_iter().collect();
+    let deepest = record.series.iter().map(|row| row.queued).max().filter(|deepest| *deepest > 0);
+    remarks.extend(deepest.map(|deepest| format!("Deepest queue: {} (over time: report.html).", count(deepest))));
+    if !matches!(options.relay, Relay::Running { .. }) {
+        remarks.push(format!("RSS over time: {}  (all samples: memory.tsv)", curve.bars()));
+    }
+    remarks.extend(results.fill.and_then(cost_per_message));
     remarks.extend(flaws.notes.iter().cloned());
     goals::report(&title, vec![phases(results)], &goals, flaws.defects(), remarks)
 }
 
+/// Writes a remark that compares the rate at which the relay accepted mail in the first tenth of the
+/// time with the rate in the last tenth, when the queue was long. Returns `None` if the time was
+/// shorter than three seconds.
+fn accept_rates(series: &[SeriesRow]) -> Option<String> {
+    let first = series.iter().find(|row| row.accepted > 0)?.second;
+    // The last second is a part second.
+    let last = series.iter().rfind(|row| row.accepted > 0)?.second;
+    let length = last.checked_sub(first).filter(|length| *length >= 2)?.div_ceil(10);
+    let per_s = |from: u64| {
+        let within = series.iter().filter(|row| (from..from + length).contains(&row.second));
+        rate(within.map(|row| row.accepted).sum::<u64>() as f64 / length as f64)
+    };
+    Some(format!(
+        "Accepted per second: {} in the first tenth of the time, {} in the last.",
+        per_s(first),
+        per_s(last - length)
+    ))
+}
+
 /// Writes a remark about the memory and the disk space that each queued message takes.
 fn cost_per_message(accepted: FillPhase) -> Option<String> {
-    let per = |bytes: u64| bytes.checked_div(accepted.messages).map(octets);
+    let per = |bytes: Option<u64>| bytes?.checked_div(accepted.messages).map(octets);
     Some(format!(
         "A queued message takes {} of memory and {} of disk, including what an empty relay uses.",
-        per(accepted.rss_bytes)?,
-        per(accepted.disk_bytes)?
+        per(accepted.relay.rss_bytes)?,
+        per(accepted.relay.disk_bytes)?
     ))
 }
 
@@ -410,28 +555,32 @@ fn phases(results: &BacklogResults) -> Table {
     let [phase, messages, elapsed, per_s] = columns;
     let mut table =
         Table::new([phase, messages, elapsed, per_s, right("RSS then"), right("RSS peak"), right("disk then")]);
-    let mut row = |phase: &str, messages: u64, took_s: f64, places: [Option<u64>; 3]| {
-        let places = places.map(|bytes| shown(bytes, memory));
-        let cells = [phase.to_owned(), count(messages), seconds(took_s), rate(messages as f64 / took_s)];
+    let mut row = |phase: &str, messages: Option<u64>, took_s: f64, relay: RelayUse| {
+        let RelayUse { rss_bytes, peak_bytes, disk_bytes } = relay;
+        let places = [rss_bytes, peak_bytes, disk_bytes].map(|bytes| shown(bytes, memory));
+        let per_s = shown(messages, |messages| rate(messages as f64 / took_s));
+        let cells = [phase.to_owned(), shown(messages, count), seconds(took_s), per_s];
         table.row(cells.into_iter().chain(places).collect());
     };
-    if let Some(FillPhase { messages, took_s, peak_bytes, rss_bytes, disk_bytes }) = results.fill {
-        row("accepted, next hop down", messages, took_s, [Some(rss_bytes), Some(peak_bytes), Some(disk_bytes)]);
+    let Some(FillPhase { messages, took_s, relay }) = results.fill else { return table };
+    row("accepted, next hop down", Some(messages), took_s, relay);
+    if let Some(RestartPhase { stop_s, listen_s, ready, relay }) = results.restart {
+        let queued = ready.map(|ready| ready.queued);
+        let then = RelayUse { disk_bytes: None, ..relay };
+        row("stopped by SIGTERM", queued, stop_s, RelayUse::default());
+        match ready {
+            None => row("started again: greets", None, listen_s, then),
+            Some(ready) => {
+                row("started again: listens", queued, listen_s, RelayUse::default());
+                row("started again: ready", queued, ready.took_s, then);
+            }
+        }
     }
-    if let Some(RestartPhase { stop_s, listen_s, ready_s, queued, peak_bytes, rss_bytes }) = results.restart {
-        row("stopped by SIGTERM", queued, stop_s, [None; 3]);
-        row("started again: listens", queued, listen_s, [None; 3]);
-        row("started again: ready", queued, ready_s, [Some(rss_bytes), Some(peak_bytes), None]);
-    }
-    if let (Some(DrainPhase { took_s, peak_bytes, rss_bytes, disk_bytes, .. }), Some(accepted)) =
-        (results.drain, results.fill)
-    {
-        row(
-            "delivered, next hop back",
-            accepted.messages,
-            took_s,
-            [Some(rss_bytes), Some(peak_bytes), Some(disk_bytes)],
-        );
+    if let Some(DrainPhase { first_s, took_s, relay, .. }) = results.drain {
+        if let Some(first_s) = first_s {
+            row("first delivered, next hop back", None, first_s, RelayUse::default());
+        }
+        row("delivered, next hop back", Some(messages), took_s, relay);
     }
     table
 }
@@ -442,22 +591,24 @@ fn readiness_goal(results: &BacklogResults, target: Option<ReadyTarget>) -> Goal
         || "all queued".to_owned(),
         |target| format!("all queued, < {} up to {}", seconds(target.time.as_secs_f64()), count(target.messages)),
     );
-    let Some((accepted, restart)) = results.fill.zip(results.restart) else {
+    let ready = results.restart.and_then(|restart| restart.ready);
+    let Some((accepted, ready)) = results.fill.zip(ready) else {
         return Goal::new("ready after a restart", wanted, GoalResult::Unknown("stopped before".to_owned()));
     };
     let value =
-        format!("{} of {} queued after {}", count(restart.queued), count(accepted.messages), seconds(restart.ready_s));
+        format!("{} of {} queued after {}", count(ready.queued), count(accepted.messages), seconds(ready.took_s));
     let is_quick =
-        target.is_none_or(|target| restart.ready_s < target.time.as_secs_f64() || accepted.messages > target.messages);
-    Goal::condition("ready after a restart", restart.queued == accepted.messages && is_quick, value, wanted)
+        target.is_none_or(|target| ready.took_s < target.time.as_secs_f64() || accepted.messages > target.messages);
+    Goal::condition("ready after a restart", ready.queued == accepted.messages && is_quick, value, wanted)
 }
 
-/// Checks the peak memory of the relay before and after the restart. Returns `None` if there were
+/// Checks the peak memory of mailrun's relay before and after the restart. Returns `None` if there were
 /// more messages than the target is for.
 fn memory_goal(results: &BacklogResults, target: MemoryTarget) -> Option<Goal> {
     let accepted = results.fill.filter(|accepted| accepted.messages <= target.messages)?;
-    let later = results.restart.map(|restart| restart.peak_bytes).max(results.drain.map(|drained| drained.peak_bytes));
-    let peak_bytes = later.unwrap_or_default().max(accepted.peak_bytes);
+    let later = [results.restart.map(|restart| restart.relay), results.drain.map(|drained| drained.relay)];
+    let uses = later.into_iter().flatten().chain([accepted.relay]);
+    let peak_bytes = uses.filter_map(|relay| relay.peak_bytes).max().unwrap_or_default();
     let wanted = format!("< {} up to {}", memory(target.bytes), count(target.messages));
     let value = format!("{} with {} queued", memory(peak_bytes), count(accepted.messages));
     Some(Goal::condition("RSS of the relay, at its peak", peak_bytes < target.bytes, value, wanted))
@@ -507,34 +658,26 @@ mod tests {
     fn options(messages: u64) -> BacklogOptions {
         BacklogOptions {
             scenario: sample_options("relay-backlog"),
-            durability: RelayDurability::Sync,
+            relay: Relay::Mailrun(RelayDurability::Sync),
             shape: LoadShape { sessions: 100, message_bytes: 65_536, reuse: None, pipelining: Pipelining::Off },
             messages,
+            lost_after: Duration::from_secs(60),
             memory_target: Some(MemoryTarget { bytes: 256 << 20, messages: 100_000 }),
             ready_target: Some(ReadyTarget { time: Duration::from_secs(10), messages: 1_000_000 }),
         }
     }
 
     fn results(messages: u64, ready_s: f64, peak_bytes: u64) -> BacklogResults {
-        let rss_bytes = peak_bytes / 2;
-        let disk_bytes = messages * 70_000;
+        let relay = RelayUse {
+            rss_bytes: Some(peak_bytes / 2),
+            peak_bytes: Some(peak_bytes),
+            disk_bytes: Some(messages * 70_000),
+        };
+        let ready = Some(ReadyPhase { took_s: ready_s, queued: messages });
         BacklogResults {
-            fill: Some(FillPhase { messages, took_s: 10.0, peak_bytes, rss_bytes, disk_bytes }),
-            restart: Some(RestartPhase {
-                stop_s: 0.1,
-                listen_s: 0.5,
-                ready_s,
-                queued: messages,
-                peak_bytes,
-                rss_bytes,
-            }),
-            drain: Some(DrainPhase {
-                took_s: 5.0,
-                peak_bytes,
-                rss_bytes,
-                disk_bytes: 0,
-                completeness: Completeness::All,
-            }),
+            fill: Some(FillPhase { messages, took_s: 10.0, relay }),
+            restart: Some(RestartPhase { stop_s: 0.1, listen_s: 0.5, ready, relay }),
+            drain: Some(DrainPhase { first_s: Some(0.25), took_s: 5.0, relay, completeness: Completeness::All }),
         }
     }
 
@@ -565,7 +708,8 @@ mod tests {
     #[test]
     fn a_queue_that_lacks_something_and_a_loss_are_missed() {
         let mut lacks = results(1_000, 1.0, 1 << 20);
-        lacks.restart = lacks.restart.map(|restart| RestartPhase { queued: 999, ..restart });
+        let ready = Some(ReadyPhase { took_s: 1.0, queued: 999 });
+        lacks.restart = lacks.restart.map(|restart| RestartPhase { ready, ..restart });
         let lacks = judged_report(&lacks, &whole(1_000), 1_000);
         assert!(!lacks.is_good() && lacks.text.contains("999 of 1,000 queued"), "{}", lacks.text);
         let lossy = judged_report(&results(200_000, 1.0, 1 << 20), &sample::lossy(), 200_000);
@@ -620,16 +764,62 @@ mod tests {
 
     #[test]
     fn the_disk_that_is_needed_is_more_than_the_messages() {
-        let needed = needed_bytes(100_000, &options(100_000).shape);
+        let needed = needed_bytes(&options(100_000));
         assert!((6_600_000_000..7_300_000_000).contains(&needed), "{needed}");
-        let bench = options(1).scenario.bench(
-            "d".into(),
-            &Relay::Mailrun(RelayDurability::Write),
-            &options(1).shape,
-            Workload::default(),
-        );
-        let config = config(SocketAddr::from(([127, 0, 0, 1], 9)), &bench, 100 << 30);
+        let of = |relay: &str| needed_bytes(&BacklogOptions { relay: relay.parse().unwrap(), ..options(100_000) });
+        assert!(of("postfix") > needed && of("postfix") < 2 * needed, "{}", of("postfix"));
+        let running = Relay::Running { address: "127.0.0.1:25".to_owned(), sink: "127.0.0.1:26".to_owned() };
+        assert_eq!(needed_bytes(&BacklogOptions { relay: running, ..options(100_000) }), 0);
+        let relay = Relay::Mailrun(RelayDurability::Write);
+        let bench = options(1).scenario.bench("d".into(), &relay, &options(1).shape, Workload::default());
+        let config = config("127.0.0.1:9", &bench, 100 << 30);
         assert!(config.contains("durability = \"write\"") && config.contains("smtp = \"127.0.0.1:9\""), "{config}");
         assert!(config.contains(&format!("max_size = \"{}\"", 125_u64 << 30)), "{config}");
+    }
+
+    #[test]
+    fn another_relay_has_its_account_and_no_targets_of_ours() {
+        let mut of_postfix = results(1_000, 1.0, 300 << 20);
+        of_postfix.restart = of_postfix.restart.map(|restart| RestartPhase { ready: None, ..restart });
+        let options = BacklogOptions { relay: "postfix".parse().unwrap(), ..options(1_000) };
+        let judged = report(&of_postfix, &whole(1_000), &MemoryCurve::default(), &options);
+        assert!(judged.is_good() && judged.text.matches("PASS").count() == 1, "{}", judged.text);
+        for words in
+            ["accepted by postfix (durability sync)", "started again: greets", "first delivered, next hop back"]
+        {
+            assert!(judged.text.contains(words), "{words} in {}", judged.text);
+        }
+        let unobserved = BacklogResults {
+            fill: of_postfix.fill.map(|fill| FillPhase { relay: RelayUse::default(), ..fill }),
+            restart: None,
+            ..of_postfix
+        };
+        let relay = Relay::Running { address: "mx.example:25".to_owned(), sink: "127.0.0.1:26".to_owned() };
+        let judged = report(&unobserved, &whole(1_000), &MemoryCurve::default(), &BacklogOptions { relay, ..options });
+        assert!(judged.is_good() && !judged.text.contains("RSS over time"), "{}", judged.text);
+        assert!(!judged.text.contains("started again") && !judged.text.contains("A queued message"), "{}", judged.text);
+    }
+
+    #[test]
+    fn the_rate_of_a_long_queue_is_compared_with_that_of_a_short_one() {
+        let row = |second, accepted| SeriesRow { second, accepted, ..SeriesRow::default() };
+        let falling = |seconds: u64| -> Vec<SeriesRow> {
+            let rows = (0..seconds).map(|second| row(second + 5, 1_000 - second));
+            [row(4, 0)].into_iter().chain(rows).chain([row(seconds + 5, 3), row(seconds + 6, 0)]).collect()
+        };
+        for (seconds, expected) in [
+            (0, None),
+            (1, None),
+            (2, Some(("1,000", "999.0"))),
+            (10, Some(("1,000", "991.0"))),
+            // Two seconds are a tenth.
+            (20, Some(("999.5", "981.5"))),
+        ] {
+            let words = expected.map(|(first, last)| {
+                format!("Accepted per second: {first} in the first tenth of the time, {last} in the last.")
+            });
+            assert_eq!(accept_rates(&falling(seconds)), words, "{seconds} s");
+        }
+        assert_eq!(accept_rates(&[]), None);
     }
 }
