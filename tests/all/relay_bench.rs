@@ -455,6 +455,21 @@ fn a_recipe_without_a_flush_delivers_when_it_tries_again() {
 }
 
 #[test]
+fn fresh_mail_is_measured_while_a_backlog_is_delivered() {
+    let words = ["--messages", "600", "--sessions", "10", "--fresh", "50", "--relay", "mailrun:write"];
+    let (ended, out) = contest("relay-backlog", &words);
+    assert_eq!((status(&ended, 0), verdicts(&ended)), (0, vec!["PASS"; 4]), "{ended:?}");
+    assert!(ended.out.contains("600 of 600 delivered, lost 0, 0 duplicates"), "fresh mail is not of it: {}", ended.out);
+    assert_eq!(fates(&record_in(out.path(), "").ledger), [600, 600, 0, 0, 0]);
+    let fresh: Record = serde_json::from_str(&fs::read_to_string(out.path().join("fresh.json")).unwrap()).unwrap();
+    let accepted = fresh.ledger.accepted.unwrap();
+    assert!(accepted > 0 && ended.out.contains(&format!("{accepted} of {accepted} delivered")), "{}", ended.out);
+    let rows: Vec<&str> =
+        ended.out.lines().skip_while(|line| !line.contains("fresh mail during the delivery")).collect();
+    assert!(rows.iter().any(|row| row.starts_with(" delivered ") && !row.contains('–')), "{}", ended.out);
+}
+
+#[test]
 fn a_private_postfix_keeps_its_backlog() {
     if postfix_is_there() {
         let run = expect_backlog_kept("postfix", "postfix");

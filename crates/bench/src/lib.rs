@@ -63,11 +63,10 @@ use parties::{PartyCommand, PartyProcess};
 pub use plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
 use relay::Relay;
 use relay_keeper::RelayKeeper;
-use remote_sink::RemoteSink;
+use remote_sink::{PolledCount, RemoteSink};
 pub use shards::{MergeOptions, merge};
 use sink_clocks::SinkClocks;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 use supervisor::{Completeness, Supervisor};
 pub use toml_file::is_toml_file;
 use usage::{DiskCounter, DiskUsage, MemoryCurve};
@@ -266,26 +265,6 @@ struct FarEnd {
     bounces: Option<RemoteSink>,
 }
 
-/// Number of units whose notifications went to another sink, which is asked now and then.
-struct BouncedElsewhere<'a> {
-    sink: Option<(&'a RemoteSink, RunId)>,
-    count: u64,
-    asked_at: Option<Instant>,
-}
-
-impl BouncedElsewhere<'_> {
-    fn count(&mut self) -> u64 {
-        if let Some((sink, run)) = self.sink
-            && self.asked_at.is_none_or(|at| at.elapsed() >= remote_sink::POLL_INTERVAL)
-        {
-            self.asked_at = Some(Instant::now());
-            // A sink that does not answer now is reported when its results are fetched.
-            self.count = sink.run_status(run).map_or(self.count, |status| status.settled());
-        }
-        self.count
-    }
-}
-
 /// Results from the end of the chain, where the mail finally arrives.
 struct RemoteEnd {
     /// `None` if nobody observed deliveries, or if the observer is gone.
@@ -352,10 +331,10 @@ fn drain(
     bounces: Option<(&RemoteSink, RunId)>,
     keeper: &RelayKeeper,
 ) -> Result<(Completeness, Option<anyhow::Error>)> {
-    let mut bounced = BouncedElsewhere { sink: bounces, count: 0, asked_at: None };
+    let mut bounced = PolledCount::new(bounces);
     let arrived = match &source.units {
         Some(units) if options.has_trace() => {
-            supervisor.await_count(units.count(), |progress| progress.settled().saturating_add(bounced.count()))?
+            supervisor.await_count(units.count(), |progress| progress.settled().saturating_add(bounced.settled()))?
         }
         _ => supervisor.await_arrivals(gather::accepted_messages(&source.record))?,
     };

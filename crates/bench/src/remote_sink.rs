@@ -67,6 +67,31 @@ pub(super) struct RemoteSink {
     bounces: Option<Box<Self>>,
 }
 
+/// Number of units of a run whose fate another sink knows. The sink is asked now and then.
+pub(super) struct PolledCount<'s> {
+    sink: Option<(&'s RemoteSink, RunId)>,
+    count: u64,
+    asked_at: Option<Instant>,
+}
+
+impl<'s> PolledCount<'s> {
+    /// Counts at this sink, if there is one.
+    pub(super) fn new(sink: Option<(&'s RemoteSink, RunId)>) -> Self {
+        Self { sink, count: 0, asked_at: None }
+    }
+
+    pub(super) fn settled(&mut self) -> u64 {
+        if let Some((sink, run)) = self.sink
+            && self.asked_at.is_none_or(|at| at.elapsed() >= POLL_INTERVAL)
+        {
+            self.asked_at = Some(Instant::now());
+            // A sink that does not answer now is reported when its results are fetched.
+            self.count = sink.run_status(run).map_or(self.count, |status| status.settled());
+        }
+        self.count
+    }
+}
+
 impl RemoteSink {
     /// Checks that a mailrun sink answers at `address`, before any load is sent.
     pub(super) fn connect(address: &str) -> Result<Self> {

@@ -223,9 +223,9 @@ impl Supervisor {
         self.progress.delivered()
     }
 
-    /// Returns the relay's HTTP address, if the relay has reported one.
-    pub(super) fn relay_http(&self) -> Option<&str> {
-        self.listening.iter().find(|listening| listening.role == Role::Relay)?.http.as_deref()
+    /// Returns the HTTP address of the relay or the sink, if it has reported one.
+    pub(super) fn http_of(&self, role: Role) -> Option<&str> {
+        self.listening.iter().find(|listening| listening.role == role)?.http.as_deref()
     }
 
     /// Samples the CPU time and the memory of the relay. After a restart, the figures are those of

@@ -353,6 +353,9 @@ pub(super) struct BacklogArgs {
     /// queue.flush may wait for minutes.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::some_duration)]
     lost_after: Duration,
+    /// Send this many fresh messages per second while the queue is delivered, and measure their latency.
+    #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
+    fresh: Option<f64>,
     #[command(flatten)]
     no_thresholds: NoThresholdArgs,
     #[command(flatten)]
@@ -401,6 +404,7 @@ impl Measurement for BacklogArgs {
             shape: self.shape.shape(),
             messages: self.messages,
             lost_after: self.lost_after,
+            fresh_per_s: self.fresh,
             memory_target: memory.map(|bytes| MemoryTarget { bytes, messages: memory_messages }),
             ready_target: ready.map(|time| ReadyTarget { time, messages: ready_messages }),
             scenario: scenario_options(name, self.out, &self.tables),

@@ -8,6 +8,7 @@
 //! ```
 //!
 //! A relay that the bench did not start is not restarted, and its memory and disk are unknown.
+use super::fresh_mail::{FreshFigures, FreshMail};
 use super::goals::{self, Goal, GoalResult};
 use super::operation::{self, RelayStatusClient};
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
@@ -20,6 +21,7 @@ use crate::plan::BenchOptions;
 use crate::progress::LatestProgress;
 use crate::recipe::{Places, Recipe, ServerCommand, next_hop};
 use crate::relay::{Relay, RelayDurability};
+use crate::remote_sink::{PolledCount, RemoteSink};
 use crate::supervisor::{Completeness, Supervisor};
 use crate::usage::{self, DiskUsage, MemoryCurve};
 use anyhow::{Context, Result, bail, ensure};
@@ -29,6 +31,7 @@ use mailrun_journey::trace::RunId;
 use mailrun_party::host_sampler::HostSampler;
 use mailrun_party::interrupt::StopRequest;
 use mailrun_party::outputs;
+use mailrun_party::party_options::PartyOptions;
 use mailrun_text::numbers::{count, counted, memory, octets, rate, seconds};
 use mailrun_text::table::{Align, Table};
 use std::path::PathBuf;
@@ -48,6 +51,8 @@ pub struct BacklogOptions {
     pub messages: u64,
     /// Pause in deliveries after which the rest of the backlog is no longer expected.
     pub lost_after: Duration,
+    /// Fresh messages per second while the backlog is delivered. `None` sends none.
+    pub fresh_per_s: Option<f64>,
     pub memory_target: Option<MemoryTarget>,
     pub ready_target: Option<ReadyTarget>,
 }
@@ -112,6 +117,7 @@ struct DrainPhase {
     took_s: f64,
     relay: RelayUse,
     completeness: Completeness,
+    fresh: Option<FreshFigures>,
 }
 
 /// Runs the scenario to its end, or stops early at SIGINT or SIGTERM. In both cases the report
@@ -141,7 +147,9 @@ pub fn run(options: &BacklogOptions) -> Result<TextReport> {
     }
     let load = Workload { messages: Some(options.messages), ..Workload::default() };
     let bench = scenario.bench("", &options.relay, &options.shape, load);
-    let bench = BenchOptions { lost_after: Some(options.lost_after), ..bench };
+    // The sink's status tells fresh mail from the backlog.
+    let sink_options = PartyOptions::default().with_some("http", options.fresh_per_s.map(|_| "127.0.0.1:0"));
+    let bench = BenchOptions { lost_after: Some(options.lost_after), sink_options, ..bench };
     let outcome = BacklogRun::prepare(&scenario, &bench, options).and_then(BacklogRun::run);
     let (results, record, memory) = outcome.inspect_err(|_| scenario.directory().discard())?;
     let report = report(&results, &record, &memory, options);
@@ -201,7 +209,9 @@ struct BacklogRun<'g> {
     server: BacklogServer<'g>,
     /// Address to which the relay forwards mail. The sink listens there only in the last phase.
     sink: String,
-    ready_timeout: Duration,
+    /// Address of the relay, since it was last started.
+    address: String,
+    options: &'g BacklogOptions,
     results: BacklogResults,
     /// Faults that the scenario has caused so far, for the record.
     faults: Vec<BenchFault>,
@@ -229,7 +239,6 @@ impl<'g> BacklogRun<'g> {
             }
         };
         let supervisor = Supervisor::new(bench)?;
-        let ready_timeout = ready_timeout(options.ready_target);
         Ok(Self {
             scenario,
             bench,
@@ -237,7 +246,8 @@ impl<'g> BacklogRun<'g> {
             supervisor,
             server,
             sink,
-            ready_timeout,
+            address: String::new(),
+            options,
             results: BacklogResults::default(),
             faults: Vec::new(),
         })
@@ -299,12 +309,12 @@ impl<'g> BacklogRun<'g> {
     /// Sends all messages to the relay while its next hop is down.
     fn fill(&mut self, run: RunId) -> Result<gather::PartyResults> {
         // Use other files for this output, so that the restarted relay does not overwrite them.
-        let relay = match self.server {
-            BacklogServer::Running(address) => address.to_owned(),
+        match self.server {
+            BacklogServer::Running(address) => address.clone_into(&mut self.address),
             _ => self.start_relay("relay-before")?,
-        };
+        }
         self.faults.push(BenchFault::begins("the next hop does not listen"));
-        let command = PartyCommand::source(self.scenario.program(), self.bench, run, self.directory, &relay);
+        let command = PartyCommand::source(self.scenario.program(), self.bench, run, self.directory, &self.address);
         let complaint = self.supervisor.follow_source(command)?;
         self.supervisor.ensure_all_alive()?;
         complaint.map_or(Ok(()), Err)?;
@@ -328,22 +338,23 @@ impl<'g> BacklogRun<'g> {
             &sink,
         ))?;
         self.faults.push(BenchFault::ends("the next hop listens"));
-        self.drain(accepted)
+        self.drain(run, accepted)
     }
 
     fn is_uninterrupted(&self) -> bool {
         self.supervisor.asked() == StopRequest::Nothing
     }
 
-    /// Starts the relay. Returns its address. `output` is the name of the files with its output.
-    fn start_relay(&mut self, output: &str) -> Result<String> {
+    /// Starts the relay. `output` is the name of the files with its output.
+    fn start_relay(&mut self, output: &str) -> Result<()> {
         let mut launch = self.launch()?;
         let file = |kind: &str| self.directory.path().join(format!("{output}.{kind}"));
         (launch.command.stdout, launch.command.stderr) = (file("stdout"), file("stderr"));
-        self.supervisor.start_relay(launch).map_err(|error| match &self.server {
+        self.address = self.supervisor.start_relay(launch).map_err(|error| match &self.server {
             BacklogServer::Recipe { recipe, places, .. } => recipe.start_error(&error, &places.directory),
             _ => error,
-        })
+        })?;
+        Ok(())
     }
 
     fn launch(&self) -> Result<RelayLaunch> {
@@ -362,7 +373,7 @@ impl<'g> BacklogRun<'g> {
         Ok(RelayLaunch {
             command: PartyCommand::relay(program, words.to_vec(), self.directory),
             ready_signal: ReadySignal::Reported,
-            ready_within: self.ready_timeout,
+            ready_within: ready_timeout(self.options.ready_target),
         })
     }
 
@@ -430,19 +441,22 @@ impl<'g> BacklogRun<'g> {
     /// Waits until mailrun's own relay has read its queue.
     fn await_ready(&mut self, restarted_at: Instant) -> Result<ReadyPhase> {
         let status = self.status()?;
-        self.supervisor.await_relay("the relay reads its spool", self.ready_timeout, || status.is_ready())?;
+        let timeout = ready_timeout(self.options.ready_target);
+        self.supervisor.await_relay("the relay reads its spool", timeout, || status.is_ready())?;
         let took_s = restarted_at.elapsed().as_secs_f64();
         let queued = status.queued().context("the relay does not report how many messages are queued")?;
         Ok(ReadyPhase { took_s, queued })
     }
 
     fn status(&self) -> Result<RelayStatusClient> {
-        RelayStatusClient::at(self.supervisor.relay_http().context("the relay did not report its HTTP address")?)
+        RelayStatusClient::at(
+            self.supervisor.http_of(Role::Relay).context("the relay did not report its HTTP address")?,
+        )
     }
 
     /// Tells the relay to retry the whole queue, now that the next hop is back. Waits until all
     /// messages are delivered.
-    fn drain(&mut self, accepted: u64) -> Result<()> {
+    fn drain(&mut self, run: RunId, accepted: u64) -> Result<()> {
         let began = Instant::now();
         match &self.server {
             BacklogServer::Own => self.retry_all()?,
@@ -451,18 +465,27 @@ impl<'g> BacklogRun<'g> {
                 .print_line("the recipe has no queue.flush, so that the server delivers when it tries again by itself"),
             BacklogServer::Recipe { .. } | BacklogServer::Command | BacklogServer::Running(_) => {}
         }
+        let sink = self.options.fresh_per_s.and(self.supervisor.http_of(Role::Sink));
+        let sink = sink.map(RemoteSink::connect).transpose()?;
+        let start = |(sink, per_s): (RemoteSink, f64)| {
+            FreshMail::start(self.scenario.program(), self.directory.path(), &self.address, sink, per_s)
+        };
+        let fresh = sink.clone().zip(self.options.fresh_per_s).map(start).transpose()?;
+        let mut of_backlog = PolledCount::new(sink.as_ref().map(|sink| (sink, run)));
         let mut first_s = None;
         let arrived = self.supervisor.await_count(accepted, |progress: &LatestProgress| {
-            let delivered = progress.delivered();
+            let delivered = if sink.is_some() { of_backlog.settled() } else { progress.delivered() };
             first_s = first_s.or_else(|| (delivered > 0).then(|| began.elapsed().as_secs_f64()));
             delivered
         })?;
         let took_s = began.elapsed().as_secs_f64();
+        let fresh = fresh.map(|fresh| fresh.finish(self.options.lost_after)).transpose()?;
         // After the last delivery the relay still frees segments. Wait for that before measuring
         // the disk usage.
         self.supervisor.await_relay_idle()?;
         self.supervisor.ensure_all_alive()?;
-        self.results.drain = Some(DrainPhase { first_s, took_s, relay: self.relay_use(), completeness: arrived });
+        let relay = self.relay_use();
+        self.results.drain = Some(DrainPhase { first_s, took_s, relay, completeness: arrived, fresh });
         Ok(())
     }
 
@@ -508,6 +531,8 @@ fn report(results: &BacklogResults, record: &Record, curve: &MemoryCurve, option
         }
         _ => vec![account],
     };
+    let fresh = results.drain.and_then(|drained| drained.fresh);
+    let goals: Vec<Goal> = goals.into_iter().chain(fresh.map(FreshFigures::goal)).collect();
     let flaws = RunFlaws::of(record, None);
     let mut remarks: Vec<String> = accept_rates(&record.series).into_iter().collect();
     let deepest = record.series.iter().map(|row| row.queued).max().filter(|deepest| *deepest > 0);
@@ -517,7 +542,8 @@ fn report(results: &BacklogResults, record: &Record, curve: &MemoryCurve, option
     }
     remarks.extend(results.fill.and_then(cost_per_message));
     remarks.extend(flaws.notes.iter().cloned());
-    goals::report(&title, vec![phases(results)], &goals, flaws.defects(), remarks)
+    let tables = [phases(results)].into_iter().chain(fresh.map(FreshFigures::table)).collect();
+    goals::report(&title, tables, &goals, flaws.defects(), remarks)
 }
 
 /// Writes a remark that compares the rate at which the relay accepted mail in the first tenth of the
@@ -662,6 +688,7 @@ mod tests {
             shape: LoadShape { sessions: 100, message_bytes: 65_536, reuse: None, pipelining: Pipelining::Off },
             messages,
             lost_after: Duration::from_secs(60),
+            fresh_per_s: None,
             memory_target: Some(MemoryTarget { bytes: 256 << 20, messages: 100_000 }),
             ready_target: Some(ReadyTarget { time: Duration::from_secs(10), messages: 1_000_000 }),
         }
@@ -677,7 +704,13 @@ mod tests {
         BacklogResults {
             fill: Some(FillPhase { messages, took_s: 10.0, relay }),
             restart: Some(RestartPhase { stop_s: 0.1, listen_s: 0.5, ready, relay }),
-            drain: Some(DrainPhase { first_s: Some(0.25), took_s: 5.0, relay, completeness: Completeness::All }),
+            drain: Some(DrainPhase {
+                first_s: Some(0.25),
+                took_s: 5.0,
+                relay,
+                completeness: Completeness::All,
+                fresh: None,
+            }),
         }
     }
 

@@ -11,6 +11,7 @@
 //! ```
 mod backlog;
 mod comparison;
+mod fresh_mail;
 mod goals;
 mod latency;
 mod measure;

@@ -17,7 +17,7 @@ use mailrun_text::numbers::{counted, octets};
 use std::path::{Path, PathBuf};
 
 /// Recipients of the mail. Each of the five domains gets the same number of messages.
-const RECIPIENTS: &str = "to@{one.example,two.example,three.example,four.example,five.example}";
+pub(super) const RECIPIENTS: &str = "to@{one.example,two.example,three.example,four.example,five.example}";
 
 #[derive(Clone, Debug)]
 pub struct ScenarioOptions {
