@@ -470,6 +470,20 @@ fn fresh_mail_is_measured_while_a_backlog_is_delivered() {
 }
 
 #[test]
+fn a_receiver_that_is_limited_makes_a_backlog_too() {
+    let rule = "mail: limit 20/s burst 1 \"421 4.7.0 Later\"";
+    let words = ["--messages", "400", "--message-size", "2k", "--sessions", "10", "--receiver", rule];
+    let (ended, out) = contest("relay-backlog", &words);
+    assert_eq!((status(&ended, 0), verdicts(&ended)), (0, vec!["PASS"; 3]), "{ended:?}");
+    assert!(ended.out.contains("while its next hop has the rule"), "{}", ended.out);
+    let record = record_in(out.path(), "");
+    assert_eq!(fates(&record.ledger), [400, 400, 0, 0, 0]);
+    let deepest = record.series.iter().map(|row| row.queued).max().unwrap();
+    assert!(deepest > 100, "most of it had to wait: {:?}", record.series);
+    assert!(record.events.iter().any(|event| event.text == "the next hop has no rule"), "{:?}", record.events);
+}
+
+#[test]
 fn a_private_postfix_keeps_its_backlog() {
     if postfix_is_there() {
         let run = expect_backlog_kept("postfix", "postfix");
@@ -524,7 +538,11 @@ fn a_backlog_that_is_stopped_says_how_far_it_came_and_leaves_no_mail() {
     process.interrupt_group();
     let ended = process.finish();
     assert_eq!((ended.code, verdicts(&ended)), (Some(130), vec!["INCONCLUSIVE", "INCONCLUSIVE", "PASS"]), "{ended:?}");
-    assert!(ended.out.contains("accepted, next hop down") && !ended.out.contains("ready after 0"), "{}", ended.out);
+    assert!(
+        ended.out.contains("accepted, next hop held back") && !ended.out.contains("ready after 0"),
+        "{}",
+        ended.out
+    );
     assert!(!out.path().join("relay.spool").exists() && out.path().join("run.json").exists());
 }
 

@@ -134,6 +134,15 @@ impl RemoteSink {
         self.bounces.iter().for_each(|second| second.announce(run));
     }
 
+    /// Removes all rules of the sink.
+    ///
+    /// # Errors
+    /// If the sink does not answer, or refuses.
+    pub(super) fn clear_rules(&self) -> Result<()> {
+        let status = self.client.put("/rules")?.status;
+        if status.is_success() { Ok(()) } else { bail!("the sink keeps its rules: {status}") }
+    }
+
     /// Returns the pause in arrivals after which the bench stops waiting.
     pub(super) fn quiet_timeout(&self) -> Duration {
         self.quiet_timeout

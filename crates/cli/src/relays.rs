@@ -356,6 +356,10 @@ pub(super) struct BacklogArgs {
     /// Send this many fresh messages per second while the queue is delivered, and measure their latency.
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
     fresh: Option<f64>,
+    /// While the queue fills, the next hop listens with this rule, instead of not at all: 'read 50K/s', 'delay 80ms',
+    /// 'mail: limit 10/s "421 4.7.0 Later"'. See mailrun sink --help.
+    #[arg(long, value_name = "RULE", value_parser = receiver_rule)]
+    receiver: Option<String>,
     #[command(flatten)]
     no_thresholds: NoThresholdArgs,
     #[command(flatten)]
@@ -386,6 +390,11 @@ struct BacklogTargetArgs {
     ready_messages: u64,
 }
 
+/// Checks a rule of the sink, which gets its text.
+fn receiver_rule(text: &str) -> Result<String, String> {
+    super::sink::rule(text).map(|_| text.to_owned())
+}
+
 const BACKLOG_EXAMPLES: &str = "\
 Examples:
   mailrun bench relay-backlog                                 100,000 of 64 KiB: 7 GB of disk
@@ -405,6 +414,7 @@ impl Measurement for BacklogArgs {
             messages: self.messages,
             lost_after: self.lost_after,
             fresh_per_s: self.fresh,
+            receiver: self.receiver,
             memory_target: memory.map(|bytes| MemoryTarget { bytes, messages: memory_messages }),
             ready_target: ready.map(|time| ReadyTarget { time, messages: ready_messages }),
             scenario: scenario_options(name, self.out, &self.tables),

@@ -137,7 +137,7 @@ pub(super) struct SinkFaultArgs {
     rules: Option<PathBuf>,
 }
 
-fn rule(text: &str) -> Result<Rule, String> {
+pub(super) fn rule(text: &str) -> Result<Rule, String> {
     Rule::parse(text).map_err(|mistake| mistake.to_string())
 }
 

@@ -53,6 +53,8 @@ pub struct BacklogOptions {
     pub lost_after: Duration,
     /// Fresh messages per second while the backlog is delivered. `None` sends none.
     pub fresh_per_s: Option<f64>,
+    /// Rule of the sink while the queue fills. `None` means that nothing listens at the next hop.
+    pub receiver: Option<String>,
     pub memory_target: Option<MemoryTarget>,
     pub ready_target: Option<ReadyTarget>,
 }
@@ -115,6 +117,8 @@ struct DrainPhase {
     /// Time until the first message of the backlog arrived. `None` if none arrived.
     first_s: Option<f64>,
     took_s: f64,
+    /// Messages that had not arrived when it began.
+    messages: u64,
     relay: RelayUse,
     completeness: Completeness,
     fresh: Option<FreshFigures>,
@@ -147,8 +151,11 @@ pub fn run(options: &BacklogOptions) -> Result<TextReport> {
     }
     let load = Workload { messages: Some(options.messages), ..Workload::default() };
     let bench = scenario.bench("", &options.relay, &options.shape, load);
-    // The sink's status tells fresh mail from the backlog.
-    let sink_options = PartyOptions::default().with_some("http", options.fresh_per_s.map(|_| "127.0.0.1:0"));
+    // The sink's status tells fresh mail from the backlog, and takes its rules back.
+    let needs_http = options.fresh_per_s.is_some() || options.receiver.is_some();
+    let sink_options = PartyOptions::default()
+        .with_some("http", needs_http.then_some("127.0.0.1:0"))
+        .with_some("fault", options.receiver.as_ref());
     let bench = BenchOptions { lost_after: Some(options.lost_after), sink_options, ..bench };
     let outcome = BacklogRun::prepare(&scenario, &bench, options).and_then(BacklogRun::run);
     let (results, record, memory) = outcome.inspect_err(|_| scenario.directory().discard())?;
@@ -313,7 +320,12 @@ impl<'g> BacklogRun<'g> {
             BacklogServer::Running(address) => address.clone_into(&mut self.address),
             _ => self.start_relay("relay-before")?,
         }
-        self.faults.push(BenchFault::begins("the next hop does not listen"));
+        if self.options.receiver.is_some() {
+            self.start_sink(run)?;
+            self.faults.push(BenchFault::begins("the next hop has a rule"));
+        } else {
+            self.faults.push(BenchFault::begins("the next hop does not listen"));
+        }
         let command = PartyCommand::source(self.scenario.program(), self.bench, run, self.directory, &self.address);
         let complaint = self.supervisor.follow_source(command)?;
         self.supervisor.ensure_all_alive()?;
@@ -329,16 +341,24 @@ impl<'g> BacklogRun<'g> {
         if !matches!(self.server, BacklogServer::Running(_)) {
             self.restart_relay()?;
         }
-        let sink = self.sink.clone();
-        self.supervisor.start_sink(PartyCommand::sink_at(
-            self.scenario.program(),
-            self.bench,
-            run,
-            self.directory,
-            &sink,
-        ))?;
-        self.faults.push(BenchFault::ends("the next hop listens"));
+        if self.options.receiver.is_some() {
+            self.remote_sink()?.clear_rules()?;
+            self.faults.push(BenchFault::ends("the next hop has no rule"));
+        } else {
+            self.start_sink(run)?;
+            self.faults.push(BenchFault::ends("the next hop listens"));
+        }
         self.drain(run, accepted)
+    }
+
+    fn start_sink(&mut self, run: RunId) -> Result<()> {
+        let program = self.scenario.program();
+        self.supervisor.start_sink(PartyCommand::sink_at(program, self.bench, run, self.directory, &self.sink))?;
+        Ok(())
+    }
+
+    fn remote_sink(&self) -> Result<RemoteSink> {
+        RemoteSink::connect(self.supervisor.http_of(Role::Sink).context("the sink did not report its HTTP address")?)
     }
 
     fn is_uninterrupted(&self) -> bool {
@@ -465,17 +485,17 @@ impl<'g> BacklogRun<'g> {
                 .print_line("the recipe has no queue.flush, so that the server delivers when it tries again by itself"),
             BacklogServer::Recipe { .. } | BacklogServer::Command | BacklogServer::Running(_) => {}
         }
-        let sink = self.options.fresh_per_s.and(self.supervisor.http_of(Role::Sink));
-        let sink = sink.map(RemoteSink::connect).transpose()?;
+        let sink = self.options.fresh_per_s.map(|_| self.remote_sink()).transpose()?;
         let start = |(sink, per_s): (RemoteSink, f64)| {
             FreshMail::start(self.scenario.program(), self.directory.path(), &self.address, sink, per_s)
         };
         let fresh = sink.clone().zip(self.options.fresh_per_s).map(start).transpose()?;
         let mut of_backlog = PolledCount::new(sink.as_ref().map(|sink| (sink, run)));
+        let before = self.supervisor.delivered();
         let mut first_s = None;
         let arrived = self.supervisor.await_count(accepted, |progress: &LatestProgress| {
             let delivered = if sink.is_some() { of_backlog.settled() } else { progress.delivered() };
-            first_s = first_s.or_else(|| (delivered > 0).then(|| began.elapsed().as_secs_f64()));
+            first_s = first_s.or_else(|| (delivered > before).then(|| began.elapsed().as_secs_f64()));
             delivered
         })?;
         let took_s = began.elapsed().as_secs_f64();
@@ -485,7 +505,8 @@ impl<'g> BacklogRun<'g> {
         self.supervisor.await_relay_idle()?;
         self.supervisor.ensure_all_alive()?;
         let relay = self.relay_use();
-        self.results.drain = Some(DrainPhase { first_s, took_s, relay, completeness: arrived, fresh });
+        let messages = accepted.saturating_sub(before);
+        self.results.drain = Some(DrainPhase { first_s, took_s, messages, relay, completeness: arrived, fresh });
         Ok(())
     }
 
@@ -515,19 +536,20 @@ fn config(sink: &str, bench: &BenchOptions, needed_bytes: u64) -> String {
 
 fn report(results: &BacklogResults, record: &Record, curve: &MemoryCurve, options: &BacklogOptions) -> TextReport {
     let title = format!(
-        "{}: {} {}, accepted by {} (durability {}) while its next hop is down",
+        "{}: {} {}, accepted by {} (durability {}) while its next hop {}",
         options.scenario.name,
         count(options.messages),
         options.shape.description(std::slice::from_ref(&options.relay)),
         options.relay,
-        options.relay.durability()
+        options.relay.durability(),
+        options.receiver.as_ref().map_or_else(|| "is down".to_owned(), |rule| format!("has the rule {rule:?}"))
     );
     let account = account_goal(results, record, options.messages);
     // The targets of memory and time are promises of mailrun's own relay.
     let goals: Vec<Goal> = match &options.relay {
         Relay::Mailrun(_) => {
             let memory = options.memory_target.and_then(|target| memory_goal(results, target));
-            [readiness_goal(results, options.ready_target), account].into_iter().chain(memory).collect()
+            [readiness_goal(results, options), account].into_iter().chain(memory).collect()
         }
         _ => vec![account],
     };
@@ -589,7 +611,7 @@ fn phases(results: &BacklogResults) -> Table {
         table.row(cells.into_iter().chain(places).collect());
     };
     let Some(FillPhase { messages, took_s, relay }) = results.fill else { return table };
-    row("accepted, next hop down", Some(messages), took_s, relay);
+    row("accepted, next hop held back", Some(messages), took_s, relay);
     if let Some(RestartPhase { stop_s, listen_s, ready, relay }) = results.restart {
         let queued = ready.map(|ready| ready.queued);
         let then = RelayUse { disk_bytes: None, ..relay };
@@ -602,7 +624,7 @@ fn phases(results: &BacklogResults) -> Table {
             }
         }
     }
-    if let Some(DrainPhase { first_s, took_s, relay, .. }) = results.drain {
+    if let Some(DrainPhase { first_s, took_s, messages, relay, .. }) = results.drain {
         if let Some(first_s) = first_s {
             row("first delivered, next hop back", None, first_s, RelayUse::default());
         }
@@ -612,7 +634,8 @@ fn phases(results: &BacklogResults) -> Table {
 }
 
 /// Checks that the restarted relay was ready in time and still had every message in its queue.
-fn readiness_goal(results: &BacklogResults, target: Option<ReadyTarget>) -> Goal {
+fn readiness_goal(results: &BacklogResults, options: &BacklogOptions) -> Goal {
+    let target = options.ready_target;
     let wanted = target.map_or_else(
         || "all queued".to_owned(),
         |target| format!("all queued, < {} up to {}", seconds(target.time.as_secs_f64()), count(target.messages)),
@@ -625,7 +648,8 @@ fn readiness_goal(results: &BacklogResults, target: Option<ReadyTarget>) -> Goal
         format!("{} of {} queued after {}", count(ready.queued), count(accepted.messages), seconds(ready.took_s));
     let is_quick =
         target.is_none_or(|target| ready.took_s < target.time.as_secs_f64() || accepted.messages > target.messages);
-    Goal::condition("ready after a restart", ready.queued == accepted.messages && is_quick, value, wanted)
+    let is_whole = options.receiver.is_some() || ready.queued == accepted.messages;
+    Goal::condition("ready after a restart", is_whole && is_quick, value, wanted)
 }
 
 /// Checks the peak memory of mailrun's relay before and after the restart. Returns `None` if there were
@@ -689,6 +713,7 @@ mod tests {
             messages,
             lost_after: Duration::from_secs(60),
             fresh_per_s: None,
+            receiver: None,
             memory_target: Some(MemoryTarget { bytes: 256 << 20, messages: 100_000 }),
             ready_target: Some(ReadyTarget { time: Duration::from_secs(10), messages: 1_000_000 }),
         }
@@ -707,6 +732,7 @@ mod tests {
             drain: Some(DrainPhase {
                 first_s: Some(0.25),
                 took_s: 5.0,
+                messages,
                 relay,
                 completeness: Completeness::All,
                 fresh: None,
