@@ -372,6 +372,21 @@ mod tests {
     }
 
     #[test]
+    fn a_sink_that_has_seen_nothing_leaves_no_stage_without_arrivals() {
+        let (tally, mut record) = source([&[5], &[5]]);
+        let nothing = Ledger::default();
+        let whole = inputs(&tally.accepted_units, &nothing, &nothing);
+        close_accounts(&mut record, &whole);
+        let run = crate::merge::merge_records(record, None, reconcile(whole));
+        let lost: Vec<Option<u64>> = run
+            .load_stages
+            .iter()
+            .map(|row| Some(row.stages.last()?.missing).filter(|_| row.stages.len() == 4))
+            .collect();
+        assert_eq!(lost, [Some(1), Some(1)]);
+    }
+
+    #[test]
     fn a_sink_that_does_not_count_by_stage_says_nothing_about_them() {
         let (tally, mut record) = source([&[5], &[5]]);
         let (arrived, _) = sink(&[(0, 1)]);

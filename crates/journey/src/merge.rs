@@ -25,6 +25,8 @@ const MAX_TAIL_S: u64 = 24 * 3600;
 /// Identity, host, surroundings and workload come from the source.
 pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) -> Record {
     let mut run = Record { ledger, verdict: Verdict::default(), ..source };
+    let since = run.stages.iter().find_map(|row| row.since.filter(|_| row.name == Stage::Accepted));
+    let mut far_load_stages = Vec::new();
     if let Some(mut sink) = sink {
         align(&mut sink, &run);
         run.series = join_series(&run, &sink);
@@ -33,11 +35,9 @@ pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) ->
         run.slowest = clock.slowest(run.slowest, sink.slowest);
         run.usage.extend(clock.usage(sink.usage));
         run.events = join_events(run.events, clock.events(sink.events));
-        let since = run.stages.iter().find_map(|row| row.since.filter(|_| row.name == Stage::Accepted));
         let seen = |row| as_seen_from_source(row, since, &run.ledger);
         run.stages.extend(sink.stages.into_iter().map(seen));
-        let seen = |row, ledger: &LedgerRow| as_seen_from_source(row, since, ledger);
-        load_stages::join(&mut run.load_stages, &sink.load_stages, seen);
+        far_load_stages = sink.load_stages;
         run.errors = join_errors(run.errors, clock.errors(sink.errors));
         run.bounces = bounces::join(run.bounces, sink.bounces);
         run.rewrites = rewrites::join(run.rewrites, sink.rewrites);
@@ -54,6 +54,8 @@ pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) ->
         let nothing = as_seen_from_source(StageRow::new(Stage::Delivered, "sink"), None, &run.ledger);
         run.stages.push(nothing);
     }
+    let seen = |row, ledger: &LedgerRow| as_seen_from_source(row, since, ledger);
+    load_stages::join(&mut run.load_stages, &far_load_stages, seen);
     complete_stages(&mut run);
     let longest = run.stages.iter().map(|row| row.duration_s).fold(run.duration_s, f64::max);
     run.duration_s = longest;

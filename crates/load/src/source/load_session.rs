@@ -11,7 +11,6 @@ use mailrun_journey::missing::MissingTransaction;
 use mailrun_journey::record::{MissingFate, Pipelining};
 use mailrun_journey::reply_text::ReplyText;
 use mailrun_journey::slowest::{MessagePhases, SlowTransaction};
-use mailrun_journey::trace::sequence_of;
 use mailrun_journey::{LatencyKind, Phase, SourceTally};
 use mailrun_net::{Handshake, MessageSource, NextAction, Outbox, SessionEnd, Timer, clock};
 use mailrun_party::outputs::SESSION_PANICKED;
@@ -113,7 +112,7 @@ impl OutgoingMessage {
     }
 
     fn sequence(&self) -> u64 {
-        sequence_of(self.claim.number, self.claim.load_stage, self.claim.is_warm_up)
+        self.claim.sequence
     }
 
     fn accept_recipient(&mut self, place: usize) {

@@ -4,6 +4,7 @@ use super::context::SourceContext;
 use super::control::{NUMBERS_LOG2, UserTarget};
 use super::reply_log::ReplyLog;
 use mailrun_journey::reply_text::ReplyText;
+use mailrun_journey::trace::sequence_of;
 use mailrun_journey::{LatencyKind, SourceTally};
 use mailrun_net::clock;
 use mailrun_smtp::ReceivedReply;
@@ -41,6 +42,8 @@ pub(super) struct ClaimedMessage {
     pub(super) is_warm_up: bool,
     /// Stage of the load in which the message was due, or 0.
     pub(super) load_stage: u8,
+    /// Number, stage and mark of the warm-up, as the trace has them.
+    pub(super) sequence: u64,
 }
 
 pub(super) struct SourceWorkerArgs {
@@ -229,13 +232,15 @@ impl SourceWorkerState {
         let Some(number) = plan.claim(now) else { return Poll::Ready(None) };
         let setting = &self.args.context;
         let is_warm_up = since < setting.warm_up_until;
+        let load_stage = setting.load_stage(since);
         let claim = ClaimedMessage {
             number,
             since,
             began: now,
             recipients: setting.options.recipients(number),
             is_warm_up,
-            load_stage: setting.load_stage(since),
+            load_stage,
+            sequence: sequence_of(number, load_stage, is_warm_up),
         };
         self.count_created(entry, &claim, now);
         Poll::Ready(Some(claim))
