@@ -1,6 +1,6 @@
 //! `mailrun compare` of stored runs, and `mailrun baseline`, on records that the tests write.
 use crate::party::{Ended, MAILRUN, mailrun, run};
-use mailrun_journey::record::{KeepAwake, LatencyMs, Record};
+use mailrun_journey::record::{KeepAwake, LatencyMs, Outcome, Record};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -295,7 +295,7 @@ fn a_baseline_has_no_runs_that_failed_and_no_name_that_leads_elsewhere() {
     let place = Place::new();
     place.side("a", &EQUAL, |number, record| {
         if number == 4 {
-            record.verdict.valid = false;
+            (record.verdict.valid, record.verdict.outcome) = (false, Some(Outcome::Invalid));
         }
     });
     let mixed = place.side("mixed", &EQUAL[..1], |_, record| record.workload.sessions = 7);

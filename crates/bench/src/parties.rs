@@ -55,6 +55,9 @@ const DESCENDANTS_TIMEOUT: Duration = Duration::from_secs(5);
 /// memory.
 const ALLOCATION_FAILED: &str = "memory allocation of ";
 
+/// Beginning of the reason for which a server that left its foreground is taken as ended.
+pub(super) const BECAME_DAEMON: &str = "became a daemon";
+
 /// Environment variable by which the sink gets the password of the users of mailboxes.
 const MAILBOX_PASSWORD: &str = "MAILRUN_MAILBOX_PASSWORD";
 
@@ -432,7 +435,7 @@ impl PartyProcess {
         let is_daemon = status.success() && !self.left_behind.is_empty();
         is_daemon.then(|| {
             format!(
-                "became a daemon: its command ended and left {} behind; the command of a recipe must stay in the foreground",
+                "{BECAME_DAEMON}: its command ended and left {} behind; the command of a recipe must stay in the foreground",
                 self.left_behind.join(", ")
             )
         })

@@ -240,7 +240,8 @@ impl ConnectionArgs {
         }
         let mut introduction = XclientRequest::default();
         for (attribute, value) in &self.xclient {
-            introduction = introduction.with_attribute(*attribute, value).context("--xclient")?;
+            let hint = if value.contains('=') { "--xclient once for each NAME=VALUE" } else { "--xclient" };
+            introduction = introduction.with_attribute(*attribute, value).context(hint)?;
         }
         Ok(Some(introduction))
     }

@@ -17,7 +17,7 @@ const SENDER_NAMES: &[OptionAlias] = &[
     (&["--requests", "--iterations", "-i", "--count"], "--messages"),
     (&["-z", "--time", "--max-time", "--run-time"], "--duration"),
     (&["-k"], "--insecure (as in curl) or --reuse (as in ab)"),
-    (&["--keepalive", "--keep-alive"], "--reuse"),
+    (&["--keepalive", "--keep-alive"], "--reuse, without which each message has its own connection"),
     (&["--qps", "--rps"], "--rate"),
     (&["--ramp-up"], "--stage"),
     (&["-w"], "--think-time"),

@@ -421,6 +421,8 @@ const HABITS: &[Row] = &[
         "send -t a@a -s 127.0.0.1 -p 25 --au bob --ap secret --auth PLAIN",
         "use --to|use SERVER|HOST:PORT|use --user|use --password-file|--auth-mechanism NAME, with --user NAME",
     ),
+    ("send 127.0.0.1:1 --to a@a --xclient ADDR=192.0.2.7␣NAME=mx", "--xclient once for each NAME=VALUE"),
+    ("bench --keepalive=false", "without which each message has its own connection"),
     ("send 127.0.0.1:1 --to a@a,b@b", "<a@a,b@b> is not an address; write --to once for each recipient"),
     ("send 127.0.0.1:1 --to a@a --port 2", "--port 2: 127.0.0.1:1 says where to connect; leave --port out"),
     ("send 127.0.0.1:1 --to a@a --cc b@b --tls-sni x", "--cc\"; use --to ADDRESS again|use --tls-name"),

@@ -1147,8 +1147,13 @@ fn without_comparison(text: &str) -> String {
     }
 }
 
-/// Returns the advice for a subject as k6 has it, which is a figure without a stage: `p(95)`, `rate`.
+/// Returns the advice for a subject as k6 has it, which is a figure without a stage or of HTTP: `p(95)`, `rate`,
+/// `http_req_duration: p(95)`.
 fn of_k6(subject: &str) -> Option<String> {
+    if subject.starts_with("http_req") {
+        let example = if subject.starts_with("http_req_failed") { "failed <= 1%" } else { "accepted.p95 < 500ms" };
+        return Some(format!("{subject:?} is a figure of HTTP; use something like '{example}'"));
+    }
     let figure = k6_percentile(subject).unwrap_or_else(|| subject.to_owned());
     let example = match parse_metric(&figure).ok()? {
         Metric::Rate => "accepted.rate > 100/s; the share of messages in time is accepted.within(1s) >= 99%".to_owned(),
@@ -1278,6 +1283,8 @@ mod tests {
             ("p(99.9)<500", "accepted.p99.9 < 500ms"),
             ("accepted.p(99)<500ms", "unknown figure \"p(99)\"; use p99"),
             ("med < 500", "accepted.med < 500ms"),
+            ("http_req_duration: p(95)<500", "use something like 'accepted.p95 < 500ms'"),
+            ("http_req_failed: rate<0.01", "use something like 'failed <= 1%'"),
             ("rate>0.99", "accepted.within(1s) >= 99%"),
             ("count>100", "accepted.count >= 100"),
             ("rejected == 0", "use 'rejected <= 0' or 'rejected >= 0'"),

@@ -11,7 +11,7 @@ use super::reach;
 use crate::directory::RunDirectory;
 use crate::gather::{self, BenchFault, PartyResults, SinkResults};
 use crate::launch::{self, RelayLaunch};
-use crate::parties::{PartyCommand, PartyProcess};
+use crate::parties::{BECAME_DAEMON, PartyCommand, PartyProcess};
 use crate::plan::{BenchOptions, BenchTarget};
 use crate::recipe::{Places, ServerCommand, leftovers, next_hop};
 use crate::relay::Relay;
@@ -313,6 +313,10 @@ impl Round<'_> {
         }
         let is_relay_alive = supervisor.ensure_relay_alive().is_ok();
         if let (Some(death), None, false) = (supervisor.death_of(Role::Relay), &outcome, is_relay_alive) {
+            // A daemon may have greeted before its command ended. The recipe is wrong, and the server at no fault.
+            if death.how.starts_with(BECAME_DAEMON) {
+                return Err(Early::Failed(anyhow!("the server {}", death.how)));
+            }
             let reason = format!("it ended before the fault. {}", judge::death_text("server", death));
             return Err(Early::End(RoundEnd::NeverBack(reason)));
         }
