@@ -234,7 +234,7 @@ const NEEDLESS: &[(&[&str], &str)] = &[
     (&["--no-thresholds"], "without --threshold nothing is judged but the fate of the mail"),
     (&["--summary-trend-stats"], "the report has all of these figures"),
     (&["--tls-protocol", "-tlsp"], "TLS 1.3 is used, or 1.2 where the server has no other"),
-    (&["--show-time-lapse", "-stl"], "each line has its time"),
+    (&["--show-time-lapse", "-stl"], "the time of the whole session is in the last line"),
     (&["--no-strip-from", "-nsf", "--force-getpwuid"], "nothing is changed"),
 ];
 

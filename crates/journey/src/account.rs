@@ -71,6 +71,27 @@ pub struct Arrivals<'a> {
     pub overflow: u64,
 }
 
+impl<'a> Arrivals<'a> {
+    /// Makes the counts of a sink at which these units arrived as they were sent, and nothing else.
+    pub fn unharmed(units: &'a Ledger, bounced: &'a Ledger) -> Self {
+        Self {
+            units,
+            bounced,
+            delay_notices: 0,
+            repeated_notices: 0,
+            rewritten: 0,
+            copied: 0,
+            duplicates: 0,
+            corrupt: Some(0),
+            converted: 0,
+            foreign: 0,
+            untimed: 0,
+            negative: 0,
+            overflow: 0,
+        }
+    }
+}
+
 /// State of our relay at the end.
 #[derive(Clone, Copy, Debug)]
 pub struct RelayInputs<'a> {

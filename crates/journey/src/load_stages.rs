@@ -86,20 +86,9 @@ pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
         let nothing = Ledger::default();
         let arrived = whole.arrivals.map(|arrivals| arrivals.units.of_load_stage(number));
         let bounced = whole.arrivals.map(|arrivals| arrivals.bounced.of_load_stage(number));
-        let arrivals = arrived.as_ref().zip(bounced.as_ref()).map(|(units, bounced)| Arrivals {
-            units,
-            bounced,
-            delay_notices: 0,
-            repeated_notices: 0,
-            rewritten: 0,
-            copied: 0,
-            duplicates: 0,
-            corrupt: None,
-            converted: 0,
-            foreign: 0,
-            untimed: 0,
-            negative: 0,
-            overflow: 0,
+        let arrivals = arrived.as_ref().zip(bounced.as_ref()).map(|(units, bounced)| {
+            // Nobody counts by stage what arrived changed.
+            Arrivals { corrupt: None, ..Arrivals::unharmed(units, bounced) }
         });
         let (queued, has_given_up) = match whole.queue {
             ServerQueue::Known(relay) => (Some(relay.queued.of_load_stage(number)), relay.given_up > 0),
@@ -273,21 +262,7 @@ mod tests {
             open: 0,
             overflow: 0,
             queue: ServerQueue::Absent,
-            arrivals: Some(Arrivals {
-                units: arrived,
-                bounced,
-                delay_notices: 0,
-                repeated_notices: 0,
-                rewritten: 0,
-                copied: 0,
-                duplicates: 0,
-                corrupt: Some(0),
-                converted: 0,
-                foreign: 0,
-                untimed: 0,
-                negative: 0,
-                overflow: 0,
-            }),
+            arrivals: Some(Arrivals::unharmed(arrived, bounced)),
         }
     }
 

@@ -20,22 +20,7 @@ fn ledger(sequences: Range<u64>) -> Ledger {
 
 fn arrivals(units: &Ledger) -> Arrivals<'_> {
     static NONE: LazyLock<Ledger> = LazyLock::new(Ledger::default);
-    let (bounced, delay_notices, repeated_notices) = (&*NONE, 0, 0);
-    Arrivals {
-        units,
-        bounced,
-        delay_notices,
-        repeated_notices,
-        rewritten: 0,
-        copied: 0,
-        duplicates: 0,
-        corrupt: Some(0),
-        converted: 0,
-        foreign: 0,
-        untimed: 0,
-        negative: 0,
-        overflow: 0,
-    }
+    Arrivals::unharmed(units, &NONE)
 }
 
 /// Counts of the source besides the accepted units.

@@ -222,21 +222,7 @@ impl Run {
             ..Record::empty()
         });
         let nothing = Ledger::default();
-        let counts = |units| Arrivals {
-            units,
-            bounced: &nothing,
-            delay_notices: 0,
-            repeated_notices: 0,
-            rewritten: 0,
-            copied: 0,
-            duplicates: 0,
-            corrupt: Some(0),
-            converted: 0,
-            foreign: 0,
-            untimed: 0,
-            negative: 0,
-            overflow: 0,
-        };
+        let counts = |units| Arrivals::unharmed(units, &nothing);
         let ledger = reconcile(AccountInputs {
             recipients_created: source.recipients_created,
             accepted: &source.accepted_units,
