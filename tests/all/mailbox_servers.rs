@@ -115,7 +115,9 @@ fn is_killed(recipe: &str) {
                  done\", \"sh\", ";
     let text = Recipe::built_in_text(recipe).unwrap().replacen("\ncommand = [", &format!("\n{shell}"), 1);
     fs::write(&file, text).unwrap();
-    let bench = Bench::start_as_typed(&["--relay", &file, "--rate", "200", "--messages", "2000"]);
+    // Dovecot waits for two minutes for the lock of a process that was killed.
+    let load = ["--rate", "200", "--messages", "2000", "--lost-after", "150s"];
+    let bench = Bench::start_as_typed(&[&["--relay", file.as_str()], load.as_slice()].concat());
     bench.await_accepted();
     let servers = descendants(bench.process.id(), "while :; do");
     assert!(servers.len() > 10, "{recipe}: {servers:?}");

@@ -17,7 +17,7 @@ use mailrun_journey::missing::{self, KnownReply, MAX_MISSING};
 use mailrun_journey::reason::Reason;
 use mailrun_journey::record::{
     Cause, Death, Ending, EventKind, EventRow, FORMAT, LedgerRow, MAX_SLOW_RECIPIENTS, MissingMessage, Ordered, Party,
-    Record, Role, StageRow, Surroundings,
+    Record, Role, StageRow, Surroundings, Watched,
 };
 use mailrun_journey::stage::Stage;
 use mailrun_journey::threshold::{Threshold, evaluate_all};
@@ -303,7 +303,7 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
         mut surroundings,
         own_s,
     } = results;
-    let queue = queue_between(between, relay.as_ref());
+    let queue = queue_between(between, relay.as_ref(), arrivals.as_ref());
     let ledger = close_account(&mut source.record, source.units.as_ref(), arrivals.as_mut(), queue);
     if let Some(arrived) = arrivals.as_ref().and_then(|sink| sink.units.as_ref()) {
         missing::remove_arrived(&mut source.record.missing, arrived);
@@ -421,10 +421,20 @@ fn ordered_faults(record: &Record) -> Option<Ordered> {
     record.parties.iter().find(|party| party.role == Role::Sink)?.ordered
 }
 
-/// Returns the queue that may hold messages that did not arrive.
-fn queue_between(between: Topology, relay: Option<&BenchRelayResults>) -> ServerQueue<'_> {
+/// Returns the queue that may hold messages that did not arrive. It is unknown what a mailbox holds that was closed at the
+/// end.
+fn queue_between<'r>(
+    between: Topology,
+    relay: Option<&'r BenchRelayResults>,
+    sink: Option<&SinkResults>,
+) -> ServerQueue<'r> {
+    let has_closed = sink.and_then(|sink| sink.record.as_ref()).is_some_and(|record| {
+        let receptions = record.parties.iter().filter_map(|party| party.reception.as_ref());
+        receptions.filter_map(|reception| reception.mailboxes.as_ref()).any(Watched::may_hide_mail)
+    });
     match (between, relay) {
         (Topology::Direct, _) => ServerQueue::Absent,
+        _ if has_closed => ServerQueue::Unknown,
         (Topology::Server, Some(BenchRelayResults { queued: Some(queued), given_up, .. })) => {
             ServerQueue::Known(RelayInputs { queued, given_up: *given_up })
         }

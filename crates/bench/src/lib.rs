@@ -53,7 +53,7 @@ use directory::RunDirectory;
 pub use engine::{Conclusion, RoundOrder, TextReport};
 use gather::{PartyResults, SinkOwner, SinkResults};
 use mailrun_journey::account::Topology;
-use mailrun_journey::record::{Ending, Record, Role};
+use mailrun_journey::record::{Ending, LedgerRow, Record, Role};
 use mailrun_journey::trace::RunId;
 use mailrun_party::host_sampler::HostSampler;
 use mailrun_party::host_watch::{HostWatch, Parties};
@@ -61,6 +61,7 @@ use mailrun_party::interrupt::{Interrupted, StopRequest};
 use mailrun_party::outputs;
 use parties::{PartyCommand, PartyProcess};
 pub use plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
+use progress::LatestProgress;
 use relay::Relay;
 use relay_keeper::RelayKeeper;
 use remote_sink::{PolledCount, RemoteSink};
@@ -290,7 +291,7 @@ fn collect_deliveries(
     match (&options.target, &far_end.sink) {
         (BenchTarget::OwnSink | BenchTarget::Relay(_), _) => {
             let bounces = far_end.bounces.as_ref().map(|sink| (sink, run));
-            let (arrived, complaint) = drain(supervisor, options, source, bounces, keeper)?;
+            let (arrived, complaint) = drain(supervisor, options, run, source, bounces, keeper)?;
             let record = supervisor.take_unwritten(Role::Sink);
             let results = match (record, gather::read_party(directory, Role::Sink)) {
                 (Some(record), _) => Some(SinkResults { record: Some(record), ..SinkResults::default() }),
@@ -327,6 +328,7 @@ fn collect_deliveries(
 fn drain(
     supervisor: &mut Supervisor,
     options: &BenchOptions,
+    run: RunId,
     source: &PartyResults,
     bounces: Option<(&RemoteSink, RunId)>,
     keeper: &RelayKeeper,
@@ -334,7 +336,17 @@ fn drain(
     let mut bounced = PolledCount::new(bounces);
     let arrived = match &source.units {
         Some(units) if options.has_trace() => {
-            supervisor.await_count(units.count(), |progress| progress.settled().saturating_add(bounced.settled()))?
+            let own = supervisor.http_of(Role::Sink).map(RemoteSink::connect).transpose()?;
+            let own = own.map(|sink| sink.with_bounces_at(bounces.map(|(second, _)| second.clone())));
+            let LedgerRow { rejected, failed, in_doubt, .. } = source.record.ledger;
+            let has_strangers = [rejected, failed, in_doubt].into_iter().flatten().any(|count| count > 0);
+            // A sink that does not answer now is reported when its results are read.
+            let are_all_there = || match &own {
+                Some(sink) if has_strangers => sink.has_all(run, units).unwrap_or(false),
+                _ => true,
+            };
+            let settled = |progress: &LatestProgress| progress.settled().saturating_add(bounced.settled());
+            supervisor.await_count(units.count(), settled, are_all_there)?
         }
         _ => supervisor.await_arrivals(gather::accepted_messages(&source.record))?,
     };

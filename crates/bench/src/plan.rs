@@ -192,6 +192,8 @@ impl BenchOptions {
             .and(self.party_options.clone())
             .and(sink_options)
             .with_some("listen", listen)
+            // The bench asks a sink behind a server which messages have arrived, if their number does not say that.
+            .with_some("http", self.relay().map(|_| "127.0.0.1:0"))
             .with("seed", self.workload.seed)
             .with_some("tls-write-cert", own_certificate)
             .with_some("cpus", self.placement.sink.as_ref())

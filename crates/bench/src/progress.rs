@@ -124,6 +124,11 @@ impl LatestProgress {
         self.sink.map_or(0, |sink| sink.settled)
     }
 
+    /// Returns true if the sink watches mailboxes, and cannot look into all of them now.
+    pub(super) fn has_closed_mailboxes(&self) -> bool {
+        self.sink.is_some_and(|sink| sink.closed > 0)
+    }
+
     /// Builds the progress line. It shows delivered messages and their latencies if a sink reports
     /// them, otherwise accepted messages.
     pub(super) fn line(&self) -> LiveLine {

@@ -5,7 +5,7 @@
 //! After the load, it asks how many of the run's messages have arrived, until none is missing or no
 //! new ones arrive.
 use super::gather::SinkResults;
-use super::supervisor::Supervisor;
+use super::supervisor::{CLOSED_MAILBOX_TIMEOUT, Supervisor};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use mailrun_journey::account;
 use mailrun_journey::bounces;
@@ -44,6 +44,8 @@ pub(super) struct RemoteRunStatus {
     pub(super) delivered: u64,
     #[serde(default)]
     bounced: u64,
+    #[serde(default)]
+    closed_mailboxes: u64,
 }
 
 impl RemoteRunStatus {
@@ -193,21 +195,29 @@ impl RemoteSink {
             if status.settled() > arrived {
                 arrived = status.settled();
                 quiet_since = Instant::now();
-                // The counts alone are not enough: the sink may also have messages whose 250 never
-                // reached the source, while accepted messages are still missing.
-                if arrived >= accepted.count() && account::unsettled(accepted, &self.units(run)?) == 0 {
+                if arrived >= accepted.count() && self.has_all(run, accepted)? {
                     break;
                 }
             }
-            let is_over = arrived == 0 && accepted.count() == 0 || quiet_since.elapsed() >= self.quiet_timeout;
+            let limit = match status.closed_mailboxes {
+                0 => self.quiet_timeout,
+                _ => self.quiet_timeout.max(CLOSED_MAILBOX_TIMEOUT),
+            };
+            let is_over = arrived == 0 && accepted.count() == 0 || quiet_since.elapsed() >= limit;
             if is_over || supervisor.asked() != StopRequest::Nothing {
                 break;
             }
-            self.pause(supervisor, arrived, accepted.count(), self.quiet_timeout.saturating_sub(quiet_since.elapsed()));
+            self.pause(supervisor, arrived, accepted.count(), limit.saturating_sub(quiet_since.elapsed()));
         }
         let record = self.record(run)?;
         let [units, bounced, _] = self.units(run)?;
         Ok(SinkResults { record, units: Some(units), bounced })
+    }
+
+    /// Returns true if the fate of all `accepted` units is known. Their number alone does not say that: the sink may also
+    /// have messages whose 250 never reached the source, while accepted messages are still missing.
+    pub(super) fn has_all(&self, run: RunId, accepted: &Ledger) -> Result<bool> {
+        Ok(account::unsettled(accepted, &self.units(run)?) == 0)
     }
 
     fn pause(&self, supervisor: &mut Supervisor, arrived: u64, accepted: u64, left: Duration) {

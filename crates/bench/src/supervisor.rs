@@ -42,6 +42,9 @@ const QUIET_TIMEOUT: Duration = Duration::from_secs(2);
 /// As `QUIET_TIMEOUT`, behind a relay. A working relay may pause, but has no reason to wait for
 /// long because its next hop accepts everything.
 const RELAY_QUIET_TIMEOUT: Duration = Duration::from_secs(10);
+/// As `QUIET_TIMEOUT`, while a mailbox is closed whose mail the sink cannot see. A session is tried again every 5 s, and a
+/// server that has just been started may take its time for a login.
+pub(super) const CLOSED_MAILBOX_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval at which the bench checks whether the relay is idle.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(300);
 /// The relay counts as idle if it uses less than this share of a CPU.
@@ -338,14 +341,16 @@ impl Supervisor {
     /// A relay gets this time even if the user has asked to stop: the run is shorter then, but all
     /// of its messages may still be accounted for. A second request ends the wait.
     pub(super) fn await_arrivals(&mut self, accepted: u64) -> Result<Completeness> {
-        self.await_count(accepted, LatestProgress::delivered)
+        self.await_count(accepted, LatestProgress::delivered, || true)
     }
 
-    /// Waits like [`Self::await_arrivals`] until `count` has reached `accepted`.
+    /// Waits like [`Self::await_arrivals`] until `count` has reached `accepted` and `are_all_there` agrees. The sink may also
+    /// have counted messages whose 250 never reached the source, while accepted messages are still missing.
     pub(super) fn await_count(
         &mut self,
         accepted: u64,
         mut count: impl FnMut(&LatestProgress) -> u64,
+        mut are_all_there: impl FnMut() -> bool,
     ) -> Result<Completeness> {
         let quiet = self.quiet_timeout;
         let last_request = match self.has_relay {
@@ -353,22 +358,22 @@ impl Supervisor {
             false => StopRequest::Nothing,
         };
         let mut arrived = count(&self.progress);
+        let mut is_complete = arrived >= accepted && are_all_there();
         let mut quiet_since = Instant::now();
-        while self.asked() <= last_request
-            && self.may_still_arrive()
-            && arrived < accepted
-            && quiet_since.elapsed() < quiet
-        {
+        while self.asked() <= last_request && self.may_still_arrive() && !is_complete {
+            let limit = if self.progress.has_closed_mailboxes() { quiet.max(CLOSED_MAILBOX_TIMEOUT) } else { quiet };
+            let Some(left) = limit.checked_sub(quiet_since.elapsed()) else { break };
             self.process_events();
-            self.show_wait(arrived, accepted, quiet.saturating_sub(quiet_since.elapsed()));
+            self.show_wait(arrived, accepted, left);
             self.check_servers()?;
             let now = count(&self.progress);
             if now != arrived {
                 arrived = now;
                 quiet_since = Instant::now();
+                is_complete = arrived >= accepted && are_all_there();
             }
         }
-        Ok(if arrived < accepted { Completeness::NotAll } else { Completeness::All })
+        Ok(if is_complete { Completeness::All } else { Completeness::NotAll })
     }
 
     /// Returns false if the relay or the sink has died, because then no more messages can arrive.
@@ -617,5 +622,46 @@ impl Supervisor {
     /// Returns the seconds since the load began, or 0 before that.
     fn load_s(&self) -> f64 {
         self.load_started_at.map_or(0.0, |began| began.instant.elapsed().as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::options;
+    use mailrun_party::live::LiveProgress;
+
+    #[test]
+    fn the_wait_ends_when_what_was_accepted_is_there_and_not_when_as_much_else_is() {
+        let quiet = Duration::from_millis(150);
+        // Reports of units that have arrived, and of closed mailboxes; whether the last accepted one is among the units.
+        for (situation, reports, has_last, expected) in [
+            ("all", vec![(10, 0)], true, Completeness::All),
+            ("one whose 250 was lost instead of one that was accepted", vec![(10, 0)], false, Completeness::NotAll),
+            ("that and all others", vec![(10, 0), (11, 0)], true, Completeness::All),
+            ("some", vec![(9, 0)], true, Completeness::NotAll),
+            ("the last when its mailbox is open again", vec![(9, 1), (10, 0)], true, Completeness::All),
+        ] {
+            let waited = BenchOptions { lost_after: Some(quiet), ..options() };
+            let mut supervisor = Supervisor::new(&waited).unwrap();
+            let events = supervisor.events();
+            let last = reports.last().map_or(0, |(settled, _)| *settled);
+            let reporter = std::thread::spawn(move || {
+                for (settled, closed) in reports {
+                    let progress = LiveProgress { settled, closed, ..LiveProgress::default() };
+                    events.send((Role::Sink, LiveEvent::Progress(progress))).unwrap();
+                    // A mailbox may be closed for longer than the usual wait.
+                    std::thread::sleep(if closed > 0 { 3 * quiet } else { quiet / 3 });
+                }
+            });
+            let seen = std::cell::Cell::new(0);
+            let count = |progress: &LatestProgress| {
+                seen.set(progress.settled());
+                progress.settled()
+            };
+            let got = supervisor.await_count(10, count, || has_last && seen.get() == last).unwrap();
+            assert_eq!(got, expected, "{situation}");
+            reporter.join().unwrap();
+        }
     }
 }

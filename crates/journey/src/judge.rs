@@ -14,7 +14,7 @@ use crate::foreign_load::BusyHost;
 use crate::reason::Reason;
 use crate::record::{
     Arrival, BounceRow, Cause, Death, EndedRow, Ending, ErrorRow, LedgerRow, Ordered, Outcome, Party, Reception,
-    Record, RewriteRow, Role, RuleRow, SeriesRow, ShardRow, StageRow, StallRow, ThresholdRow, Verdict,
+    Record, RewriteRow, Role, RuleRow, SeriesRow, ShardRow, StageRow, StallRow, ThresholdRow, Verdict, Watched,
 };
 use crate::stage::{Phase, Stage};
 use crate::threshold::{self, Fate};
@@ -609,6 +609,9 @@ fn missing_explanation(record: &Record, count: u64) -> String {
     if let Some(untraced) = untraced_text(record, count) {
         return format!(" {untraced}");
     }
+    if let Some(hidden) = receptions(record).find_map(|sink| hidden_text(sink.mailboxes.as_ref()?)) {
+        return format!(" {hidden}");
+    }
     let has_seen = [record.ledger.bounced, record.ledger.copied].iter().flatten().any(|count| *count > 0);
     if record.ledger.delivered != Some(0) || has_seen {
         return String::new();
@@ -635,6 +638,27 @@ fn missing_explanation(record: &Record, count: u64) -> String {
         ended.iter().map(|row| format!("{} ended {}", grouped(row.count), last_command(row.phase))).collect();
     let ended = if ended.is_empty() { "none has ended".to_owned() } else { listed(&ended) };
     format!(" {had}: {ended}.")
+}
+
+/// Says which mailboxes may hold mail that the sink has not seen.
+fn hidden_text(watched: &Watched) -> Option<String> {
+    let whose = |count: u64, what: &str| {
+        let (subject, verb) = match (watched.count, count) {
+            (1, _) => ("The mailbox".to_owned(), "was"),
+            (all, count) => (
+                format!("{} of the {} mailboxes", grouped(count), grouped(all)),
+                if count == 1 { "was" } else { "were" },
+            ),
+        };
+        format!("{subject} {verb} {what}, and missing mail may be there.")
+    };
+    match watched {
+        Watched { closed: 1.., .. } => Some(whose(watched.closed, "not open at the end")),
+        Watched { renumbered: 1.., .. } => {
+            Some(whose(watched.renumbered.min(watched.count), "numbered anew during the run (UIDVALIDITY)"))
+        }
+        _ => None,
+    }
 }
 
 /// Says at which command of its client a connection ended.

@@ -753,6 +753,19 @@ pub struct Watched {
     pub broken: u64,
     /// Messages of the run that were deleted because the user asked for it.
     pub deleted: u64,
+    /// Mailboxes that were not open at the end, because their session broke and none could be made again yet.
+    /// Missing mail may be in them.
+    pub closed: u64,
+    /// Times that a mailbox was numbered anew (UIDVALIDITY), so that messages which came while no session was
+    /// open were not seen.
+    pub renumbered: u64,
+}
+
+impl Watched {
+    /// Returns true if the mailboxes may hold mail that the sink has not seen.
+    pub fn may_hide_mail(&self) -> bool {
+        self.closed > 0 || self.renumbered > 0
+    }
 }
 
 /// Connections that ended after the same command.

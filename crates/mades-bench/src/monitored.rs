@@ -139,11 +139,11 @@ impl MonitoredRun for MadesLoad {
             goal_messages: state.options.messages.unwrap_or_default(),
             goal_s: state.options.limit().unwrap_or_default().as_secs_f64(),
             open: tracker.in_transit() as u64,
-            waits_s: 0.0,
             rejected: tracker.ended(MadesFate::Rejected),
             failed: tracker.ended_without_delivery() - tracker.ended(MadesFate::Rejected),
             now: LiveTimes::of(recent),
             run: LiveTimes::of(tracker.waterfall.latency(tracker.mode().arrival())),
+            ..LiveProgress::default()
         }
     }
 

@@ -88,6 +88,8 @@ pub struct LiveProgress {
     /// For a sink: pairs of message and recipient of its run that were delivered or bounced. Unlike
     /// `delivered`, it counts neither copies nor notifications nor mail of others.
     pub settled: u64,
+    /// For a sink: mailboxes that it watches and that are not open now. Mail that is there cannot be seen.
+    pub closed: u64,
     /// Bytes of the messages that `accepted` or, for a sink, `delivered` counts.
     pub bytes: u64,
     /// Refusals, broken connections and time-outs.

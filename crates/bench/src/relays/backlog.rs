@@ -151,11 +151,7 @@ pub fn run(options: &BacklogOptions) -> Result<TextReport> {
     }
     let load = Workload { messages: Some(options.messages), ..Workload::default() };
     let bench = scenario.bench("", &options.relay, &options.shape, load);
-    // The sink's status tells fresh mail from the backlog, and takes its rules back.
-    let needs_http = options.fresh_per_s.is_some() || options.receiver.is_some();
-    let sink_options = PartyOptions::default()
-        .with_some("http", needs_http.then_some("127.0.0.1:0"))
-        .with_some("fault", options.receiver.as_ref());
+    let sink_options = PartyOptions::default().with_some("fault", options.receiver.as_ref());
     let bench = BenchOptions { lost_after: Some(options.lost_after), sink_options, ..bench };
     let outcome = BacklogRun::prepare(&scenario, &bench, options).and_then(BacklogRun::run);
     let (results, record, memory) = outcome.inspect_err(|_| scenario.directory().discard())?;
@@ -493,11 +489,15 @@ impl<'g> BacklogRun<'g> {
         let mut of_backlog = PolledCount::new(sink.as_ref().map(|sink| (sink, run)));
         let before = self.supervisor.delivered();
         let mut first_s = None;
-        let arrived = self.supervisor.await_count(accepted, |progress: &LatestProgress| {
-            let delivered = if sink.is_some() { of_backlog.settled() } else { progress.delivered() };
-            first_s = first_s.or_else(|| (delivered > before).then(|| began.elapsed().as_secs_f64()));
-            delivered
-        })?;
+        let arrived = self.supervisor.await_count(
+            accepted,
+            |progress: &LatestProgress| {
+                let delivered = if sink.is_some() { of_backlog.settled() } else { progress.delivered() };
+                first_s = first_s.or_else(|| (delivered > before).then(|| began.elapsed().as_secs_f64()));
+                delivered
+            },
+            || true,
+        )?;
         let took_s = began.elapsed().as_secs_f64();
         let fresh = fresh.map(|fresh| fresh.finish(self.options.lost_after)).transpose()?;
         // After the last delivery the relay still frees segments. Wait for that before measuring

@@ -52,6 +52,10 @@ fn a_sink_tells_what_it_did_and_saw() {
         let mailboxes = Some(Watched { count: 100, idle, poll_ms, ..Watched::default() });
         Reception { mailboxes, ..clients(100, &[]) }
     };
+    let unseen = |closed, renumbered| {
+        let mailboxes = Some(Watched { count: 100, idle: 100, closed, renumbered, ..Watched::default() });
+        Reception { mailboxes, ..clients(100, &[]) }
+    };
     let with_rules = |rules: &[RuleRow], sink: Reception| Reception { rules: rules.to_vec(), ..sink };
     let reject = rule("rcpt: hard reject \"550 5.1.1 no\"", 300);
     let greylist = rule("rcpt: greylist 4s", 20);
@@ -85,6 +89,21 @@ fn a_sink_tells_what_it_did_and_saw() {
             &["None of the 100 mailboxes has a message of this run: does the server deliver there?"],
             &[NOTHING, "asked for new mail", "connection"],
         ),
+        (
+            "two mailboxes could not be opened again",
+            3,
+            Some(unseen(2, 0)),
+            &["2 of the 100 mailboxes were not open at the end, and missing mail may be there."],
+            &[NOTHING, "does the server deliver there"],
+        ),
+        (
+            "a mailbox was numbered anew",
+            3,
+            Some(unseen(0, 1)),
+            &["1 of the 100 mailboxes was numbered anew during the run (UIDVALIDITY), and missing mail may be there."],
+            &[NOTHING, "does the server deliver there"],
+        ),
+        ("a mailbox was closed at the end, and nothing is missing", 0, Some(unseen(1, 1)), &[], &["mailboxes"]),
         (
             "the mailboxes were asked for mail",
             0,

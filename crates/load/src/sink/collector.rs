@@ -147,6 +147,7 @@ impl MonitoredRun for SinkRun {
             delivered: total.messages,
             recipients: total.recipients,
             settled: run.map_or(0, |run| run.units.count() + run.bounces.units.count_without(&run.units)),
+            closed: view.closed_mailboxes(),
             bytes: total.bytes,
             errors: total.errors.total(),
             now: LiveTimes::of(recent),

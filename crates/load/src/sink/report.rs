@@ -220,6 +220,11 @@ impl SinkReport {
         record
     }
 
+    /// Mailboxes that the sink watches and that are not open now.
+    pub(super) fn closed_mailboxes(&self) -> u64 {
+        self.watched.as_ref().map_or(0, |watched| watched.closed())
+    }
+
     fn reception(&self, start: &RunStart, rules: Vec<RuleCount>) -> Reception {
         let total = &self.total;
         let ended = |(phase, (now, before)): (Phase, (u64, u64))| EndedRow { phase, count: now - before };

@@ -227,5 +227,6 @@ fn run_counts(view: &SinkReport, run: RunId, tally: &RunTally) -> Value {
         "untimed": tally.untimed,
         "negative": tally.negative,
         "overflow": tally.overflow,
+        "closed_mailboxes": view.closed_mailboxes(),
     })
 }

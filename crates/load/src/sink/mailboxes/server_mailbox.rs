@@ -109,6 +109,9 @@ impl ServerMailbox {
                     retry
                 }
                 SessionEnd::Server(error) => {
+                    if matches!(error, SessionError::Renumbered { .. }) {
+                        self.watcher.renumbered();
+                    }
                     self.watcher.failed(phase(error.step()), &error.to_string());
                     retry
                 }

@@ -28,6 +28,8 @@ struct Inbox {
     connections: u64,
     /// Times that the mailbox was made anew, which gives it another UIDVALIDITY.
     renewals: u64,
+    /// New connections are closed at once.
+    is_away: bool,
 }
 
 /// A server with one mailbox.
@@ -70,6 +72,9 @@ impl Server {
         let generation = {
             let mut inbox = self.inbox.0.lock().unwrap();
             inbox.connections += 1;
+            if inbox.is_away {
+                return None;
+            }
             inbox.generation
         };
         let closer = (self.clone(), stream.try_clone().unwrap());
@@ -245,6 +250,8 @@ fn a_mailbox_that_is_made_anew_during_a_run_is_reported_and_watched_on() {
     server.deliver(&field(1));
     watching.await_total("the next", |total| total.messages >= 2);
     assert_eq!((watching.run().units.count(), watching.run().duplicates), (2, 0));
+    let row = watching.watchers.counts().row();
+    assert_eq!((row.closed, row.renumbered), (0, 1), "what came meanwhile may be there: {row:?}");
     watching.watchers.stop();
 }
 
@@ -256,6 +263,25 @@ fn a_server_without_idle_is_asked_and_the_record_says_how_often() {
     watching.await_total("50 messages", |total| total.messages >= 50);
     let row = watching.watchers.counts().row();
     assert_eq!((row.idle, row.poll_ms, watching.run().units.count()), (0, Some(5.0), 50));
+    watching.watchers.stop();
+}
+
+#[test]
+fn a_mailbox_is_closed_until_its_server_is_back() {
+    let (server, address) = Server::start(true);
+    let mut watching = Watching::start(address, "secret", None).unwrap();
+    assert_eq!(watching.watchers.counts().closed(), 0);
+    server.change(|inbox| {
+        inbox.is_away = true;
+        inbox.generation += 1;
+    });
+    let closed = |watching: &Watching| watching.watchers.counts().closed();
+    watching.await_total("the error", |total| total.errors.total() >= 1);
+    assert_eq!(closed(&watching), 1);
+    server.deliver(&field(0));
+    server.change(|inbox| inbox.is_away = false);
+    watching.await_total("what came meanwhile", |total| total.messages >= 1);
+    assert_eq!(closed(&watching), 0);
     watching.watchers.stop();
 }
 

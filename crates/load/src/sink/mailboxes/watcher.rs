@@ -27,11 +27,14 @@ pub(crate) struct WatchCounts {
     poll_ns: AtomicU64,
     broken: AtomicU64,
     deleted: AtomicU64,
+    /// Mailboxes that are not open now.
+    closed: AtomicU64,
+    renumbered: AtomicU64,
 }
 
 impl WatchCounts {
     pub(super) fn new(count: u64, whole: bool) -> Self {
-        Self { count, whole, ..Self::default() }
+        Self { count, whole, closed: AtomicU64::new(count), ..Self::default() }
     }
 
     pub(crate) fn row(&self) -> Watched {
@@ -43,7 +46,13 @@ impl WatchCounts {
             whole: self.whole,
             broken: self.broken.load(Ordering::Relaxed),
             deleted: self.deleted.load(Ordering::Relaxed),
+            closed: self.closed(),
+            renumbered: self.renumbered.load(Ordering::Relaxed),
         }
+    }
+
+    pub(crate) fn closed(&self) -> u64 {
+        self.closed.load(Ordering::Relaxed)
     }
 
     pub(crate) fn checks_bodies(&self) -> bool {
@@ -77,6 +86,7 @@ pub(super) struct Watcher {
     recipient: SinkRecipient,
     /// Set once the mailbox has been open.
     pub(super) has_opened: Cell<bool>,
+    is_open: Cell<bool>,
     /// The watcher has told that the server tells of messages by itself.
     is_idle: Cell<bool>,
 }
@@ -88,6 +98,7 @@ impl Watcher {
             shared: Rc::clone(shared),
             name: mailbox.url.to_string(),
             has_opened: Cell::new(false),
+            is_open: Cell::new(false),
             is_idle: Cell::new(false),
         }
     }
@@ -95,6 +106,9 @@ impl Watcher {
     /// Records that mail which arrives from now on is found. `poll` is the interval at which it is looked
     /// for, unless the server tells of it.
     pub(super) fn opened(&self, poll: Option<Duration>) {
+        if !self.is_open.replace(true) {
+            self.shared.counts.closed.fetch_sub(1, Ordering::Relaxed);
+        }
         match poll {
             Some(interval) => self.shared.counts.polls(interval),
             None if !self.is_idle.replace(true) => {
@@ -114,8 +128,16 @@ impl Watcher {
             let _ = self.shared.opened.send(Err(format!("cannot watch {}: {text}", self.name)));
             return;
         }
+        if self.is_open.replace(false) {
+            self.shared.counts.closed.fetch_add(1, Ordering::Relaxed);
+        }
         self.shared.counts.broken.fetch_add(1, Ordering::Relaxed);
         self.complain(phase, text);
+    }
+
+    /// Records that messages which came while no session was open cannot be told from those that were there before.
+    pub(super) fn renumbered(&self) {
+        self.shared.counts.renumbered.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts an error after which the session goes on.
