@@ -78,6 +78,7 @@ book:
 bench:
 	cargo bench --bench side_by_side
 	cargo bench --bench memory
+	cargo bench --bench mailboxes
 	cargo bench --bench tls
 	cargo bench -p mailrun-smtp --bench protocol
 	cargo bench -p mailrun-journey --bench recording
