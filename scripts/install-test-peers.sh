@@ -64,6 +64,7 @@ amqp)
 browser) pairs="chromium:chromium node:nodejs npm:npm" ;;
 dashboard) pairs="tmux:tmux" ;;
 exim) pairs="debootstrap:debootstrap" ;;
+file-systems) pairs="mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs" ;;
 haraka)
     pairs=""
     install_haraka
@@ -72,7 +73,7 @@ packages) pairs="debootstrap:debootstrap crun:crun bwrap:bubblewrap qemu-aarch64
 cost) pairs="valgrind:valgrind strace:strace ip:iproute2 unshare:util-linux" ;;
 rabbitmq) pairs="rabbitmq-server:rabbitmq-server" ;;
 *)
-    echo "usage: $0 [amqp|browser|cost|dashboard|exim|haraka|packages|rabbitmq]" >&2
+    echo "usage: $0 [amqp|browser|cost|dashboard|exim|file-systems|haraka|packages|rabbitmq]" >&2
     exit 2
     ;;
 esac

@@ -27,6 +27,7 @@ damage      300  a large spool with damage in random places
 statistics  300  a thousand simulated comparisons (MAILRUN_COMPARISONS) for each promise of mailrun compare
 audit       600  20 rounds of each fault for our relay (MAILRUN_ROUNDS), 5 for Postfix
 planted    3000  servers that keep or break their word in one way each, and what an audit says of them
+file-systems 300  the models of what a power cut leaves against real ext4, XFS and btrfs
 recipes    2400  each server of a recipe apart from this host (those of Debian 13, and Haraka): audits; the services of Compose
 mailboxes  1200  private Dovecots and a Cyrus, whose mailboxes are watched, changed by hand, and killed
 browser     600  report.html in Chromium
@@ -77,6 +78,10 @@ statistics() {
 }
 audit() { ignored audit; }
 planted() { ignored planted; }
+file-systems() {
+    scripts/install-test-peers.sh file-systems
+    ignored file-systems
+}
 recipes() {
     scripts/install-test-peers.sh exim
     scripts/install-test-peers.sh haraka
@@ -120,6 +125,7 @@ changed_parts() {
     has() { grep -qE "$1" <<<"$files"; }
     has '^crates/(spool|relay)/' && printf '%s\n' power-cut damage audit
     has '^crates/(forgetful|bench/src/audit)/' && echo planted
+    has '^crates/forgetful/' && echo file-systems
     has '^crates/compare/' && echo statistics
     has '^crates/(mades.*|amqp)/' && echo brokers
     has '^crates/report/|^tests/browser/' && echo browser

@@ -1,20 +1,23 @@
 //! A file system in memory that keeps what was synced apart from what was not, so that a power cut can take the rest.
 //!
-//! It knows nothing of FUSE, of clocks or of threads: [`crate::Disk`] serves it. Its model of persistence:
+//! It knows nothing of FUSE, of clocks or of threads: [`crate::Disk`] serves it. Its models of persistence, one for each
+//! [`Profile`]. Data of a file is durable after `fsync` or `fdatasync` of the file, or after a write with `O_DSYNC`:
 //!
-//! | what | durable after | before that, a cut leaves |
-//! |---|---|---|
-//! | data of a file | `fsync`, `fdatasync` of the file, or a write with `O_DSYNC` | each sector of 512 bytes as it was or as any write since made it, in no order; a sector that was all zeros may be torn within |
-//! | length of a file | the same | the old one or any since |
-//! | names: created, removed, renamed | `fsync` of the directory, or with a journal of anything | none, all, the first few or any of the changes; a rename as a whole or not at all |
+//! | profile | names are durable after | before that, a cut leaves | of data that is not durable, a cut leaves |
+//! |---|---|---|---|
+//! | strict | `fsync` of the directory | none, all, the first few or any of the changes; a rename as a whole or not at all | each sector of 512 bytes as it was or as any write since made it, in no order, and any length since; a sector that was all zeros may be torn within |
+//! | ext4 | `fsync` of anything, 6 s | the first few changes | what it was, or all of it; sectors that existed before as any write since made them. A rename that replaces a file writes the data of the new one first (auto_da_alloc) |
+//! | xfs | `fsync` of anything, 31 s | the first few changes | the same, but a rename writes no data |
+//! | btrfs | `fsync` of the file or of the directory, 31 s | the first few changes | what it was, or all of it |
 //!
-//! `sync` and `syncfs` make everything durable ([`crate::Disk::heed_sync_calls`]). A sync that fails marks its pages clean, as Linux does: the next one
-//! reports success and writes nothing of them.
+//! Except with `strict`, data that has been dirty for 36 s is written, because the kernel writes what is older than 30 s
+//! every 5 s. `sync` and `syncfs` make everything durable ([`crate::Disk::heed_sync_calls`]). A sync that fails marks its
+//! pages clean, as Linux does: the next one reports success and writes nothing of them.
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Number of a file or directory. Numbers are never reused, so the kernel cannot confuse files that it remembers.
 pub type Inode = u64;
@@ -25,15 +28,62 @@ pub const ROOT: Inode = 1;
 /// Unit in which media write. A sector that held data before is written whole or not at all.
 pub const SECTOR: usize = 512;
 
+/// Time after which the kernel has written data that no sync asked for.
+const WRITEBACK: Duration = Duration::from_secs(36);
+
+/// Which unsynced changes outlive a power cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Profile {
+    /// Any that POSIX does not promise.
+    #[default]
+    Strict,
+    /// As with ext4 and its defaults: data=ordered, delayed allocation, auto_da_alloc.
+    Ext4,
+    /// As with XFS.
+    Xfs,
+    /// As with btrfs.
+    Btrfs,
+}
+
+impl Profile {
+    /// All profiles.
+    pub const ALL: [Self; 4] = [Self::Ext4, Self::Xfs, Self::Btrfs, Self::Strict];
+
+    /// Name of the profile.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
+        }
+    }
+
+    /// Time after which changes of names are durable without a sync: the interval in which the journal or the transaction
+    /// is written, and a second more.
+    fn commits_after(self) -> Option<Duration> {
+        match self {
+            Self::Strict => None,
+            Self::Ext4 => Some(Duration::from_secs(6)),
+            Self::Xfs | Self::Btrfs => Some(Duration::from_secs(31)),
+        }
+    }
+
+    /// The sync of a file makes all earlier changes of names durable.
+    fn syncs_all_names(self) -> bool {
+        matches!(self, Self::Ext4 | Self::Xfs)
+    }
+}
+
 /// All files, both as processes see them and as the media has them.
 #[derive(Debug)]
 pub struct FileSystem {
     nodes: BTreeMap<Inode, Node>,
     next: Inode,
     capacity: u64,
-    /// Directory changes that have not been synced, oldest first.
-    changes: Vec<NameChange>,
-    has_journal: bool,
+    /// Directory changes that have not been synced, oldest first, and when they were made.
+    changes: Vec<(NameChange, SystemTime)>,
+    profile: Profile,
     /// Time stamp for the next changes.
     now: SystemTime,
 }
@@ -109,6 +159,8 @@ struct File {
     versions: BTreeMap<usize, Vec<Sector>>,
     /// Earlier lengths since the last sync, oldest first.
     lengths: Vec<usize>,
+    /// When the oldest data that is not durable was written.
+    dirty_since: Option<SystemTime>,
 }
 
 type Sector = [u8; SECTOR];
@@ -155,24 +207,38 @@ enum Survival {
     Any,
     /// The same, and sectors that were zeros before may be torn.
     Torn,
+    /// Any part of what replaced earlier data, and nothing of what was added.
+    Overwritten,
 }
 
 impl Survival {
-    fn choose(rng: &mut StdRng) -> Self {
-        match rng.random_range(0..6) {
-            0 => Self::Nothing,
-            1 => Self::Everything,
-            2 | 3 => Self::Any,
-            _ => Self::Torn,
+    fn choose(rng: &mut StdRng, profile: Profile) -> Self {
+        match (profile, rng.random_range(0..6)) {
+            (Profile::Strict, 0) | (Profile::Btrfs, 0..3) | (Profile::Ext4 | Profile::Xfs, 0 | 1) => Self::Nothing,
+            (Profile::Strict, 1) | (Profile::Btrfs, _) | (Profile::Ext4 | Profile::Xfs, 2 | 3) => Self::Everything,
+            (Profile::Strict, 2 | 3) => Self::Any,
+            (Profile::Strict, _) => Self::Torn,
+            (Profile::Ext4 | Profile::Xfs, _) => Self::Overwritten,
         }
     }
 }
 
 impl NameChange {
     fn concerns(&self, inode: Inode) -> bool {
+        self.directories().contains(&inode)
+    }
+
+    /// The directory of the change, twice unless it is a rename to another one.
+    fn directories(&self) -> [Inode; 2] {
         match self {
-            Self::Add { directory, .. } | Self::Remove { directory, .. } => *directory == inode,
-            Self::Rename { from, to, .. } => from.0 == inode || to.0 == inode,
+            Self::Add { directory, .. } | Self::Remove { directory, .. } => [*directory; 2],
+            Self::Rename { from, to, .. } => [from.0, to.0],
+        }
+    }
+
+    fn inode(&self) -> Inode {
+        match self {
+            Self::Add { inode, .. } | Self::Remove { inode, .. } | Self::Rename { inode, .. } => *inode,
         }
     }
 }
@@ -220,6 +286,16 @@ impl File {
             put_sector(&mut self.durable, number, &sector);
         }
         self.lengths.clear();
+        self.dirty_since = None;
+    }
+
+    /// Writes old data, as the kernel does in time, and notes that there is new data from `now` on.
+    fn write_back(&mut self, now: SystemTime) {
+        let has_waited = |since: SystemTime| now.duration_since(since).is_ok_and(|age| age >= WRITEBACK);
+        if self.dirty_since.is_some_and(has_waited) {
+            self.sync();
+        }
+        self.dirty_since.get_or_insert(now);
     }
 
     /// Fails a sync: some of the data reaches the media, the rest never will.
@@ -234,18 +310,21 @@ impl File {
             }
         }
         self.lengths.clear();
+        self.dirty_since = None;
     }
 
     fn is_clean(&self) -> bool {
         self.versions.is_empty() && self.lengths.is_empty()
     }
 
-    /// Returns the file as a power cut leaves it.
-    fn cut(mut self, rng: &mut StdRng) -> Self {
-        let survival = Survival::choose(rng);
+    /// Returns the file as a power cut leaves it. What was added to it was written as a whole or not at all unless the
+    /// profile is strict, because its blocks are allocated when it is written.
+    fn cut(mut self, profile: Profile, rng: &mut StdRng) -> Self {
+        let survival = Survival::choose(rng, profile);
         let length = match (survival, self.lengths.last()) {
             (Survival::Nothing, _) | (_, None) => self.durable.len(),
             (Survival::Everything, Some(last)) => *last,
+            (Survival::Overwritten, _) => self.durable.len(),
             _ => match rng.random_range(0..=self.lengths.len()).checked_sub(1) {
                 None => self.durable.len(),
                 Some(at) => self.lengths[at],
@@ -302,7 +381,7 @@ impl FileSystem {
             next: ROOT + 1,
             capacity,
             changes: Vec::new(),
-            has_journal: false,
+            profile: Profile::Strict,
             now: UNIX_EPOCH,
         }
     }
@@ -444,7 +523,7 @@ impl FileSystem {
         let node = Node { permissions, owner, times, opened: 0, names: 1, is_linked: false, content };
         self.nodes.insert(inode, node);
         self.mark_modified(directory);
-        self.changes.push(NameChange::Add { directory, name: name.to_owned(), inode });
+        self.note(NameChange::Add { directory, name: name.to_owned(), inode });
         self.attributes(inode)
     }
 
@@ -457,8 +536,12 @@ impl FileSystem {
         self.directory(directory)?.seen.remove(name);
         self.lose_name(inode);
         self.mark_modified(directory);
-        self.changes.push(NameChange::Remove { directory, name: name.to_owned(), inode });
+        self.note(NameChange::Remove { directory, name: name.to_owned(), inode });
         Ok(())
+    }
+
+    fn note(&mut self, change: NameChange) {
+        self.changes.push((change, self.now));
     }
 
     fn lose_name(&mut self, inode: Inode) {
@@ -480,7 +563,7 @@ impl FileSystem {
         node.is_linked = true;
         self.directory(directory)?.seen.insert(name.to_owned(), inode);
         self.mark_modified(directory);
-        self.changes.push(NameChange::Add { directory, name: name.to_owned(), inode });
+        self.note(NameChange::Add { directory, name: name.to_owned(), inode });
         self.attributes(inode)
     }
 
@@ -496,11 +579,15 @@ impl FileSystem {
             self.directory(from.0)?.seen.remove(from.1);
             replaced.into_iter().for_each(|other| self.lose_name(other));
         }
+        if replaced.is_some() && self.profile == Profile::Ext4 {
+            // Its data is written before the journal can have the rename.
+            self.file(inode).into_iter().for_each(File::sync);
+        }
         self.mark_modified(from.0);
         self.mark_modified(to.0);
         self.mark_changed(inode)?;
         let owned = |place: (Inode, &str)| (place.0, place.1.to_owned());
-        self.changes.push(NameChange::Rename { from: owned(from), to: owned(to), inode });
+        self.note(NameChange::Rename { from: owned(from), to: owned(to), inode });
         Ok(())
     }
 
@@ -550,6 +637,7 @@ impl FileSystem {
     /// Writes bytes. They are not durable until the next sync.
     pub fn write(&mut self, inode: Inode, at: u64, bytes: &[u8]) -> Result<(), Errno> {
         self.check_room(inode, at + bytes.len() as u64)?;
+        self.write_back(inode)?;
         self.file(inode)?.write(bytes, at as usize);
         self.mark_modified(inode);
         Ok(())
@@ -558,6 +646,7 @@ impl FileSystem {
     /// Sets the length of a file: cuts it, or extends it with zeros.
     pub fn set_length(&mut self, inode: Inode, bytes: u64) -> Result<(), Errno> {
         self.check_room(inode, bytes)?;
+        self.write_back(inode)?;
         self.file(inode)?.resize(bytes as usize);
         self.mark_modified(inode);
         Ok(())
@@ -575,26 +664,52 @@ impl FileSystem {
         if grows_by > 0 && used + grows_by > capacity { Err(Errno::NOSPC) } else { Ok(()) }
     }
 
-    /// Keeps changes of names in a journal, like ext4 and XFS: syncing any file or directory makes all earlier changes
-    /// durable, and a power cut keeps the first ones. Servers rely on that, but POSIX does not promise it.
-    pub fn keep_journal(&mut self) {
-        self.has_journal = true;
+    /// Writes what the kernel would have written by now.
+    fn write_back(&mut self, inode: Inode) -> Result<(), Errno> {
+        let now = self.now;
+        if self.profile != Profile::Strict {
+            self.file(inode)?.write_back(now);
+        }
+        Ok(())
+    }
+
+    /// Behaves like this file system from now on.
+    pub fn set_profile(&mut self, profile: Profile) {
+        self.profile = profile;
     }
 
     /// Makes the written data of a file and its length durable.
     pub fn sync(&mut self, inode: Inode) -> Result<(), Errno> {
         self.file(inode)?.sync();
-        if self.has_journal {
-            self.make_all_names_durable();
+        match self.profile {
+            Profile::Ext4 | Profile::Xfs => self.make_all_names_durable(),
+            Profile::Btrfs => self.make_own_names_durable(inode),
+            Profile::Strict => {}
         }
         Ok(())
     }
 
-    fn make_all_names_durable(&mut self) {
-        for change in std::mem::take(&mut self.changes) {
+    /// Makes the changes of a file's names durable, and those of the directories that lead to it.
+    fn make_own_names_durable(&mut self, inode: Inode) {
+        let mut own = BTreeSet::from([inode]);
+        // A directory is made before the names in it.
+        for (change, _) in self.changes.iter().rev() {
+            if own.contains(&change.inode()) {
+                own.extend(change.directories());
+            }
+        }
+        self.make_names_durable(|change| own.contains(&change.inode()));
+    }
+
+    fn make_names_durable(&mut self, are_durable: impl Fn(&NameChange) -> bool) {
+        for (change, _) in self.changes.extract_if(.., |(change, _)| are_durable(change)).collect::<Vec<_>>() {
             self.make_durable(change);
         }
         self.forget_unused();
+    }
+
+    fn make_all_names_durable(&mut self) {
+        self.make_names_durable(|_| true);
     }
 
     /// Fails a sync of a file or a directory.
@@ -607,14 +722,8 @@ impl FileSystem {
     /// Makes the names in a directory durable.
     pub fn sync_directory(&mut self, inode: Inode) -> Result<(), Errno> {
         self.directory(inode)?;
-        if self.has_journal {
-            self.make_all_names_durable();
-            return Ok(());
-        }
-        for change in self.changes.extract_if(.., |change| change.concerns(inode)).collect::<Vec<_>>() {
-            self.make_durable(change);
-        }
-        self.forget_unused();
+        let syncs_all = self.profile.syncs_all_names();
+        self.make_names_durable(|change| syncs_all || change.concerns(inode));
         Ok(())
     }
 
@@ -647,13 +756,9 @@ impl FileSystem {
         for directory in self.directories() {
             used.extend(directory.seen.values().chain(directory.durable.values()));
         }
-        for change in &self.changes {
-            match change {
-                NameChange::Add { directory, inode, .. } | NameChange::Remove { directory, inode, .. } => {
-                    used.extend([directory, inode]);
-                }
-                NameChange::Rename { from, to, inode } => used.extend([&from.0, &to.0, inode]),
-            }
+        for (change, _) in &self.changes {
+            used.insert(change.inode());
+            used.extend(change.directories());
         }
         self.nodes.retain(|inode, node| node.opened > 0 || used.contains(inode));
     }
@@ -671,9 +776,15 @@ impl FileSystem {
     /// Cuts the power and restores it. Chance decides which unsynced data remains.
     pub fn cut(&mut self, rng: &mut StdRng) {
         let changes = std::mem::take(&mut self.changes);
-        let survival = if self.has_journal { 2 } else { rng.random_range(0..4) };
-        let first = rng.random_range(0..=changes.len());
-        for (at, change) in changes.into_iter().enumerate() {
+        let survival = if self.profile == Profile::Strict { rng.random_range(0..4) } else { 2 };
+        let now = self.now;
+        let is_committed = |at: SystemTime| {
+            let age = now.duration_since(at).unwrap_or_default();
+            self.profile.commits_after().is_some_and(|limit| age >= limit)
+        };
+        let committed = changes.partition_point(|(_, at)| is_committed(*at));
+        let first = rng.random_range(committed..=changes.len());
+        for (at, (change, _)) in changes.into_iter().enumerate() {
             let survives = match survival {
                 0 => false,
                 1 => true,
@@ -682,6 +793,13 @@ impl FileSystem {
             };
             if survives {
                 self.make_durable(change);
+            }
+        }
+        if self.profile != Profile::Strict {
+            for node in self.nodes.values_mut() {
+                if let Content::File(file) = &mut node.content {
+                    file.write_back(now);
+                }
             }
         }
         let mut old = std::mem::take(&mut self.nodes);
@@ -701,7 +819,7 @@ impl FileSystem {
         rng: &mut StdRng,
     ) -> Node {
         let content = match node.content {
-            Content::File(file) => Content::File(file.cut(rng)),
+            Content::File(file) => Content::File(file.cut(self.profile, rng)),
             Content::Special(special) => Content::Special(special),
             Content::Directory(directory) => {
                 let mut names = BTreeMap::new();

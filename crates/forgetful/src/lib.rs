@@ -5,5 +5,5 @@ mod file_system;
 mod mount;
 mod sync_calls;
 
-pub use file_system::{Attributes, FileKind, FileSystem, Inode, Owner, ROOT, SECTOR, SpecialFile, Times};
+pub use file_system::{Attributes, FileKind, FileSystem, Inode, Owner, Profile, ROOT, SECTOR, SpecialFile, Times};
 pub use mount::{Disk, FILE_SYSTEM, Fault, Hit, Plan, obstacle, sync_calls_obstacle};

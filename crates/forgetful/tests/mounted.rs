@@ -2,7 +2,7 @@
 //! this one must not touch the file system that it serves.
 #![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
 
-use mailrun_forgetful::{Disk, obstacle, sync_calls_obstacle};
+use mailrun_forgetful::{Disk, Profile, obstacle, sync_calls_obstacle};
 use std::process::Command;
 
 /// Writes `text` to `path` and syncs in the way that `argv[2]` names.
@@ -43,7 +43,7 @@ if way == "link":
 fn survivors(way: &str, files: usize) -> usize {
     let mut disk = Disk::mount(1 << 24, 1).unwrap();
     disk.heed_sync_calls().unwrap();
-    disk.with_files(|files, _| files.keep_journal());
+    disk.with_files(|files, _| files.set_profile(Profile::Ext4));
     let mut kept = 0;
     for number in 0..files {
         let name = format!("{number}");

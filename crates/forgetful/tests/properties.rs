@@ -2,11 +2,12 @@
 //! as somebody wrote it.
 #![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
 
-use mailrun_forgetful::{FileSystem, Inode, ROOT, SECTOR};
+use mailrun_forgetful::{FileSystem, Inode, Profile, ROOT, SECTOR};
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rustix::io::Errno;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// An operation on the only file.
 #[derive(Clone, Debug)]
@@ -182,20 +183,91 @@ fn a_directory_comes_back_with_what_is_below_it_or_not_at_all() {
 }
 
 #[test]
-fn with_a_journal_a_sync_of_a_file_keeps_its_name_and_a_cut_leaves_the_first_changes() {
-    let left = |seed, is_synced| {
-        let mut files = FileSystem::new(1 << 20);
-        files.keep_journal();
-        let inode = files.create(ROOT, "a", 0o600).unwrap().inode;
-        files.create(ROOT, "b", 0o600).unwrap();
-        if is_synced {
-            files.sync(inode).unwrap();
-        }
-        files.cut(&mut chance(seed));
-        ["a", "b"].map(|name| files.look_up(ROOT, name).is_ok())
+fn each_profile_keeps_what_its_file_system_keeps() {
+    use Profile::{Btrfs, Ext4, Strict, Xfs};
+    type Calls = fn(&mut FileSystem);
+    /// Makes a file with this content.
+    fn made(files: &mut FileSystem, name: &str, bytes: &[u8]) -> Inode {
+        let inode = files.create(ROOT, name, 0o600).unwrap().inode;
+        files.write(inode, 0, bytes).unwrap();
+        inode
+    }
+    fn synced(files: &mut FileSystem, name: &str, bytes: &[u8]) -> Inode {
+        let inode = made(files, name, bytes);
+        files.sync(inode).unwrap();
+        inode
+    }
+    let synced_and_renamed: Calls = |files| {
+        synced(files, "t", b"new");
+        files.rename((ROOT, "t"), (ROOT, "a")).unwrap();
     };
-    assert!((0..200).all(|seed| left(seed, true) == [true, true] && left(seed, false) != [false, true]));
-    assert!(depends_on_chance(|seed| left(seed, false)[0]));
+    let replaced_unsynced: Calls = |files| {
+        synced(files, "a", b"old");
+        files.sync_directory(ROOT).unwrap();
+        made(files, "t", b"new");
+        files.rename((ROOT, "t"), (ROOT, "a")).unwrap();
+    };
+    let by_another_sync: Calls = |files| {
+        let a = made(files, "a", b"new");
+        synced(files, "b", b"other");
+        files.close(a);
+    };
+    let old_names: Calls = |files| {
+        synced(files, "t", b"new");
+        files.rename((ROOT, "t"), (ROOT, "a")).unwrap();
+        files.set_time(UNIX_EPOCH + Duration::from_secs(10));
+    };
+    let old_data: Calls = |files| {
+        made(files, "a", b"new");
+        files.sync_directory(ROOT).unwrap();
+        files.set_time(UNIX_EPOCH + Duration::from_secs(40));
+    };
+    let half: Calls = |files| {
+        let a = synced(files, "a", b"");
+        files.sync_directory(ROOT).unwrap();
+        (0..4).for_each(|part| files.write(a, part * 1000, &[b'x'; 1000]).unwrap());
+    };
+    // For each situation, what may be under the name a: nothing, an empty file, the old one, all of the new one, or a part.
+    let all = ["none", "empty", "old", "new", "part"];
+    for (situation, calls, profile, allowed) in [
+        ("a name after a sync of its file", synced_and_renamed as Calls, Ext4, &["none", "new"][..]),
+        ("the same", synced_and_renamed, Xfs, &["none", "new"]),
+        ("the same", synced_and_renamed, Btrfs, &["none", "new"]),
+        ("the same", synced_and_renamed, Strict, &["none", "new"]),
+        ("a file replaced by one that was not synced", replaced_unsynced, Ext4, &["old", "new"]),
+        ("the same", replaced_unsynced, Xfs, &["old", "empty", "new"]),
+        ("a name after the sync of another file", by_another_sync, Ext4, &["empty", "new"]),
+        ("the same", by_another_sync, Xfs, &["empty", "new"]),
+        ("the same", by_another_sync, Btrfs, &["none", "empty", "new"]),
+        ("a rename of ten seconds ago", old_names, Ext4, &["new"]),
+        ("the same", old_names, Xfs, &["none", "new"]),
+        ("the same", old_names, Btrfs, &["none", "new"]),
+        ("data of forty seconds ago", old_data, Ext4, &["new"]),
+        ("the same", old_data, Btrfs, &["new"]),
+        ("the same", old_data, Strict, &["empty", "new", "part"]),
+        ("four appended pieces", half, Ext4, &["empty", "new"]),
+        ("the same", half, Btrfs, &["empty", "new"]),
+        ("the same", half, Strict, &["empty", "new", "part"]),
+    ] {
+        let seen = |seed| {
+            let mut files = FileSystem::new(1 << 20);
+            files.set_profile(profile);
+            files.set_time(UNIX_EPOCH);
+            calls(&mut files);
+            files.cut(&mut chance(seed));
+            match contents(&mut files, "a").as_deref() {
+                Err(_) => "none",
+                Ok(b"") => "empty",
+                Ok(b"old") => "old",
+                Ok(b"new") => "new",
+                Ok(bytes) if bytes == [b'x'; 4000] => "new",
+                Ok(_) => "part",
+            }
+        };
+        let found: std::collections::BTreeSet<_> = (0..500).map(seen).collect();
+        let expected: std::collections::BTreeSet<_> = all.into_iter().filter(|state| allowed.contains(state)).collect();
+        assert_eq!(found, expected, "{situation} on {profile:?}");
+    }
 }
 
 #[test]

@@ -31,8 +31,11 @@ pub struct Audit {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AuditRow {
-    /// Its name, for example `kill`.
+    /// Its name, for example `kill`, or `power-cut on ext4` with the file system that the disk behaved like.
     pub fault: String,
+    /// What is lost with this fault is a remark: the verdict and the ledger leave these rounds out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_remark: bool,
     /// Rounds that count: mail was accepted before the fault, the fault struck, and the round came to its end.
     pub rounds: u64,
     /// Rounds of them in which the fault came after a single message, without any other load.

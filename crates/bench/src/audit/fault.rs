@@ -1,4 +1,5 @@
 //! The kinds of faults that an audit causes, and the random moments at which they occur.
+use mailrun_forgetful::Profile;
 use mailrun_journey::seeded::SeededRng;
 use std::str::FromStr;
 use std::time::Duration;
@@ -81,6 +82,54 @@ impl FromStr for AuditFault {
     }
 }
 
+/// A kind of fault, and the file system that the disk behaves like if the fault cuts its power.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AuditCase {
+    pub(super) fault: AuditFault,
+    pub(super) file_system: Option<Profile>,
+    /// Loss is a remark and decides nothing, because the user did not ask for this file system.
+    pub(super) is_remark: bool,
+}
+
+impl AuditCase {
+    /// Returns the cases of these faults on the file systems that the user named. Without any, a power cut is tried on ext4
+    /// and XFS in each round, and on the others now and then for a remark.
+    pub(super) fn all(faults: &[AuditFault], named: &[Profile]) -> Vec<Self> {
+        let mut cases = Vec::new();
+        for fault in faults.iter().copied() {
+            let file_systems = match (fault, named) {
+                (AuditFault::PowerCut, []) => &Profile::ALL[..],
+                (AuditFault::PowerCut, named) => named,
+                // What a failed sync drops is gone on each of them.
+                (AuditFault::SyncError, []) => &[Profile::Ext4],
+                (AuditFault::SyncError, named) => &named[..1],
+                _ => &[],
+            };
+            let rare = |file_system: Profile| matches!(file_system, Profile::Btrfs | Profile::Strict);
+            cases.extend(file_systems.iter().map(|file_system| Self {
+                fault,
+                file_system: Some(*file_system),
+                is_remark: named.is_empty() && rare(*file_system),
+            }));
+            if file_systems.is_empty() {
+                cases.push(Self { fault, file_system: None, is_remark: false });
+            }
+        }
+        cases
+    }
+
+    /// Name of the case, for example `power-cut on ext4`.
+    pub(super) fn name(self) -> String {
+        let fault = self.fault.name();
+        self.file_system.map_or_else(|| fault.to_owned(), |file_system| format!("{fault} on {}", file_system.name()))
+    }
+
+    /// Reports whether the case has a round with this number, from 1.
+    pub(super) fn is_due(self, round: u32) -> bool {
+        !self.is_remark || round % 5 == if self.file_system == Some(Profile::Btrfs) { 3 } else { 0 }
+    }
+}
+
 /// Draws the random moments of a round. The same seed gives the same moments again.
 #[derive(Clone, Debug)]
 pub(super) struct Moments(SeededRng);
@@ -104,6 +153,29 @@ impl Moments {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_power_cut_is_tried_on_several_file_systems() {
+        let rounds = |named: &[Profile]| {
+            let cases = AuditCase::all(&[AuditFault::Kill, AuditFault::PowerCut, AuditFault::SyncError], named);
+            let of_case =
+                |case: &AuditCase| (case.name(), case.is_remark, (1..=15).filter(|round| case.is_due(*round)).count());
+            cases.iter().map(of_case).collect::<Vec<_>>()
+        };
+        let case = |name: &str, is_remark, rounds| (name.to_owned(), is_remark, rounds);
+        let usual = [
+            case("kill", false, 15),
+            case("power-cut on ext4", false, 15),
+            case("power-cut on xfs", false, 15),
+            case("power-cut on btrfs", true, 3),
+            case("power-cut on strict", true, 3),
+            case("sync-error on ext4", false, 15),
+        ];
+        assert_eq!(rounds(&[]), usual);
+        let named =
+            [case("kill", false, 15), case("power-cut on strict", false, 15), case("sync-error on strict", false, 15)];
+        assert_eq!(rounds(&[Profile::Strict]), named, "what the user asks for decides");
+    }
 
     #[test]
     fn a_fault_is_named_as_it_is_typed() {

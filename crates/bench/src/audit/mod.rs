@@ -20,7 +20,9 @@ use crate::directory::RunDirectory;
 use crate::programs::own_program;
 use crate::recipe::leftovers;
 use anyhow::{Context, Result, bail, ensure};
+use fault::AuditCase;
 pub use fault::AuditFault;
+pub use mailrun_forgetful::Profile;
 use mailrun_journey::judge;
 use mailrun_journey::reason::Reason;
 use mailrun_journey::record::Cause;
@@ -96,9 +98,9 @@ fn possible_faults(options: &AuditOptions) -> (Vec<AuditFault>, Vec<String>) {
 /// Tries the recipe's command for the queue. Returns what is wrong with it.
 fn try_queue(options: &AuditOptions, program: &Path, directory: &RunDirectory) -> Result<Option<&'static str>> {
     let own = RunDirectory::create(Some(&directory.path().join("trial")), "audit", jiff::Timestamp::now())?;
-    let fault = AuditFault::Kill;
+    let case = AuditCase { fault: AuditFault::Kill, file_system: None, is_remark: false };
     let trial =
-        Round { options, program, directory: &own, fault, number: 0, load: RoundLoad::Trial, trusts_queue: true };
+        Round { options, program, directory: &own, case, number: 0, load: RoundLoad::Trial, trusts_queue: true };
     let complaint = trial.try_queue();
     leftovers::reap_orphans();
     let complaint = complaint?;
@@ -123,25 +125,27 @@ fn run_rounds(
         if options.length == AuditLength::Rounds(number - 1) {
             return Ok(());
         }
-        let faults: Vec<AuditFault> =
-            options.faults.iter().copied().filter(|fault| !is_given_up(*fault, results)).collect();
-        if faults.is_empty() {
+        let cases: Vec<AuditCase> = AuditCase::all(&options.faults, &options.file_systems)
+            .into_iter()
+            .filter(|case| !is_given_up(*case, results))
+            .collect();
+        if cases.is_empty() {
             return Ok(());
         }
-        for fault in faults {
+        for case in cases.into_iter().filter(|case| case.is_due(number)) {
             let is_over = matches!(options.length, AuditLength::Time(time) if began.elapsed() >= time);
             if is_over && !results.is_empty() || interrupt.requested() != StopRequest::Nothing {
                 return Ok(());
             }
-            let place = directory.path().join(format!("round-{number}-{}", fault.name()));
+            let place = directory.path().join(format!("round-{number}-{}", case.name().replace(' ', "-")));
             let own = RunDirectory::create(Some(&place), "audit", jiff::Timestamp::now())?;
             let round = Round {
                 options,
                 program,
                 directory: &own,
-                fault,
+                case,
                 number: u64::from(number),
-                load: load_of(number, fault),
+                load: load_of(number, case.fault),
                 trusts_queue,
             };
             let result = round.run();
@@ -157,7 +161,7 @@ fn run_rounds(
                     AuditLength::Rounds(rounds) => format!(" of {rounds}"),
                     AuditLength::Time(_) => String::new(),
                 };
-                mailrun_party::tell!("mailrun: round {number}{of}, {}: {}", fault.name(), result.line());
+                mailrun_party::tell!("mailrun: round {number}{of}, {}: {}", case.name(), result.line());
             }
             let is_good = result.is_good();
             results.push(result);
@@ -176,8 +180,8 @@ fn load_of(round: u32, fault: AuditFault) -> RoundLoad {
     if round.is_multiple_of(2) && fault.strikes_at_rest() { RoundLoad::Quiet } else { RoundLoad::Full }
 }
 
-fn is_given_up(fault: AuditFault, results: &[RoundResult]) -> bool {
-    let mut own = results.iter().filter(|result| result.fault == fault);
+fn is_given_up(case: AuditCase, results: &[RoundResult]) -> bool {
+    let mut own = results.iter().filter(|result| result.case == case);
     own.clone().count() >= MAX_VOID_ROUNDS && own.all(RoundResult::is_void)
 }
 

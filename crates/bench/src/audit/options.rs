@@ -1,6 +1,7 @@
 //! What an audit does, and when it is complete.
 use super::fault::AuditFault;
 use crate::recipe::Recipe;
+use mailrun_forgetful::Profile;
 use mailrun_journey::threshold::Threshold;
 use mailrun_party::live::LiveMode;
 use std::path::PathBuf;
@@ -11,6 +12,8 @@ pub struct AuditOptions {
     pub recipe: Recipe,
     /// Each round runs once for each of these faults, in this order.
     pub faults: Vec<AuditFault>,
+    /// File systems on which power is cut. If there are none, these are ext4 and XFS, and now and then the others.
+    pub file_systems: Vec<Profile>,
     pub length: AuditLength,
     /// Seed of the random moments at which the faults occur.
     pub seed: u64,

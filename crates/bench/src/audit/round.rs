@@ -5,7 +5,7 @@
 //! start ─→ load_and_strike ─→ empty_queue ─→ account ─→ RoundEnd::Account
 //!   └────────────┴─ Early::End: the server never came back, the fault did not strike, …
 //! ```
-use super::fault::{AuditFault, Moments};
+use super::fault::{AuditCase, AuditFault, Moments};
 use super::options::AuditOptions;
 use super::reach;
 use crate::directory::RunDirectory;
@@ -17,7 +17,7 @@ use crate::recipe::{Places, ServerCommand, leftovers, next_hop};
 use crate::relay::Relay;
 use crate::supervisor::Supervisor;
 use anyhow::{Context, Result, anyhow};
-use mailrun_forgetful::{Disk, Fault, Plan};
+use mailrun_forgetful::{Disk, Fault, Plan, Profile};
 use mailrun_journey::account::{RelayInputs, ServerQueue};
 use mailrun_journey::judge;
 use mailrun_journey::ledger::Ledger;
@@ -87,7 +87,7 @@ pub(super) struct Round<'a> {
     pub(super) options: &'a AuditOptions,
     pub(super) program: &'a Path,
     pub(super) directory: &'a RunDirectory,
-    pub(super) fault: AuditFault,
+    pub(super) case: AuditCase,
     /// Number of the round, counted from 1.
     pub(super) number: u64,
     pub(super) load: RoundLoad,
@@ -96,7 +96,7 @@ pub(super) struct Round<'a> {
 }
 
 pub(super) struct RoundResult {
-    pub(super) fault: AuditFault,
+    pub(super) case: AuditCase,
     pub(super) end: RoundEnd,
     pub(super) events: Vec<BenchFault>,
 }
@@ -194,7 +194,7 @@ impl RoundResult {
         let (account, row) = match &self.end {
             RoundEnd::NeverBack(reason) => return format!("the server never came back: {reason}"),
             RoundEnd::NotSupported(operations) => {
-                return format!("not supported by {}: {}", self.fault.name(), operations.join(", "));
+                return format!("not supported by {}: {}", self.case.name(), operations.join(", "));
             }
             RoundEnd::Void(reason) => return format!("does not count: {reason}"),
             RoundEnd::Account(account) => (account, &account.source.ledger),
@@ -222,13 +222,13 @@ impl Round<'_> {
     /// # Errors
     /// If the server does not start even before the fault, or if the source or the sink cannot run.
     pub(super) fn run(&self) -> Result<RoundResult> {
-        let disk = self.fault.needs_disk().then(|| self.mount()).transpose()?;
+        let disk = self.case.fault.needs_disk().then(|| self.mount()).transpose()?;
         let mut events = Vec::new();
         let end = match self.run_on(disk.as_ref(), &mut events) {
             Ok(end) | Err(Early::End(end)) => Ok(end),
             Err(Early::Failed(error)) => Err(error),
         };
-        let result = end.map(|end| RoundResult { fault: self.fault, end, events });
+        let result = end.map(|end| RoundResult { case: self.case, end, events });
         let unsupported = disk.map(|disk| disk.unsupported()).unwrap_or_default();
         let says_nothing = |result: &RoundResult| result.is_good() || matches!(result.end, RoundEnd::Void(_));
         if unsupported.is_empty() || result.as_ref().is_ok_and(says_nothing) {
@@ -236,7 +236,7 @@ impl Round<'_> {
         }
         let end = RoundEnd::NotSupported(unsupported.into_iter().map(str::to_owned).collect());
         let events = result.map(|result| result.events).unwrap_or_default();
-        Ok(RoundResult { fault: self.fault, end, events })
+        Ok(RoundResult { case: self.case, end, events })
     }
 
     /// Runs the round with the server's mail on `disk`, if there is one. No process is left when
@@ -247,7 +247,7 @@ impl Round<'_> {
             Some(_) => Early::End(RoundEnd::NotSupported(vec![format!("the server does not start there ({error:#})")])),
             None => Early::Failed(error),
         })?;
-        let mut moments = Moments::new(self.options.seed, self.fault, self.number);
+        let mut moments = Moments::new(self.options.seed, self.case.fault, self.number);
         let mut strike = Strike::default();
         let struck = self.load_and_strike(&ground, &mut supervisor, &mut moments, &mut strike);
         events.append(&mut strike.events);
@@ -270,7 +270,7 @@ impl Round<'_> {
         if let Some(disk) = disk {
             disk.with_files(|files, _| {
                 files.sync_all();
-                files.keep_journal();
+                files.set_profile(self.case.file_system.unwrap_or(Profile::Ext4));
             });
         }
         let began = Instant::now();
@@ -290,7 +290,7 @@ impl Round<'_> {
         strike: &mut Strike,
     ) -> Result<PartyResults, Early> {
         // An error of the disk needs load after its moment.
-        let last = if self.fault.strikes_at_rest() { LOAD } else { LOAD / 2 };
+        let last = if self.case.fault.strikes_at_rest() { LOAD } else { LOAD / 2 };
         let planned = moments.within(LOAD / 20, last);
         let source = PartyCommand::source(self.program, &self.bench(), ground.run, self.directory, &ground.target);
         let mut outcome: Option<Result<(), Early>> = None;
@@ -346,13 +346,13 @@ impl Round<'_> {
         strike: &mut Strike,
     ) -> Result<(), Early> {
         let began = Instant::now();
-        let has_ended = match (self.fault, ground.disk) {
+        let has_ended = match (self.case.fault, ground.disk) {
             (AuditFault::DiskFull, Some(disk)) => {
                 self.fill_disk(disk, strike)?;
                 supervisor.relay_has_ended()?
             }
             (AuditFault::WriteError | AuditFault::SyncError, Some(disk)) => {
-                let fault = match self.fault {
+                let fault = match self.case.fault {
                     AuditFault::WriteError => Fault::AnyWrite(Errno::IO),
                     _ => Fault::AnySync(Errno::IO),
                 };
@@ -371,7 +371,7 @@ impl Round<'_> {
             sleep(moments.within(Duration::ZERO, MAX_PAUSE));
             // Of four rounds, the last two strike the recovery as well: one of a full load, and one of
             // a single message.
-            if self.fault.strikes_recovery() && matches!(self.number % 4, 3 | 0) {
+            if self.case.fault.strikes_recovery() && matches!(self.number % 4, 3 | 0) {
                 strike.is_in_recovery = true;
                 for _ in 0..moments.number(MAX_RECOVERY_STRIKES) {
                     supervisor.spawn_relay(self.launch(&ground.server, &ground.places, 2).command)?;
@@ -379,7 +379,7 @@ impl Round<'_> {
                     self.end_server(ground, supervisor, strike)?;
                 }
             }
-            let is_back = match (self.fault, ground.disk) {
+            let is_back = match (self.case.fault, ground.disk) {
                 (AuditFault::ReadError, Some(disk)) => self.start_with_read_error(ground, supervisor, disk, moments)?,
                 _ => false,
             };
@@ -394,7 +394,7 @@ impl Round<'_> {
 
     fn fill_disk(&self, disk: &Disk, strike: &mut Strike) -> Result<(), Early> {
         let before = disk.operations();
-        strike.begin(self.fault);
+        strike.begin(self.case.fault);
         disk.with_files(|files, _| files.set_capacity(0));
         sleep(FULL);
         disk.with_files(|files, _| files.set_capacity(DISK_BYTES));
@@ -413,7 +413,7 @@ impl Round<'_> {
         moments: &mut Moments,
         strike: &mut Strike,
     ) -> Result<(), Early> {
-        strike.begin(self.fault);
+        strike.begin(self.case.fault);
         disk.plan(Plan { cut_at: None, fault: Some((fault, moments.number(MAX_OPERATION))) });
         let limit = Instant::now() + ERROR_LIMIT;
         while disk.hit().is_none() && Instant::now() < limit {
@@ -422,7 +422,7 @@ impl Round<'_> {
         let is_hit = disk.hit().is_some();
         disk.plan(Plan::default());
         if !is_hit {
-            let text = format!("the server did not use the disk so often that its {} came", self.fault.name());
+            let text = format!("the server did not use the disk so often that its {} came", self.case.name());
             return Err(Early::End(RoundEnd::Void(text)));
         }
         Ok(())
@@ -430,15 +430,15 @@ impl Round<'_> {
 
     /// Ends all processes of the server by the fault, and proves that none is left.
     fn end_server(&self, ground: &Ground<'_>, supervisor: &mut Supervisor, strike: &mut Strike) -> Result<(), Early> {
-        let cut = ground.disk.filter(|_| matches!(self.fault, AuditFault::PowerCut | AuditFault::SyncError));
-        if self.fault == AuditFault::Stop {
-            strike.begin(self.fault);
+        let cut = ground.disk.filter(|_| matches!(self.case.fault, AuditFault::PowerCut | AuditFault::SyncError));
+        if self.case.fault == AuditFault::Stop {
+            strike.begin(self.case.fault);
             supervisor.stop_relay(PartyProcess::terminate)?;
         } else {
             // List the processes before the cut: reading the `/proc` entry of a process that waits
             // for the disk might block, too.
             let processes = leftovers::processes_in(&ground.places.directory);
-            strike.begin(self.fault);
+            strike.begin(self.case.fault);
             cut.iter().for_each(|disk| disk.cut_now());
             // Kill the processes before their disk operations return. After a real power cut, no
             // process lives on to act on the result of an operation.
@@ -566,7 +566,7 @@ impl Round<'_> {
         let missing = gather::not_seen(&mut gather::known_replies(self.directory.path()), &source, Some(&sink));
         let loss = |message: mailrun_journey::record::MissingMessage| AuditLoss {
             round: self.number,
-            fault: self.fault.name().to_owned(),
+            fault: self.case.name(),
             message: message.message,
             answered_s: message.answered_s,
             fault_s,
@@ -615,7 +615,7 @@ impl Round<'_> {
         let rate = options.messages.max(messages) as f64 / LOAD.as_secs_f64();
         let title = match self.load {
             RoundLoad::Trial => "the queue command".to_owned(),
-            _ => format!("round {}, {}", self.number, self.fault.name()),
+            _ => format!("round {}, {}", self.number, self.case.name()),
         };
         BenchOptions {
             name: "audit".to_owned(),

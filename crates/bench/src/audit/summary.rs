@@ -1,5 +1,6 @@
 //! The record of an audit. It sums up all rounds as if they were one run, and adds a row for each
 //! kind of fault, and the verdict.
+use super::fault::AuditCase;
 use super::options::AuditOptions;
 use super::round::{NOTHING_ACCEPTED, RoundAccount, RoundEnd, RoundResult};
 use crate::gather::BenchFault;
@@ -36,12 +37,15 @@ pub(super) fn record(options: &AuditOptions, started_at: Timestamp, directory: &
     let mut faults: Vec<BenchFault> = Vec::new();
     let mut never_back = None;
     for round in rounds {
-        let row = row_of(&mut audit.faults, round.fault.name());
+        let row = row_of(&mut audit.faults, round.case);
+        let is_remark = round.case.is_remark;
         faults.extend(round.events);
         match round.end {
             RoundEnd::NeverBack(reason) => {
                 row.never_back += 1;
-                never_back.get_or_insert(reason);
+                if !is_remark {
+                    never_back.get_or_insert(reason);
+                }
             }
             RoundEnd::NotSupported(operations) => {
                 row.not_supported += 1;
@@ -56,8 +60,10 @@ pub(super) fn record(options: &AuditOptions, started_at: Timestamp, directory: &
                 audit.losses.extend(account.losses);
                 // Ignore the result: records that this program made on this host can always be
                 // joined.
-                let _ = sources.add(account.source, "source");
-                account.sink.map(|sink| sinks.add(sink, "sink"));
+                if !is_remark {
+                    let _ = sources.add(account.source, "source");
+                    account.sink.map(|sink| sinks.add(sink, "sink"));
+                }
             }
         }
     }
@@ -86,9 +92,10 @@ pub(super) fn record(options: &AuditOptions, started_at: Timestamp, directory: &
     record
 }
 
-fn row_of<'r>(rows: &'r mut Vec<AuditRow>, fault: &str) -> &'r mut AuditRow {
+fn row_of(rows: &mut Vec<AuditRow>, case: AuditCase) -> &mut AuditRow {
+    let fault = case.name();
     let position = rows.iter().position(|row| row.fault == fault).unwrap_or_else(|| {
-        rows.push(AuditRow { fault: fault.to_owned(), ..AuditRow::default() });
+        rows.push(AuditRow { fault, is_remark: case.is_remark, ..AuditRow::default() });
         rows.len() - 1
     });
     &mut rows[position]
@@ -139,9 +146,12 @@ fn parties(of_rounds: Vec<Party>, options: &AuditOptions) -> Vec<Party> {
 /// because the server did not promise to keep it. Duplicates are only a remark, because a server
 /// has to risk them (RFC 1047).
 fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
-    let rows = record.audit.as_ref().map_or(&[][..], |audit| &audit.faults[..]);
+    let all = record.audit.as_ref().map_or(&[][..], |audit| &audit.faults[..]);
+    let (remarks, judged): (Vec<_>, Vec<_>) = all.iter().cloned().partition(|row| row.is_remark);
+    let rows = &judged[..];
     let ledger = &record.ledger;
     let mut reasons = judge::threshold_reasons(record);
+    reasons.extend(remarks.iter().filter_map(remark));
     let mut find =
         |cause: Cause, fate: Option<Fate>, number: fn(&AuditRow) -> u64, text: &dyn Fn(u64, String) -> String| {
             let affected_rows: Vec<&AuditRow> = rows.iter().filter(|row| number(row) > 0).collect();
@@ -211,6 +221,17 @@ fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
         verdict.why = format!("{}; {line}", verdict.why.trim_end_matches('.'));
     }
     verdict
+}
+
+/// Says what went wrong on a file system that decides nothing.
+fn remark(row: &AuditRow) -> Option<Reason> {
+    let missing = row.lost + row.not_delivered + row.corrupt;
+    let lost = (missing > 0)
+        .then(|| format!("{} of {} messages would be missing or changed", count(missing), count(row.answered)));
+    let away =
+        (row.never_back > 0).then(|| format!("the server did not come back {}", counted(row.never_back, "time")));
+    let words: Vec<String> = lost.into_iter().chain(away).collect();
+    (!words.is_empty()).then(|| Reason::new(Cause::Remark, format!("With {}, {}.", row.fault, listed(&words))))
 }
 
 /// Returns the cause of a reason for rounds that do not count. A fault must have a round that counts.
@@ -336,6 +357,11 @@ mod tests {
             let expected = (Some(Outcome::Inconclusive), "3 rounds of stop did not count: mta (7) lived on.");
             assert_eq!((verdict.outcome, verdict.why.as_str()), expected, "a fault without a round is no PASS");
         }
+        let strict = AuditRow { is_remark: true, lost: 7, never_back: 1, ..row("power-cut on strict") };
+        let remarked = verdict(&audited(vec![row("kill"), strict], None), Some("it ended".to_owned()));
+        let expected = "With power-cut on strict, 7 of 500 messages would be missing or changed and the server did not come back 1 \
+                        time.";
+        assert_eq!((remarked.outcome, remarked.reasons.as_slice()), (Some(Outcome::Pass), &[expected.to_owned()][..]));
         let mut sentence = audited(vec![row("kill")], None);
         let audit = sentence.audit.get_or_insert_default();
         audit.left_out = vec!["power-cut was left out: mounting a file system needs root".to_owned()];
@@ -369,7 +395,8 @@ mod tests {
                 is_in_recovery: false,
                 losses: Vec::new(),
             };
-            add_account(row_of(&mut rows, fault), &account);
+            let case = AuditCase { fault: fault.parse().unwrap(), file_system: None, is_remark: false };
+            add_account(row_of(&mut rows, case), &account);
         }
         let summaries: Vec<_> = rows.iter().map(|row| (row.fault.as_str(), row.rounds, row.lost, row.back_s)).collect();
         assert_eq!(summaries, [("kill", 2, 3, Some(0.5)), ("stop", 1, 0, Some(0.1))]);
