@@ -77,9 +77,10 @@ const NOT_RUN: &[(&str, &str)] = &[
         "mailrun bench --relay postfix --reuse --sessions 20 --rate 964/s --duration 60s --threshold 'delivered.p99 < 1s'",
         RELAYS,
     ),
-    ("mailrun bench relay-backlog", RELAYS),
-    ("mailrun bench relay-backlog --relay postfix --messages 50000 --message-size 4k", RELAYS),
-    ("mailrun bench relay-backlog 127.0.0.1:25 --sink-listen 127.0.0.1:2526 --lost-after 10m", RELAYS),
+    ("mailrun bench backlog", RELAYS),
+    ("mailrun bench backlog --relay postfix --messages 50000 --message-size 4k", RELAYS),
+    ("mailrun bench backlog --compare postfix,exim,mailrun --messages 50000 --message-size 4k", RELAYS),
+    ("mailrun bench backlog 127.0.0.1:25 --sink-listen 127.0.0.1:2526 --lost-after 10m", RELAYS),
     ("mailrun bench kotlin-profile", "takes some seconds; profiles.rs runs it with small numbers"),
     (
         "mailrun bench kotlin-profile 127.0.0.1:2525 --to ann@a.example",

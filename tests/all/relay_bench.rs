@@ -373,7 +373,7 @@ fn a_relay_that_keeps_its_senders_waiting_misses_the_target() {
 #[test]
 fn a_backlog_is_kept_over_a_restart_and_delivered_once() {
     let words = ["--messages", "1500", "--message-size", "2k", "--sessions", "20"];
-    let (ended, out) = contest("relay-backlog", &words);
+    let (ended, out) = contest("backlog", &words);
     assert_eq!((ended.code, verdicts(&ended)), (Some(0), vec!["PASS"; 3]), "{ended:?}");
     assert!(ended.out.contains("1,500 of 1,500 queued after"), "{}", ended.out);
     assert!(ended.out.contains("1,500 of 1,500 delivered, lost 0, 0 duplicates"), "{}", ended.out);
@@ -407,7 +407,7 @@ fn a_backlog_is_kept_over_a_restart_and_delivered_once() {
 /// A relay that is run by a recipe keeps the whole backlog over a restart, and delivers it once.
 fn expect_backlog_kept(which: &str, name: &str) -> BacklogRun {
     let words = ["--relay", which, "--messages", "400", "--message-size", "2k", "--sessions", "10"];
-    let (ended, out) = contest("relay-backlog", &words);
+    let (ended, out) = contest("backlog", &words);
     assert_eq!((status(&ended, 0), verdicts(&ended)), (0, vec!["PASS"]), "{ended:?}");
     for said in ["400 of 400 delivered, lost 0", "started again: greets", "first delivered, next hop back"] {
         assert!(ended.out.contains(said), "{said} in {}", ended.out);
@@ -462,7 +462,7 @@ fn a_recipe_without_a_flush_delivers_when_it_tries_again() {
 #[test]
 fn fresh_mail_is_measured_while_a_backlog_is_delivered() {
     let words = ["--messages", "600", "--sessions", "10", "--fresh", "50", "--relay", "mailrun:write"];
-    let (ended, out) = contest("relay-backlog", &words);
+    let (ended, out) = contest("backlog", &words);
     assert_eq!((status(&ended, 0), verdicts(&ended)), (0, vec!["PASS"; 4]), "{ended:?}");
     assert!(ended.out.contains("600 of 600 delivered, lost 0, 0 duplicates"), "fresh mail is not of it: {}", ended.out);
     assert_eq!(fates(&record_in(out.path(), "").ledger), [600, 600, 0, 0, 0]);
@@ -478,7 +478,7 @@ fn fresh_mail_is_measured_while_a_backlog_is_delivered() {
 fn a_receiver_that_is_limited_makes_a_backlog_too() {
     let rule = "mail: limit 20/s burst 1 \"421 4.7.0 Later\"";
     let words = ["--messages", "400", "--message-size", "2k", "--sessions", "10", "--receiver", rule];
-    let (ended, out) = contest("relay-backlog", &words);
+    let (ended, out) = contest("backlog", &words);
     assert_eq!((status(&ended, 0), verdicts(&ended)), (0, vec!["PASS"; 3]), "{ended:?}");
     assert!(ended.out.contains("while its next hop has the rule"), "{}", ended.out);
     let record = record_in(out.path(), "");
@@ -486,6 +486,28 @@ fn a_receiver_that_is_limited_makes_a_backlog_too() {
     let refused: u64 = record.series.iter().map(|row| row.errors).sum();
     assert!(refused > 0, "the relay was told to come later: {:?}", record.series);
     assert!(record.events.iter().any(|event| event.text == "the next hop has no rule"), "{:?}", record.events);
+}
+
+#[test]
+fn backlogs_of_several_relays_are_in_one_table() {
+    let words = ["--messages", "300", "--sessions", "10", "--fresh", "20", "--compare", "mailrun:write,mailrun"];
+    let (ended, out) = contest("backlog", &words);
+    assert_eq!(status(&ended, 0), 0, "{ended:?}");
+    assert!(ended.out.starts_with("backlog: 300 messages of 64 KiB over 10 sessions"), "{}", ended.out);
+    for name in ["mailrun:write", "mailrun"] {
+        let rows = rows(&ended, name);
+        assert!(rows.len() == 2 && rows[0].ends_with("closed"), "{name}: {rows:?} in {}", ended.out);
+        assert!(!rows[1].contains('–'), "the fresh mail of each is measured: {rows:?}");
+    }
+    for place in ["1-mailrun-write", "2-mailrun"] {
+        let record = record_in(out.path(), place);
+        assert_eq!(fates(&record.ledger), [300, 300, 0, 0, 0], "{place}");
+        assert!(
+            out.path().join(place).join("report.html").is_file()
+                && !out.path().join(place).join("relay.spool").exists()
+        );
+    }
+    assert_eq!(fs::read_to_string(out.path().join("table.txt")).unwrap(), ended.out);
 }
 
 #[test]
@@ -511,7 +533,7 @@ fn the_backlog_of_a_server_of_ones_own_is_delivered_without_a_restart() {
     let process = Process::start(MAILRUN, &["relay", "--config", config.to_str().unwrap()]);
     wait_until("the relay to listen", || std::net::TcpStream::connect(&relay).ok());
     let words = [relay.as_str(), "--sink-listen", &sink, "--messages", "200", "--sessions", "5"];
-    let (ended, out) = contest("relay-backlog", &words);
+    let (ended, out) = contest("backlog", &words);
     assert_eq!((status(&ended, 0), verdicts(&ended)), (0, vec!["PASS"]), "{ended:?}");
     assert!(ended.out.contains("200 of 200 delivered, lost 0"), "{}", ended.out);
     assert!(!ended.out.contains("started again") && !ended.out.contains("RSS over time"), "{}", ended.out);
@@ -521,23 +543,15 @@ fn the_backlog_of_a_server_of_ones_own_is_delivered_without_a_restart() {
 
 #[test]
 fn a_backlog_that_does_not_fit_is_refused_before_it_begins() {
-    let (ended, _out) = contest("relay-backlog", &["--messages", "100000000", "--message-size", "64M"]);
+    let (ended, _out) = contest("backlog", &["--messages", "100000000", "--message-size", "64M"]);
     expect_one_line(&ended, "of disk in");
 }
 
 #[test]
 fn a_backlog_that_is_stopped_says_how_far_it_came_and_leaves_no_mail() {
     let out = tempfile::tempdir().unwrap();
-    let words = [
-        "bench",
-        "relay-backlog",
-        "--messages",
-        "300000",
-        "--message-size",
-        "400",
-        "--out",
-        out.path().to_str().unwrap(),
-    ];
+    let words =
+        ["bench", "backlog", "--messages", "300000", "--message-size", "400", "--out", out.path().to_str().unwrap()];
     let process = Process::start(MAILRUN, &words);
     await_accepted(out.path());
     process.interrupt_group();
@@ -593,7 +607,7 @@ fn a_soak_that_is_stopped_delivers_what_was_accepted_and_claims_nothing() {
 
 #[test]
 fn each_scenario_explains_itself_with_examples() {
-    for name in ["relay-latency", "relay-backlog", "relay-soak"] {
+    for name in ["relay-latency", "backlog", "relay-soak"] {
         let help = mailrun(&["bench", name, "--help"]);
         assert_eq!(help.code, Some(0));
         assert!(help.out.contains("target") && help.out.contains("Examples:"), "{}", help.out);

@@ -221,7 +221,7 @@ fn scenarios_take_the_options_of_a_report_that_mean_something() {
 #[test]
 fn scenarios_refuse_a_record_that_they_do_not_have() {
     for scenario in
-        ["relay-400", "relay-64k", "relay-100k", "relay-latency", "relay-backlog", "relay-soak", "smtp-source-table"]
+        ["relay-400", "relay-64k", "relay-100k", "relay-latency", "backlog", "relay-soak", "smtp-source-table"]
             .into_iter()
             .chain(["mades-compare", "kotlin-profile", "sizes", "large-message"])
     {

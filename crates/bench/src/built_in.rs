@@ -24,7 +24,7 @@ pub const BUILT_IN: &[BuiltInScenario] = &[
     built_in!("relay-64k"),
     built_in!("relay-100k"),
     built_in!("relay-latency"),
-    built_in!("relay-backlog"),
+    built_in!("backlog"),
     built_in!("relay-soak"),
     built_in!("mailbox"),
     built_in!("kotlin-profile"),

@@ -138,7 +138,7 @@ Examples:
   mailrun bench --tls starttls --reuse 10 --pipelining stream
   mailrun bench mx.example --shard 0/3 --start-at 2026-11-23T12:00:00Z
   mailrun bench relay-400 --compare mailrun,postfix
-  mailrun bench relay-latency          see also relay-backlog and relay-soak
+  mailrun bench relay-latency          see also backlog and relay-soak
   mailrun bench --rate 200 --threshold 'accepted.p99 < 50ms' --write-file load.toml
   mailrun bench --list                 the scenarios; of your own: mailrun bench FILE.toml
   mailrun bench smtp-source-table      smtp-source, go-smtp-source and mailrun

@@ -87,6 +87,16 @@ impl ScenarioRelayArgs {
         }
         self.relay.running(server).context("SERVER requires --sink-listen HOST:PORT")
     }
+
+    /// Returns the relay that was typed, or the relays of `--compare`, whose default comes from the
+    /// scenario.
+    fn chosen_or(&self, mut compared: Vec<Relay>) -> Result<Vec<Relay>> {
+        if self.is_typed() {
+            return Ok(vec![self.chosen()?]);
+        }
+        name_apart(&mut compared);
+        Ok(compared)
+    }
 }
 
 pub(super) fn default_relay() -> Relay {
@@ -159,7 +169,7 @@ pub(super) fn raise_open_files(sessions: u32) {
 
 impl Measurement for RelayComparisonArgs {
     fn run(self: Box<Self>, name: &str) -> Result<TextReport> {
-        let contestants = self.contestants()?;
+        let contestants = self.relay.chosen_or(self.compare.clone())?;
         let messages = self.messages()?;
         let is_alone = contestants.iter().all(|one| !BenchTarget::of(one.clone()).has_server_here());
         let _awake = self.tables.keep_awake.begin(contestants.len() > 1 || is_alone)?;
@@ -187,17 +197,6 @@ impl RelayComparisonArgs {
             None if self.full => bail!("--full needs the key published_messages in the scenario's [workload]"),
             None => Ok(self.messages),
         }
-    }
-
-    /// Returns the relay that was typed, or the relays of `--compare`, whose default comes from the
-    /// scenario.
-    fn contestants(&self) -> Result<Vec<Relay>> {
-        if self.relay.is_typed() {
-            return Ok(vec![self.relay.chosen()?]);
-        }
-        let mut contestants = self.compare.clone();
-        name_apart(&mut contestants);
-        Ok(contestants)
     }
 }
 
@@ -347,6 +346,9 @@ pub(super) struct BacklogArgs {
     /// Number of messages to queue.
     #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::scenario_messages)]
     messages: u64,
+    /// Several relays, one after the other, in one table: postfix,exim,my.toml.
+    #[arg(long, value_name = "WHICH,WHICH", value_delimiter = ',', conflicts_with_all = ["relay", "server"])]
+    compare: Vec<Relay>,
     #[command(flatten)]
     shape: LoadShapeArgs,
     /// Pause in deliveries after which the rest of the queue is no longer expected. A server whose recipe has no
@@ -397,19 +399,22 @@ fn receiver_rule(text: &str) -> Result<String, String> {
 
 const BACKLOG_EXAMPLES: &str = "\
 Examples:
-  mailrun bench relay-backlog                                 100,000 of 64 KiB: 7 GB of disk
-  mailrun bench relay-backlog --messages 1000000 -l 400   1.5 GB of disk
-  mailrun bench relay-backlog --relay postfix --messages 50000 -l 4k      as root
-  mailrun bench relay-backlog 127.0.0.1:25 --sink-listen 127.0.0.1:2526 --lost-after 10m
-  mailrun bench relay-backlog --out /mnt/other/run";
+  mailrun bench backlog                                    100,000 of 64 KiB: 7 GB of disk
+  mailrun bench backlog --messages 1000000 -l 400          1.5 GB of disk
+  mailrun bench backlog --relay postfix --messages 50000 -l 4k      as root
+  mailrun bench backlog --compare postfix,exim,mailrun --messages 50000 -l 4k
+  mailrun bench backlog 127.0.0.1:25 --sink-listen 127.0.0.1:2526 --lost-after 10m
+  mailrun bench backlog --out /mnt/other/run";
 
 impl Measurement for BacklogArgs {
     fn run(self: Box<Self>, name: &str) -> Result<TextReport> {
-        let relay = self.relay.chosen()?;
-        let _awake = self.tables.keep_awake.begin(!BenchTarget::of(relay.clone()).has_server_here())?;
+        let relays = self.relay.chosen_or(self.compare)?;
+        let first = relays.first().cloned().unwrap_or_else(default_relay);
+        let is_alone = !BenchTarget::of(first.clone()).has_server_here();
+        let _awake = self.tables.keep_awake.begin(relays.len() > 1 || is_alone)?;
         let BacklogTargetArgs { memory, memory_messages, ready, ready_messages } = self.targets;
-        relays::run_backlog(&BacklogOptions {
-            relay,
+        let options = BacklogOptions {
+            relay: first,
             shape: self.shape.shape(),
             messages: self.messages,
             lost_after: self.lost_after,
@@ -418,7 +423,8 @@ impl Measurement for BacklogArgs {
             memory_target: memory.map(|bytes| MemoryTarget { bytes, messages: memory_messages }),
             ready_target: ready.map(|time| ReadyTarget { time, messages: ready_messages }),
             scenario: scenario_options(name, self.out, &self.tables),
-        })
+        };
+        if relays.len() > 1 { relays::compare_backlogs(&options, &relays) } else { relays::run_backlog(&options) }
     }
 
     fn tables(&self) -> &TableReportArgs {

@@ -63,7 +63,7 @@ const fn kind<M: Measurement + Args + 'static>(name: &'static str, parties: &'st
 const KINDS: [MeasurementKind; 8] = [
     kind::<RelayComparisonArgs>("throughput", "compare"),
     kind::<LatencyArgs>("latency", "relay"),
-    kind::<BacklogArgs>("backlog", "relay"),
+    kind::<BacklogArgs>("backlog", "compare"),
     kind::<SoakArgs>("soak", "relay"),
     kind::<TableArgs>("sources", PARTIES),
     kind::<MadesCompareArgs>("mades", PARTIES),

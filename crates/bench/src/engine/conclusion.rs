@@ -21,6 +21,17 @@ pub(crate) struct Defects {
     pub(crate) unobserved: Vec<String>,
 }
 
+impl Defects {
+    /// Appends further defects to each list.
+    pub(crate) fn extend(&mut self, more: Self) {
+        self.failed.extend(more.failed);
+        self.invalid.extend(more.invalid);
+        self.missed.extend(more.missed);
+        self.undelivered.extend(more.undelivered);
+        self.unobserved.extend(more.unobserved);
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conclusion {
     pub outcome: Outcome,

@@ -59,6 +59,13 @@ impl RunFlaws {
             ..Defects::default()
         }
     }
+
+    /// Adds targets that were not met. The first that makes the run a failure is its fault.
+    pub(crate) fn add(&mut self, targets: Defects) {
+        self.fault = self.fault.take().or_else(|| targets.failed.into_iter().next());
+        self.missed.extend(targets.missed);
+        self.unobserved.extend(targets.unobserved);
+    }
 }
 
 pub(crate) trait BenchFigures {

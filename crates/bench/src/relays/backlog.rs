@@ -8,6 +8,7 @@
 //! ```
 //!
 //! A relay that the bench did not start is not restarted, and its memory and disk are unknown.
+//! Several relays are measured one after the other (`backlog_comparison`).
 use super::fresh_mail::{FreshFigures, FreshMail};
 use super::goals::{self, Goal, GoalResult};
 use super::operation::{self, RelayStatusClient};
@@ -59,6 +60,13 @@ pub struct BacklogOptions {
     pub ready_target: Option<ReadyTarget>,
 }
 
+impl BacklogOptions {
+    /// Describes the next hop while the queue fills, for titles.
+    pub(super) fn next_hop_text(&self) -> String {
+        self.receiver.as_ref().map_or_else(|| "is down".to_owned(), |rule| format!("has the rule {rule:?}"))
+    }
+}
+
 /// Limit for the peak memory of mailrun's own relay. It applies only to runs of at most `messages` messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryTarget {
@@ -76,52 +84,63 @@ pub struct ReadyTarget {
 
 /// Results so far. A phase that was not reached is `None`.
 #[derive(Clone, Debug, Default)]
-struct BacklogResults {
-    fill: Option<FillPhase>,
-    restart: Option<RestartPhase>,
-    drain: Option<DrainPhase>,
+pub(super) struct BacklogResults {
+    pub(super) fill: Option<FillPhase>,
+    pub(super) restart: Option<RestartPhase>,
+    pub(super) drain: Option<DrainPhase>,
+}
+
+/// A run of the scenario with one relay.
+#[derive(Debug)]
+pub(super) struct MeasuredBacklog {
+    pub(super) report: TextReport,
+    pub(super) results: BacklogResults,
+    /// Messages accepted per second in the first and in the last tenth of the time.
+    pub(super) accepted_per_s: Option<[f64; 2]>,
+    /// What the targets and the verdict of the run complain about.
+    pub(super) flaws: RunFlaws,
 }
 
 /// What the relay uses at the end of a phase. All is `None` if the bench did not start the relay.
 #[derive(Clone, Copy, Debug, Default)]
-struct RelayUse {
-    rss_bytes: Option<u64>,
-    peak_bytes: Option<u64>,
-    disk_bytes: Option<u64>,
+pub(super) struct RelayUse {
+    pub(super) rss_bytes: Option<u64>,
+    pub(super) peak_bytes: Option<u64>,
+    pub(super) disk_bytes: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct FillPhase {
-    messages: u64,
-    took_s: f64,
-    relay: RelayUse,
+pub(super) struct FillPhase {
+    pub(super) messages: u64,
+    pub(super) took_s: f64,
+    pub(super) relay: RelayUse,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct RestartPhase {
-    stop_s: f64,
-    listen_s: f64,
-    ready: Option<ReadyPhase>,
-    relay: RelayUse,
+pub(super) struct RestartPhase {
+    pub(super) stop_s: f64,
+    pub(super) listen_s: f64,
+    pub(super) ready: Option<ReadyPhase>,
+    pub(super) relay: RelayUse,
 }
 
 /// What mailrun's own relay reports after a restart. Other relays only greet.
 #[derive(Clone, Copy, Debug)]
-struct ReadyPhase {
+pub(super) struct ReadyPhase {
     took_s: f64,
     queued: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct DrainPhase {
+pub(super) struct DrainPhase {
     /// Time until the first message of the backlog arrived. `None` if none arrived.
-    first_s: Option<f64>,
-    took_s: f64,
+    pub(super) first_s: Option<f64>,
+    pub(super) took_s: f64,
     /// Messages that had not arrived when it began.
-    messages: u64,
-    relay: RelayUse,
-    completeness: Completeness,
-    fresh: Option<FreshFigures>,
+    pub(super) messages: u64,
+    pub(super) relay: RelayUse,
+    pub(super) completeness: Completeness,
+    pub(super) fresh: Option<FreshFigures>,
 }
 
 /// Runs the scenario to its end, or stops early at SIGINT or SIGTERM. In both cases the report
@@ -131,13 +150,29 @@ struct DrainPhase {
 /// Returns an error if the relay cannot have a backlog, if the disk has too little space, or if a
 /// party does not start.
 pub fn run(options: &BacklogOptions) -> Result<TextReport> {
-    match &options.relay {
+    check(&options.relay)?;
+    Ok(measure(options)?.report)
+}
+
+/// Checks that the relay can have a backlog, and that everything that it needs is installed.
+///
+/// # Errors
+/// The reason why the relay cannot be measured.
+pub(super) fn check(relay: &Relay) -> Result<()> {
+    match relay {
         Relay::None => bail!("a backlog needs a relay"),
         Relay::Mailrun(RelayDurability::Memory) => {
             bail!("mailrun:memory has its queue in memory, so that the restart would lose it")
         }
-        relay => launch::check(relay)?,
+        relay => launch::check(relay),
     }
+}
+
+/// Runs the scenario, and writes its report and its record.
+///
+/// # Errors
+/// As `run`.
+pub(super) fn measure(options: &BacklogOptions) -> Result<MeasuredBacklog> {
     let scenario = ScenarioRun::prepare(&options.scenario)?;
     let (needed_bytes, place) = (needed_bytes(options), scenario.directory().path());
     if needed_bytes > 0 {
@@ -155,7 +190,10 @@ pub fn run(options: &BacklogOptions) -> Result<TextReport> {
     let bench = BenchOptions { lost_after: Some(options.lost_after), sink_options, ..bench };
     let outcome = BacklogRun::prepare(&scenario, &bench, options).and_then(BacklogRun::run);
     let (results, record, memory) = outcome.inspect_err(|_| scenario.directory().discard())?;
-    let report = report(&results, &record, &memory, options);
+    let goals = goals(&results, &record, options);
+    let mut flaws = RunFlaws::of(&record, None);
+    let report = report(&results, &record, &memory, options, (&goals, &flaws));
+    flaws.add(goals::defects(&goals));
     scenario.directory().write("memory.tsv", &memory.lines())?;
     let report = scenario.save(report)?;
     let mut directory = scenario.into_directory();
@@ -164,7 +202,8 @@ pub fn run(options: &BacklogOptions) -> Result<TextReport> {
     if record.ledger.lost.unwrap_or_default() + record.ledger.not_delivered.unwrap_or_default() == 0 {
         directory.remove_spool()?;
     }
-    Ok(report)
+    let accepted_per_s = accept_rates(&record.series);
+    Ok(MeasuredBacklog { report, results, accepted_per_s, flaws })
 }
 
 /// Returns the time limit until the restarted relay is ready: twice the target if that is longer
@@ -534,7 +573,23 @@ fn config(sink: &str, bench: &BenchOptions, needed_bytes: u64) -> String {
     )
 }
 
-fn report(results: &BacklogResults, record: &Record, curve: &MemoryCurve, options: &BacklogOptions) -> TextReport {
+/// Judges a run. The targets of memory and time are promises of mailrun's own relay.
+fn goals(results: &BacklogResults, record: &Record, options: &BacklogOptions) -> Vec<Goal> {
+    let is_own = options.relay.is_own();
+    let readiness = is_own.then(|| readiness_goal(results, options));
+    let memory = options.memory_target.filter(|_| is_own).and_then(|target| memory_goal(results, target));
+    let fresh = results.drain.and_then(|drained| drained.fresh).map(FreshFigures::goal);
+    let account = account_goal(results, record, options.messages);
+    readiness.into_iter().chain([account]).chain(memory).chain(fresh).collect()
+}
+
+fn report(
+    results: &BacklogResults,
+    record: &Record,
+    curve: &MemoryCurve,
+    options: &BacklogOptions,
+    (goals, flaws): (&[Goal], &RunFlaws),
+) -> TextReport {
     let title = format!(
         "{}: {} {}, accepted by {} (durability {}) while its next hop {}",
         options.scenario.name,
@@ -542,21 +597,14 @@ fn report(results: &BacklogResults, record: &Record, curve: &MemoryCurve, option
         options.shape.description(std::slice::from_ref(&options.relay)),
         options.relay,
         options.relay.durability(),
-        options.receiver.as_ref().map_or_else(|| "is down".to_owned(), |rule| format!("has the rule {rule:?}"))
+        options.next_hop_text()
     );
-    let account = account_goal(results, record, options.messages);
-    // The targets of memory and time are promises of mailrun's own relay.
-    let goals: Vec<Goal> = match &options.relay {
-        Relay::Mailrun(_) => {
-            let memory = options.memory_target.and_then(|target| memory_goal(results, target));
-            [readiness_goal(results, options), account].into_iter().chain(memory).collect()
-        }
-        _ => vec![account],
-    };
     let fresh = results.drain.and_then(|drained| drained.fresh);
-    let goals: Vec<Goal> = goals.into_iter().chain(fresh.map(FreshFigures::goal)).collect();
-    let flaws = RunFlaws::of(record, None);
-    let mut remarks: Vec<String> = accept_rates(&record.series).into_iter().collect();
+    let accepted_per_s = accept_rates(&record.series).map(|per_s| {
+        let [first, last] = per_s.map(rate);
+        format!("Accepted per second: {first} in the first tenth of the time, {last} in the last.")
+    });
+    let mut remarks: Vec<String> = accepted_per_s.into_iter().collect();
     let deepest = record.series.iter().map(|row| row.queued).max().filter(|deepest| *deepest > 0);
     remarks.extend(deepest.map(|deepest| format!("Deepest queue: {} (over time: report.html).", count(deepest))));
     if !matches!(options.relay, Relay::Running { .. }) {
@@ -565,26 +613,21 @@ fn report(results: &BacklogResults, record: &Record, curve: &MemoryCurve, option
     remarks.extend(results.fill.and_then(cost_per_message));
     remarks.extend(flaws.notes.iter().cloned());
     let tables = [phases(results)].into_iter().chain(fresh.map(FreshFigures::table)).collect();
-    goals::report(&title, tables, &goals, flaws.defects(), remarks)
+    goals::report(&title, tables, goals, flaws.defects(), remarks)
 }
 
-/// Writes a remark that compares the rate at which the relay accepted mail in the first tenth of the
-/// time with the rate in the last tenth, when the queue was long. Returns `None` if the time was
-/// shorter than three seconds.
-fn accept_rates(series: &[SeriesRow]) -> Option<String> {
+/// Returns the rates at which the relay accepted mail in the first tenth of the time, and in the last
+/// tenth, when the queue was long. Returns `None` if the time was shorter than three seconds.
+fn accept_rates(series: &[SeriesRow]) -> Option<[f64; 2]> {
     let first = series.iter().find(|row| row.accepted > 0)?.second;
     // The last second is a part second.
     let last = series.iter().rfind(|row| row.accepted > 0)?.second;
     let length = last.checked_sub(first).filter(|length| *length >= 2)?.div_ceil(10);
     let per_s = |from: u64| {
         let within = series.iter().filter(|row| (from..from + length).contains(&row.second));
-        rate(within.map(|row| row.accepted).sum::<u64>() as f64 / length as f64)
+        within.map(|row| row.accepted).sum::<u64>() as f64 / length as f64
     };
-    Some(format!(
-        "Accepted per second: {} in the first tenth of the time, {} in the last.",
-        per_s(first),
-        per_s(last - length)
-    ))
+    Some([per_s(first), per_s(last - length)])
 }
 
 /// Writes a remark about the memory and the disk space that each queued message takes.
@@ -707,7 +750,7 @@ mod tests {
 
     fn options(messages: u64) -> BacklogOptions {
         BacklogOptions {
-            scenario: sample_options("relay-backlog"),
+            scenario: sample_options("backlog"),
             relay: Relay::Mailrun(RelayDurability::Sync),
             shape: LoadShape { sessions: 100, message_bytes: 65_536, reuse: None, pipelining: Pipelining::Off },
             messages,
@@ -741,7 +784,12 @@ mod tests {
     }
 
     fn judged_report(results: &BacklogResults, record: &Record, messages: u64) -> TextReport {
-        report(results, record, &MemoryCurve::default(), &options(messages))
+        judged_report_of(results, record, &options(messages))
+    }
+
+    fn judged_report_of(results: &BacklogResults, record: &Record, options: &BacklogOptions) -> TextReport {
+        let goals = goals(results, record, options);
+        report(results, record, &MemoryCurve::default(), options, (&goals, &RunFlaws::of(record, None)))
     }
 
     /// Makes the record of a run in which that many messages were accepted and delivered.
@@ -841,7 +889,7 @@ mod tests {
         let mut of_postfix = results(1_000, 1.0, 300 << 20);
         of_postfix.restart = of_postfix.restart.map(|restart| RestartPhase { ready: None, ..restart });
         let options = BacklogOptions { relay: "postfix".parse().unwrap(), ..options(1_000) };
-        let judged = report(&of_postfix, &whole(1_000), &MemoryCurve::default(), &options);
+        let judged = judged_report_of(&of_postfix, &whole(1_000), &options);
         assert!(judged.is_good() && judged.text.matches("PASS").count() == 1, "{}", judged.text);
         for words in
             ["accepted by postfix (durability sync)", "started again: greets", "first delivered, next hop back"]
@@ -854,7 +902,7 @@ mod tests {
             ..of_postfix
         };
         let relay = Relay::Running { address: "mx.example:25".to_owned(), sink: "127.0.0.1:26".to_owned() };
-        let judged = report(&unobserved, &whole(1_000), &MemoryCurve::default(), &BacklogOptions { relay, ..options });
+        let judged = judged_report_of(&unobserved, &whole(1_000), &BacklogOptions { relay, ..options });
         assert!(judged.is_good() && !judged.text.contains("RSS over time"), "{}", judged.text);
         assert!(!judged.text.contains("started again") && !judged.text.contains("A queued message"), "{}", judged.text);
     }
@@ -869,15 +917,12 @@ mod tests {
         for (seconds, expected) in [
             (0, None),
             (1, None),
-            (2, Some(("1,000", "999.0"))),
-            (10, Some(("1,000", "991.0"))),
+            (2, Some([1000.0, 999.0])),
+            (10, Some([1000.0, 991.0])),
             // Two seconds are a tenth.
-            (20, Some(("999.5", "981.5"))),
+            (20, Some([999.5, 981.5])),
         ] {
-            let words = expected.map(|(first, last)| {
-                format!("Accepted per second: {first} in the first tenth of the time, {last} in the last.")
-            });
-            assert_eq!(accept_rates(&falling(seconds)), words, "{seconds} s");
+            assert_eq!(accept_rates(&falling(seconds)), expected, "{seconds} s");
         }
         assert_eq!(accept_rates(&[]), None);
     }

@@ -83,6 +83,14 @@ impl FreshMail {
 }
 
 impl FreshFigures {
+    pub(super) fn accepted_p99_ms(self) -> Option<f64> {
+        Some(self.until[0]?.p99)
+    }
+
+    pub(super) fn delivered_p99_ms(self) -> Option<f64> {
+        Some(self.until[1]?.p99)
+    }
+
     pub(super) fn table(self) -> Table {
         let mut columns = vec![("fresh mail during the delivery", Align::Left)];
         columns.extend(["messages", "msg/s", "p50", "p99", "max"].map(|title| (title, Align::Right)));

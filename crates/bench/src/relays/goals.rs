@@ -72,6 +72,15 @@ pub(super) fn report(
     let mut table = Table::new(columns);
     goals.iter().for_each(|goal| table.row(goal.row()));
     tables.push(table);
+    defects.extend(self::defects(goals));
+    let pass = format!("all {} met", counted(goals.len() as u64, "target"));
+    let conclusion = Conclusion::of(&defects, &pass, true);
+    TextReport::new(title, tables, remarks, conclusion)
+}
+
+/// Returns the targets that were not met as defects.
+pub(super) fn defects(goals: &[Goal]) -> Defects {
+    let mut defects = Defects::default();
     for goal in goals {
         let Goal { what, wanted, result: outcome } = goal;
         match outcome {
@@ -81,9 +90,7 @@ pub(super) fn report(
             GoalResult::Unknown(reason) => defects.unobserved.push(format!("{what}: {reason}")),
         }
     }
-    let pass = format!("all {} met", counted(goals.len() as u64, "target"));
-    let conclusion = Conclusion::of(&defects, &pass, true);
-    TextReport::new(title, tables, remarks, conclusion)
+    defects
 }
 
 #[cfg(test)]

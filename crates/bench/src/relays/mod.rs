@@ -5,11 +5,13 @@
 //!   strace: counts system calls per message, in separate short runs
 //!
 //! scenario ─→ latency (capacity search)                    relay-latency: accept p99 at half the highest sustainable rate
-//!         ├─→ backlog (operation, usage)                   relay-backlog: a queue without a next hop, and a restart on it
+//!         ├─→ backlog (operation, usage)                   backlog: a queue without a next hop, and a restart on it
+//!         │    └─→ backlog_comparison                      the same of several relays, in one table
 //!         └─→ soak (usage)                                 relay-soak: memory and disk over a million messages
 //!             each with its goals: PASS or FAIL
 //! ```
 mod backlog;
+mod backlog_comparison;
 mod comparison;
 mod fresh_mail;
 mod goals;
@@ -21,6 +23,7 @@ mod scenario;
 mod soak;
 
 pub use backlog::{BacklogOptions, MemoryTarget, ReadyTarget, run as run_backlog};
+pub use backlog_comparison::compare as compare_backlogs;
 pub use comparison::RelayComparisonOptions;
 pub use latency::{LatencyOptions, SustainedLimits, run as run_latency};
 #[cfg(test)]
