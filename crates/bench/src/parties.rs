@@ -29,6 +29,7 @@ use mailrun_party::party_options::{OPTIONS_FROM_STDIN, PartyOptions};
 use mailrun_party::process_usage::{self, ProcessUsage};
 use mailrun_party::server_cores;
 use mailrun_party::usage_sampler::UsageSampler;
+use mailrun_text::numbers::count;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -50,6 +51,8 @@ const SAMPLING_SHARE: u32 = 100;
 
 /// Time in which the other processes of a server must exit after its first process has exited.
 const DESCENDANTS_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of processes that a server left behind and that an error names.
+const MAX_LEFT_BEHIND: usize = 10;
 
 /// Beginning of the message that Rust's standard library writes before it aborts a process without
 /// memory.
@@ -341,7 +344,13 @@ impl PartyProcess {
     /// Returns an error that names the processes that the party left behind. They have been killed.
     pub(super) fn left_behind(&self) -> Option<anyhow::Error> {
         let names = Some(&self.left_behind).filter(|names| !names.is_empty())?;
-        Some(anyhow!("the {} ended and left processes behind: {}", self.name, names.join(", ")))
+        let more = match names.len().saturating_sub(MAX_LEFT_BEHIND) {
+            0 => String::new(),
+            // A server that starts a process for each message may have left a thousand.
+            more => format!(" and {} more", count(more as u64)),
+        };
+        let first = names[..names.len().min(MAX_LEFT_BEHIND)].join(", ");
+        Some(anyhow!("the {} ended and left processes behind: {first}{more}", self.name))
     }
 
     pub(super) fn sample(&mut self) -> ProcessUsage {
