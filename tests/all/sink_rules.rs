@@ -306,6 +306,45 @@ fn rules_change_in_the_middle_of_a_session() {
 }
 
 #[test]
+fn a_session_that_has_had_its_messages_is_closed() {
+    let sink = Sink::start(&["--rules-like", "yahoo"]);
+    let mut wire = after(&sink, &["EHLO a"]);
+    for message in 0..20 {
+        assert!(wire.say("MAIL FROM:<a@b>").starts_with("250"), "message {message}");
+        assert!(wire.say("RCPT TO:<c@d>").starts_with("250") && wire.say("DATA").starts_with("354"));
+        assert!(wire.say("x\r\n.").starts_with("250"), "message {message}");
+    }
+    wire.send("MAIL FROM:<a@b>\r\n");
+    assert_eq!(wire.reply(), None, "the connection is closed without a reply");
+    assert!(after(&sink, &["EHLO a"]).say("MAIL FROM:<a@b>").starts_with("250"), "a new session begins anew");
+    assert_eq!(acted(&sink, "mail: session cap 20"), 1);
+    put_rules(&sink, &["session cap 1 \"421 4.7.0 Enough\""]);
+    let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>", "RSET"]);
+    assert!(wire.say("MAIL FROM:<a@b>").starts_with("421 4.7.0 Enough"));
+    assert_eq!(wire.reply(), None);
+}
+
+#[test]
+fn receivers_whose_rules_a_sink_can_have_are_listed_with_their_sources() {
+    for command in ["sink", "bench"] {
+        let list = mailrun(&[command, "--rules-like", "list"]);
+        assert_eq!((list.code, list.err.as_str()), (Some(0), ""), "{list:?}");
+        let names: Vec<&str> = list.out.lines().filter(|line| !line.starts_with(' ')).collect();
+        assert_eq!(names, ["exchange", "exim", "gmail", "postgrey", "yahoo"], "{}", list.out);
+        assert_eq!(list.out.matches("Source").count(), names.len(), "{}", list.out);
+    }
+    // A source that keeps within 20 messages per connection never meets the limit. Another one is sent away, and comes back.
+    for (reuse, closed) in [("--reuse=20", 0), ("--reuse=21", 2)] {
+        let words = ["--relay", "none", "--rules-like", "yahoo", "--messages", "42", "--sessions", "1", reuse];
+        let record = bench(&words).record_of(0);
+        assert_eq!(record.ledger.accepted, Some(42), "{reuse}");
+        let closings =
+            record.errors.iter().filter(|row| (row.phase, row.code) == (Phase::Mail, 0)).map(|row| row.count);
+        assert_eq!(closings.sum::<u64>(), closed, "{reuse}: {:?}", record.errors);
+    }
+}
+
+#[test]
 fn what_is_wrong_with_rules_is_said_with_its_place() {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("rules.toml");

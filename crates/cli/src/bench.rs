@@ -82,7 +82,7 @@ pub(super) struct BenchArgs {
     #[command(flatten)]
     approach: ConnectionArgs,
     #[command(flatten)]
-    _faults: SinkFaultArgs,
+    faults: SinkFaultArgs,
     #[command(flatten)]
     mailboxes: MailboxArgs,
     #[command(flatten)]
@@ -200,7 +200,7 @@ impl BenchArgs {
             keep_awake: KeepAwakeArg::default(),
             placement: PlacementArgs::default(),
             approach,
-            _faults: SinkFaultArgs::default(),
+            faults: SinkFaultArgs::default(),
             mailboxes: MailboxArgs::default(),
             report: ReportArgs::default(),
             out,
@@ -228,6 +228,10 @@ impl BenchArgs {
         }
         if self.list {
             super::messages::say(&scenarios::list_text())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if let Some(text) = self.faults.list_text() {
+            super::messages::say(text.trim_end())?;
             return Ok(ExitCode::SUCCESS);
         }
         self.check()?;
@@ -286,7 +290,7 @@ impl BenchArgs {
             bail!("--mailbox cannot be used with --sink or --sink-listen: the mailboxes are the sink");
         }
         if self.typed.of::<SinkFaultArgs>().names().next().is_some() {
-            bail!("--fault and --rules need a sink that listens, and cannot be used with --mailbox");
+            bail!("--fault, --rules and --rules-like need a sink that listens, and cannot be used with --mailbox");
         }
         // Report a mistake in a URL or a password file now, and not from the sink.
         let run = self.run_id.unwrap_or(RunId([0; 16]));
@@ -301,7 +305,7 @@ impl BenchArgs {
                 bail!("{option} requires mailboxes: --mailbox URL, or a --relay that has some, such as dovecot")
             }
             (Some(relay), _) if self.typed.of::<SinkFaultArgs>().names().next().is_some() => {
-                bail!("--fault and --rules need a sink that listens, and {relay} delivers to mailboxes")
+                bail!("--fault, --rules and --rules-like need a sink that listens, and {relay} delivers to mailboxes")
             }
             (Some(relay), _) if load_options(&self.typed).has("to") => {
                 bail!(

@@ -6,11 +6,12 @@ use super::dialogue::DialogueArgs;
 use super::exit_status::Strictness;
 use super::keep_awake::KeepAwakeArg;
 use super::mailboxes::MailboxArgs;
+use super::messages::say;
 use super::party_outputs::{OutputArgs, exit_with_parent, finish};
 use super::values;
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
-use mailrun_load::sink::{self, DumpTarget, Rule, Rulebook, SinkOptions};
+use mailrun_load::sink::{self, DumpTarget, Receiver, Rule, Rulebook, SinkOptions};
 use mailrun_load::source::AllowedTargets;
 use mailrun_party::live::LiveMode;
 use mailrun_party::text_file;
@@ -135,6 +136,21 @@ pub(super) struct SinkFaultArgs {
     /// Read rules from a file: TOML or JSON.
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
+    /// Take the rules of a receiver with documented limits, such as yahoo, instead of a file. `mailrun sink --rules-like
+    /// list` shows all, with their sources.
+    #[arg(long, value_name = "NAME", value_parser = rules_like, conflicts_with = "rules")]
+    rules_like: Option<RulesLike>,
+}
+
+/// Value of `--rules-like`.
+#[derive(Clone, Copy, Debug)]
+enum RulesLike {
+    List,
+    Receiver(Receiver),
+}
+
+fn rules_like(name: &str) -> Result<RulesLike, String> {
+    if name == "list" { Ok(RulesLike::List) } else { Receiver::named(name).map(RulesLike::Receiver) }
 }
 
 pub(super) fn rule(text: &str) -> Result<Rule, String> {
@@ -142,9 +158,22 @@ pub(super) fn rule(text: &str) -> Result<Rule, String> {
 }
 
 impl SinkFaultArgs {
-    /// Returns the rules of the file, followed by those of the command line.
+    /// Returns the files of all receivers, if `--rules-like list` asks for them.
+    pub(super) fn list_text(&self) -> Option<String> {
+        let text = |receiver: &Receiver| {
+            let lines: String = receiver.text().lines().map(|line| format!("  {line}\n")).collect();
+            format!("{}\n{lines}", receiver.name)
+        };
+        matches!(self.rules_like, Some(RulesLike::List)).then(|| Receiver::ALL.iter().map(text).collect())
+    }
+
+    /// Returns the rules of the file or of the receiver, followed by those of the command line.
     fn rulebook(&self) -> Result<Rulebook> {
-        let file = self.rules.as_deref().map(read_rules).transpose()?.unwrap_or_default();
+        let file = match (&self.rules, self.rules_like) {
+            (Some(path), _) => read_rules(path)?,
+            (None, Some(RulesLike::Receiver(receiver))) => receiver.rulebook().map_err(|reason| anyhow!(reason))?,
+            (None, _) => Rulebook::default(),
+        };
         Ok(Rulebook { seed: file.seed, rules: file.rules.into_iter().chain(self.fault.iter().cloned()).collect() })
     }
 }
@@ -174,7 +203,10 @@ Rules: [COMMAND[, COMMAND...] [to|from ADDRESS]:] ACTION [\"REPLY\"] [CHANCE]
     stall FROM..TO              send no replies between two times after the first connection
     tarpit TIME [up to TIME]    delay each reply of a session by TIME more than the last [up to 10s]
     limit RATE [burst N]        451 4.7.1 above RATE (100/s, 500/m); a REPLY of 421 ends the session [burst: 0.1 s]
+                                on rcpt also `per recipient` or `per domain`: each has the rate for itself
     reset                       cut the connection with RST
+  On mail:
+    session cap N               after N messages of a session close it, without a reply or after REPLY
   On rcpt:
     greylist TIME [remember N]  450 4.7.1 until client, sender and recipient return after TIME
     domain cap N                451 4.7.1 above N open transactions for the domain
@@ -210,6 +242,7 @@ Examples:
   mailrun sink --fault 'rcpt: soft reject 0.01' --fault '.: hard reject \"554 5.7.1 Spam\" 1%'
   mailrun sink --mailbox 'imaps://user{0..99}@mail.example' --mailbox-password-file FILE
   mailrun sink --rules FILE --seed 7 --http 127.0.0.1:8025
+  mailrun sink --rules-like yahoo               20 messages per connection; list shows others
   mailrun sink --dialogue-of @a.example         shows how a server delivers to a.example
   curl -X PUT --data-binary @FILE http://127.0.0.1:8025/rules
   curl -X PUT --data '{\"rules\": [\"rcpt: domain cap 5\"]}' http://127.0.0.1:8025/rules
@@ -217,6 +250,10 @@ Examples:
 
 impl SinkArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
+        if let Some(text) = self.faults.list_text() {
+            say(text.trim_end())?;
+            return Ok(ExitCode::SUCCESS);
+        }
         self.cpus.place()?;
         let outputs = self.outputs.outputs()?;
         let report = self.outputs.report.clone();

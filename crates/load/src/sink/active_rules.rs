@@ -3,9 +3,9 @@
 //!
 //! For each command, a worker only compares a version number. It does more only if the version has
 //! changed. A policy's memory and a rule's count survive a change of the rules that keeps the rule.
-use super::policies::{DomainCap, GcraLimiter, Greylist};
+use super::policies::{DomainCap, GcraLimiter, Greylist, KeyedLimiter};
 use super::rulebook::Rulebook;
-use super::rules::{Rule, RuleAction};
+use super::rules::{LimitKey, Rule, RuleAction};
 use mailrun_journey::record::EventKind;
 use mailrun_net::clock;
 use std::collections::BTreeMap;
@@ -61,6 +61,8 @@ pub(super) struct RuleState {
 pub(super) enum PolicyState {
     Stateless,
     RateLimit(Mutex<GcraLimiter>),
+    /// A rate limit for each recipient or for each domain.
+    KeyedLimit(LimitKey, Mutex<KeyedLimiter>),
     Greylist(Mutex<Greylist>),
     DomainCap(Mutex<DomainCap>),
 }
@@ -68,6 +70,9 @@ pub(super) enum PolicyState {
 impl PolicyState {
     fn of(action: &RuleAction) -> Self {
         match action {
+            RuleAction::Limit { rate_per_s, burst, per, .. } if *per != LimitKey::All => {
+                Self::KeyedLimit(*per, Mutex::new(KeyedLimiter::new(*rate_per_s, *burst)))
+            }
             RuleAction::Limit { rate_per_s, burst, .. } => {
                 Self::RateLimit(Mutex::new(GcraLimiter::new(*rate_per_s, *burst)))
             }

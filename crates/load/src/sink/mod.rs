@@ -5,6 +5,7 @@
 //! mailrun_net::Server ─ session ─ handler ─ worker_state (a worker's tally) ─→ collector ─→ live line, HTTP, record
 //!                            ├ session_rules: the effect of the rules on a command
 //!                            │   active_rules: the rules in force ← rulebook (TOML, JSON) ← rules (the language)
+//!                            │   receivers: rules like those that large receivers document
 //!                            │   policies: the memory of rules
 //!                            ├ lmtp_replies: the end of a message with a result for each recipient
 //!                            └ dump: messages stored as they came
@@ -23,6 +24,7 @@ mod lmtp_replies;
 mod mailboxes;
 mod options;
 mod policies;
+mod receivers;
 mod report;
 mod rulebook;
 mod rules;
@@ -49,6 +51,7 @@ use mailrun_party::reason::reason;
 use mailrun_smtp::server::Protocol;
 use options::RESERVED_DESCRIPTORS;
 pub use options::SinkOptions;
+pub use receivers::Receiver;
 pub use rulebook::Rulebook;
 pub use rules::Rule;
 use std::io;

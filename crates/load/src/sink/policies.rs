@@ -34,6 +34,37 @@ impl GcraLimiter {
     }
 }
 
+/// Rate limits of which each key has its own. A key whose bucket is full takes no memory for long.
+#[derive(Debug)]
+pub(super) struct KeyedLimiter {
+    full_bucket: GcraLimiter,
+    buckets: HashMap<u64, GcraLimiter>,
+    /// The hasher has random keys, so that no client can send keys that collide.
+    hasher: RandomState,
+}
+
+impl KeyedLimiter {
+    /// Number of keys at which buckets are forgotten: first those that are full again, which makes
+    /// no difference, and if there are none, all. They take 5 MB.
+    const MAX_KEYS: usize = 100_000;
+
+    pub(super) fn new(rate_per_s: f64, burst: u32) -> Self {
+        let full_bucket = GcraLimiter::new(rate_per_s, burst);
+        Self { full_bucket, buckets: HashMap::new(), hasher: RandomState::new() }
+    }
+
+    pub(super) fn take(&mut self, key: impl Hash, now: Duration) -> bool {
+        if self.buckets.len() >= Self::MAX_KEYS {
+            self.buckets.retain(|_, bucket| bucket.full_at > now);
+        }
+        if self.buckets.len() >= Self::MAX_KEYS {
+            self.buckets.clear();
+        }
+        let key = self.hasher.hash_one(key);
+        self.buckets.entry(key).or_insert_with(|| self.full_bucket.clone()).take(now)
+    }
+}
+
 /// A greylist: a triplet is deferred at first, and accepted when it comes again later (Harris 2003;
 /// RFC 6647 §2.4). If the list is full, the oldest triplet is forgotten and has to wait again.
 #[derive(Debug)]
@@ -182,6 +213,17 @@ mod tests {
         assert_eq!(count, 5);
         assert!(!bucket.take(MS * 1009) && bucket.take(MS * 1010) && !bucket.take(MS * 1010));
         assert!((0..5).all(|_| bucket.take(MS * 9000)) && !bucket.take(MS * 9000), "it fills up, and no further");
+    }
+
+    #[test]
+    fn each_key_has_its_own_bucket_and_there_are_only_so_many() {
+        let mut limits = KeyedLimiter::new(1.0, 2);
+        let mut take = |key: usize, at: u32| limits.take(key, MS * at);
+        assert_eq!([take(1, 1), take(1, 1), take(1, 1), take(2, 1)], [true, true, false, true]);
+        assert!(take(1, 1001) && !take(1, 1001), "a token per second");
+        assert!((0..KeyedLimiter::MAX_KEYS).all(|key| take(key + 10, 9_000)));
+        assert!(take(1, 9_000) && take(1, 9_000) && !take(1, 9_000), "a bucket that was full is forgotten and full");
+        assert!(limits.buckets.len() <= KeyedLimiter::MAX_KEYS, "{}", limits.buckets.len());
     }
 
     #[test]

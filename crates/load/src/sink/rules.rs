@@ -17,8 +17,10 @@
 //!          / "stall" time ".." time       no answer between two times after the first connection
 //!          / "tarpit" time ["up to" time] the delay of answers grows by that with every command
 //!          / "limit" rate ["burst" n] [reply]            451 beyond the rate (100/s, 500/m); 421 ends the session
+//! MAIL     / "session cap" n [reply]      beyond n transactions of the session it is closed, after that reply or without one
 //!          / "reset" ["at" octets]        RST; "data: reset at N" at that byte of the message
-//! RCPT     / "greylist" time ["remember" n] [reply]      450 until the triplet comes again after that time
+//! RCPT     / "limit" rate ["burst" n] "per" ("recipient" / "domain") [reply]    each has the rate for itself
+//!          / "greylist" time ["remember" n] [reply]      450 until the triplet comes again after that time
 //!          / "domain cap" n [reply]       451 beyond n transactions that are open for the domain
 //! RCPT "." / "directed"                   450-user@…, 550@…: the recipient names the reply
 //! DATA     / "abort" ["after" time] [reply]              354, then no more reading, a reply and the end
@@ -122,7 +124,8 @@ pub(super) enum RuleAction {
     Delay { from: Duration, to: Duration },
     Stall { at: Duration, length: Duration },
     Tarpit { step: Duration, most: Duration },
-    Limit { rate_per_s: f64, burst: u32, reply: Reply },
+    Limit { rate_per_s: f64, burst: u32, per: LimitKey, reply: Reply },
+    SessionCap { most: u32, reply: Option<Reply> },
     Reset,
     ResetAt { octets: u64 },
     Greylist { delay: Duration, remember: usize, reply: Reply },
@@ -134,6 +137,15 @@ pub(super) enum RuleAction {
     Drop,
     Duplicate,
     Corrupt,
+}
+
+/// What a rate limit counts by. Each has the rate for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LimitKey {
+    /// Everything shares one rate.
+    All,
+    Recipient,
+    Domain,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -307,6 +319,7 @@ const ACTIONS: &[(&str, ActionParser)] = &[
     ("stall", |words| words.value("FROM..TO", stall)),
     ("tarpit", tarpit),
     ("limit", limit),
+    ("session cap", session_cap),
     ("reset", reset),
     ("greylist", greylist),
     ("domain cap", domain_cap),
@@ -347,6 +360,8 @@ fn own_command(action: &RuleAction) -> Option<RuleCommand> {
         RuleAction::Greylist { .. } | RuleAction::DomainCap { .. } | RuleAction::Directed => {
             Some(RuleCommand::Recipient)
         }
+        RuleAction::Limit { per, .. } if *per != LimitKey::All => Some(RuleCommand::Recipient),
+        RuleAction::SessionCap { .. } => Some(RuleCommand::Mail),
         RuleAction::Abort { .. } | RuleAction::Read { .. } | RuleAction::ResetAt { .. } => Some(RuleCommand::Data),
         RuleAction::LoseReply | RuleAction::Drop | RuleAction::Duplicate | RuleAction::Corrupt => {
             Some(RuleCommand::Dot)
@@ -372,6 +387,7 @@ fn check_commands(action: &RuleAction, commands: CommandSet) -> Result<(), &'sta
         Some(_) if is_directed => Err("this is only for rcpt or ."),
         Some(RuleCommand::Recipient) => Err("this is only for rcpt"),
         Some(RuleCommand::Data) => Err("this is only for data"),
+        Some(RuleCommand::Mail) => Err("this is only for mail"),
         Some(_) => Err("this is only for . (the end of the message)"),
     }
 }
@@ -397,8 +413,22 @@ fn limit(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
     let usual = (rate_per_s / 10.0).clamp(1.0, 1e6) as u32;
     let burst =
         if words.eat("burst") { words.value("a number", |text| number(text, 1_000_000))? as u32 } else { usual };
+    let per = if words.eat("per") { words.value("recipient or domain", limit_key)? } else { LimitKey::All };
     let reply = words.reply_or(b"45", 451, "4.7.1 Error: rate limit, try again later")?;
-    Ok(RuleAction::Limit { rate_per_s, burst, reply })
+    Ok(RuleAction::Limit { rate_per_s, burst, per, reply })
+}
+
+fn limit_key(word: &str) -> Result<LimitKey, String> {
+    match word.to_ascii_lowercase().as_str() {
+        "recipient" => Ok(LimitKey::Recipient),
+        "domain" => Ok(LimitKey::Domain),
+        _ => Err(format!("{word:?}: a limit is per recipient or per domain")),
+    }
+}
+
+fn session_cap(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
+    let most = words.value("a number", |text| number(text, 1_000_000))? as u32;
+    Ok(RuleAction::SessionCap { most, reply: words.reply(b"45")? })
 }
 
 fn reset(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
@@ -579,8 +609,12 @@ mod tests {
                 let action = match &rule.action {
                     RuleAction::Reject(reply) => format!("Reject {}", String::from_utf8_lossy(reply.wire()).trim()),
                     RuleAction::HangUp(Some(reply)) => format!("HangUp {}", reply.code()),
-                    RuleAction::Limit { rate_per_s, burst, reply } => {
-                        format!("Limit {rate_per_s} {burst} {}", reply.code())
+                    RuleAction::Limit { rate_per_s, burst, per, reply } => {
+                        let per = if *per == LimitKey::All { String::new() } else { format!("per {per:?} ") };
+                        format!("Limit {rate_per_s} {burst} {per}{}", reply.code())
+                    }
+                    RuleAction::SessionCap { most, reply } => {
+                        format!("SessionCap {most} {:?}", reply.as_ref().map(Reply::code))
                     }
                     RuleAction::Greylist { delay, remember, reply } => {
                         format!("Grey {delay:?} {remember} {}", reply.code())
@@ -612,6 +646,10 @@ mod tests {
             ("mail: limit 100/s", "mail | Limit 100 10 451 | 1"),
             ("mail: limit 36k/h burst 1k", "mail | Limit 10 1000 451 | 1"),
             ("mail: limit 0.5 burst 3 \"421 4.7.0 No\"", "mail | Limit 0.5 3 421 | 1"),
+            ("rcpt: limit 60/m burst 60 per recipient \"450 4.2.1 x\"", "rcpt | Limit 1 60 per Recipient 450 | 1"),
+            ("limit 20/s per Domain 5%", "rcpt | Limit 20 2 per Domain 451 | 0.05"),
+            ("mail: session cap 20", "mail | SessionCap 20 None | 1"),
+            ("session cap 5 \"421 4.7.0 Enough\" 50%", "mail | SessionCap 5 Some(421) | 0.5"),
             ("ehlo: reset 0.1", "ehlo | Reset | 0.1"),
             ("data: reset at 4k", "data | ResetAt { octets: 4096 } | 1"),
             ("rcpt: greylist 30s", "rcpt | Grey 30s 100000 450 | 1"),
@@ -693,6 +731,11 @@ mod tests {
         ("rcpt: limit -5/s", "column 13: \"-5/s\": must be positive"),
         ("rcpt: limit 5/s burst 0", "column 23: \"0\": must be more than zero"),
         ("rcpt: limit 5/s burst x", "column 23: \"x\" is not a valid count"),
+        ("rcpt: limit 5/s per", "column 20: recipient or domain is missing"),
+        ("rcpt: limit 5/s per client", "column 21: \"client\": a limit is per recipient or per domain"),
+        ("mail: limit 5/s per domain", "column 7: this is only for rcpt"),
+        ("rcpt: session cap 5", "column 7: this is only for mail"),
+        ("mail: session cap 0", "column 19: \"0\": must be more than zero"),
         ("rcpt: domain cap 2M", "column 18: \"2M\" is too large; at most 1000000"),
         ("rcpt: read 5/s", "column 7: this is only for data"),
         ("data: read 5", "column 12: \"5\" is not a valid rate"),
@@ -782,6 +825,7 @@ mod tests {
             words in proptest::collection::vec(proptest::sample::select(vec![
                 "rcpt", "data", ".", "*", ":", "to", "@a", "soft", "reject", "hang", "up", "delay", "1s", "0.5", "5%",
                 "\"450 x\"", "\"550 y\"", "limit", "9/s", "burst", "3", "reset", "at", "4k", "domain", "cap", ",", "\"",
+                "session", "per", "recipient", "mail",
             ]), 0..10)
         ) {
             crate::sink::checks::rules::check(words.join(" ").as_bytes());

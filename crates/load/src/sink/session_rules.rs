@@ -9,10 +9,10 @@
 //! others.
 use super::active_rules::{PolicyState, RuleState, Ruleset, lock};
 use super::policies::{DomainKey, ReadThrottle, Triplet, tarpit};
-use super::rules::{RuleAction, RuleCommand, directed_reply};
+use super::rules::{LimitKey, RuleAction, RuleCommand, directed_reply};
 use mailrun_journey::seeded::splitmix64;
 use mailrun_net::Answer;
-use mailrun_smtp::{Path, Reply};
+use mailrun_smtp::{Domain, Path, Reply};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -278,6 +278,10 @@ impl SessionRules {
             | RuleAction::DomainCap { reply, .. } => {
                 (!self.policy_accepts(rule_state, context)).then(|| RuleEffect::Reject(reply.clone()))
             }
+            RuleAction::SessionCap { most, reply } => {
+                let earlier = self.command_counts[RuleCommand::Mail as usize];
+                (earlier >= *most).then(|| RuleEffect::HangUp(reply.clone()))
+            }
             RuleAction::Read { .. } | RuleAction::ResetAt { .. } | RuleAction::Abort { .. } => {
                 self.set_body_rule(rule_state, context.now);
                 None
@@ -294,6 +298,11 @@ impl SessionRules {
         match &*rule_state.policy {
             PolicyState::Stateless => true,
             PolicyState::RateLimit(bucket) => lock(bucket).take(context.now),
+            PolicyState::KeyedLimit(per, limits) => {
+                let local_part = recipient.filter(|_| *per == LimitKey::Recipient).map(Path::local_part);
+                let domain = recipient.and_then(Path::domain).unwrap_or_default();
+                lock(limits).take((local_part, Domain::new(domain)), context.now)
+            }
             PolicyState::Greylist(list) => {
                 let recipient = recipient.map_or(&[][..], Path::as_bytes);
                 lock(list).passes(Triplet { client: context.client, sender: &self.sender, recipient }, context.now)
@@ -581,6 +590,34 @@ mod tests {
         assert_eq!(code(&other.decide(&rules, &to("a@x.example"))), 0);
         drop(other);
         assert_eq!(code(&one.decide(&rules, &to("a@x.example"))), 0, "a session that is gone holds nothing");
+    }
+
+    #[test]
+    fn a_session_has_so_many_transactions_and_is_closed() {
+        for (rule, reply) in [("mail: session cap 2", None), ("mail: session cap 2 \"421 4.7.0 x\"", Some(421))] {
+            let control = control(1, &[rule]);
+            let rules = control.current().unwrap();
+            let meet = |session: &mut SessionRules| session.decide(&rules, &context(RuleCommand::Mail)).effect;
+            let mut session = SessionRules::new(0);
+            assert_eq!([meet(&mut session), meet(&mut session)], [RuleEffect::Accept, RuleEffect::Accept]);
+            let RuleEffect::HangUp(last_word) = meet(&mut session) else { panic!("{rule}: the session goes on") };
+            assert_eq!(last_word.map(|reply| reply.code()), reply);
+            assert_eq!(meet(&mut SessionRules::new(1)), RuleEffect::Accept, "another session begins anew");
+        }
+    }
+
+    #[test]
+    fn a_limit_per_recipient_or_domain_is_for_each() {
+        let taken = |rule: &str| {
+            let control = control(1, &[rule]);
+            let rules = control.current().unwrap();
+            let mut session = SessionRules::new(0);
+            ["a@x.example", "b@x.example", "a@X.example", "a@y.example", "a@x.example"]
+                .map(|recipient| code(&session.decide(&rules, &to(recipient))))
+        };
+        assert_eq!(taken("rcpt: limit 1/m burst 1 per recipient"), [0, 0, 451, 0, 451]);
+        assert_eq!(taken("rcpt: limit 1/m burst 2 per domain"), [0, 0, 451, 0, 451]);
+        assert_eq!(taken("rcpt: limit 1/m burst 2"), [0, 0, 451, 451, 451]);
     }
 
     #[test]

@@ -1,0 +1,86 @@
+//! Rules like those of receivers: limits that a receiver or its software documents. The files, with
+//! their sources, are in `crates/load/receivers`.
+use super::rulebook::Rulebook;
+use mailrun_text::misspelling::is_misspelling;
+
+/// A receiver whose documented limits a sink can have.
+#[derive(Clone, Copy, Debug)]
+pub struct Receiver {
+    pub name: &'static str,
+    text: &'static str,
+}
+
+macro_rules! receiver {
+    ($name:literal) => {
+        Receiver { name: $name, text: include_str!(concat!("../../receivers/", $name, ".toml")) }
+    };
+}
+
+impl Receiver {
+    /// All receivers, in the order of the list.
+    pub const ALL: [Self; 5] =
+        [receiver!("exchange"), receiver!("exim"), receiver!("gmail"), receiver!("postgrey"), receiver!("yahoo")];
+
+    /// Finds the receiver with this name.
+    ///
+    /// # Errors
+    /// If there is none. The error names all receivers, or the one with a similar name.
+    pub fn named(name: &str) -> Result<Self, String> {
+        if let Some(known) = Self::ALL.iter().find(|known| known.name == name) {
+            return Ok(*known);
+        }
+        match Self::ALL.iter().find(|known| is_misspelling(name, known.name)) {
+            Some(nearest) => Err(format!("unknown receiver {name:?}; did you mean {:?}?", nearest.name)),
+            None => {
+                let names = Self::ALL.map(|known| known.name).join(", ");
+                Err(format!("unknown receiver {name:?}; known are {names}"))
+            }
+        }
+    }
+
+    /// Returns the first line of the file, which says what the receiver does.
+    pub fn limit(&self) -> &'static str {
+        self.text.lines().next().unwrap_or_default().trim_start_matches("# ")
+    }
+
+    /// Returns the file: its limit, its sources and its rules.
+    pub fn text(&self) -> &'static str {
+        self.text
+    }
+
+    /// Reads the rules.
+    ///
+    /// # Errors
+    /// The place of a mistake in the file.
+    pub fn rulebook(&self) -> Result<Rulebook, String> {
+        Rulebook::read_file(self.name, self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_file_has_its_limit_its_source_and_the_day_on_which_it_was_read() {
+        let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/receivers")).unwrap();
+        assert_eq!(files.count(), Receiver::ALL.len(), "each file is built in");
+        for receiver in Receiver::ALL {
+            let book = receiver.rulebook().unwrap();
+            assert!(!book.rules.is_empty() && book.seed.is_none(), "{}", receiver.name);
+            assert!(receiver.limit().ends_with('.') && !receiver.limit().starts_with('#'), "{}", receiver.limit());
+            assert!(
+                receiver.text().contains("\n# Source") && receiver.text().contains("Read on 20"),
+                "{}",
+                receiver.name
+            );
+        }
+    }
+
+    #[test]
+    fn an_unknown_receiver_is_answered_with_the_nearest_or_with_all() {
+        assert_eq!(Receiver::named("yaho").unwrap_err(), "unknown receiver \"yaho\"; did you mean \"yahoo\"?");
+        assert!(Receiver::named("x").unwrap_err().ends_with("known are exchange, exim, gmail, postgrey, yahoo"));
+        assert_eq!(Receiver::named("gmail").unwrap().name, "gmail");
+    }
+}
