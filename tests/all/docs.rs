@@ -80,6 +80,11 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("mailrun bench backlog", RELAYS),
     ("mailrun bench backlog --relay postfix --messages 50000 --message-size 4k", RELAYS),
     ("mailrun bench backlog --compare postfix,exim,mailrun --messages 50000 --message-size 4k", RELAYS),
+    (
+        "mailrun bench backlog --relay postfix --receiver 'mail: limit 10/s \"421 4.7.0 Later\"' --no-flush --lost-after 10m",
+        RELAYS,
+    ),
+    ("mailrun bench backlog --relay postfix --receiver like:postgrey --no-flush --lost-after 20m", RELAYS),
     ("mailrun bench backlog 127.0.0.1:25 --sink-listen 127.0.0.1:2526 --lost-after 10m", RELAYS),
     ("mailrun bench kotlin-profile", "takes some seconds; profiles.rs runs it with small numbers"),
     (

@@ -11,7 +11,7 @@ use mailrun_journey::record::{Arrival, EventKind, Party, Record, Role};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A fake relay that copies bytes to the sink and back. Its last argument may be the number of seconds for which it
 /// holds back replies, or `hoard` to use ever more memory.
@@ -485,7 +485,13 @@ fn a_receiver_that_is_limited_makes_a_backlog_too() {
     assert_eq!(fates(&record.ledger), [400, 400, 0, 0, 0]);
     let refused: u64 = record.series.iter().map(|row| row.errors).sum();
     assert!(refused > 0, "the relay was told to come later: {:?}", record.series);
-    assert!(record.events.iter().any(|event| event.text == "the next hop has no rule"), "{:?}", record.events);
+    let back = record.events.iter().find(|event| event.text == "the next hop has no rule").unwrap();
+    // The bench flushes the queue, so that the relay need not wait until it tries again.
+    let recovery = record.recovery.unwrap();
+    assert!(recovery.back_s == back.at_s && recovery.after_s < 30.0 && recovery.full_rate_per_s > 20.0, "{recovery:?}");
+    let again = record.events.iter().find(|event| event.kind == EventKind::FullRate).unwrap();
+    assert!((again.at_s - back.at_s - recovery.after_s).abs() < 1e-6, "{again:?} {recovery:?}");
+    assert!(ended.out.contains("at its full rate again"), "{}", ended.out);
 }
 
 #[test]
@@ -516,6 +522,83 @@ fn a_private_postfix_keeps_its_backlog() {
         let run = expect_backlog_kept("postfix", "postfix");
         assert_eq!(processes_with(run.place.path()), 0, "nothing of it runs on");
     }
+}
+
+/// A Postfix that tries again after twenty seconds, and the file of its log.
+fn postfix_that_retries_soon(place: &Path) -> (PathBuf, PathBuf) {
+    let (recipe, log) = (place.join("our.toml"), place.join("log"));
+    let text = mailrun(&["recipe", "show", "postfix"]).out;
+    let soon = "queue_run_delay = 5s\nminimal_backoff_time = 20s\nmaximal_backoff_time = 30s\nmessage_size_limit = 0";
+    let text = text.replace("maillog_file = {dir}/log", &format!("maillog_file = {}", log.display()));
+    let text = text.replace("maillog_file_prefixes = {dir}", &format!("maillog_file_prefixes = {}", place.display()));
+    let text = text.replace("message_size_limit = 0", soon);
+    assert!(text.contains(soon) && text.matches(place.to_str().unwrap()).count() == 2, "{text}");
+    fs::set_permissions(place, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(&recipe, text).unwrap();
+    (recipe, log)
+}
+
+/// Seconds since the hour began, of a text with the time of day.
+fn second_of_hour(text: &str) -> f64 {
+    let minutes = text.find(':').unwrap() + 1;
+    let digits = |from: usize| text[from..from + 2].parse::<f64>().unwrap();
+    digits(minutes) * 60.0 + digits(minutes + 3)
+}
+
+/// Times at which Postfix's log has a message as sent, the first per second, with their number.
+fn sent_by_second(log: &str) -> Vec<(f64, u64)> {
+    let mut seconds: Vec<(f64, u64)> = Vec::new();
+    for line in log.lines().filter(|line| line.contains("status=sent")) {
+        let second = second_of_hour(line);
+        match seconds.last_mut() {
+            Some((last, sent)) if *last == second => *sent += 1,
+            _ => seconds.push((second, 1)),
+        }
+    }
+    seconds
+}
+
+/// A Postfix whose receiver holds mail back by a rule, until its queue is full, tries again by itself. The report says when
+/// it delivered at its full rate again. Its log must agree.
+fn expect_recovery_as_logged(rule: &str) {
+    if !postfix_is_there() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let (recipe, log) = postfix_that_retries_soon(place.path());
+    let words = ["--relay", recipe.to_str().unwrap(), "--messages", "1000", "--message-size", "2k", "--sessions", "10"];
+    let words = [&words[..], &["--receiver", rule, "--no-flush", "--lost-after", "60s"]].concat();
+    let (ended, out) = contest("backlog", &words);
+    assert_eq!((status(&ended, 0), verdicts(&ended)), (0, vec!["PASS"]), "{ended:?}");
+    let log = fs::read_to_string(log).unwrap();
+    assert!(log.contains("status=deferred"), "the receiver held mail back: {log}");
+    let record = record_in(out.path(), "");
+    let recovery = record.recovery.unwrap();
+    let zero = second_of_hour(&record.zero_at);
+    let back = zero + recovery.back_s;
+    // Zones of time differ by whole quarters of an hour, and the log has whole seconds.
+    let after = |second: f64| (second - back.floor() + 10.0).rem_euclid(900.0) - 10.0;
+    let sent = sent_by_second(&log);
+    let since: Vec<(f64, u64)> = sent.iter().map(|(second, sent)| (after(*second), *sent)).collect();
+    let rates: Vec<u64> = since.iter().filter(|(after, _)| *after >= 0.0).map(|(_, sent)| *sent).collect();
+    // A log's second and a second of the record overlap in part, so that a rate may be split in two.
+    let is_full = |sent: u64| sent as f64 >= recovery.full_rate_per_s * 0.45;
+    let first = since.iter().find(|(after, sent)| *after >= 0.0 && is_full(*sent)).unwrap().0;
+    assert!((first - recovery.after_s).abs() <= 2.0, "{first} s by the log {since:?}, {recovery:?}");
+    assert!(rates.iter().sum::<u64>() > 500, "most of the mail was held back: {since:?}");
+    assert!(recovery.after_s >= 1.0, "it did not try again at once: {recovery:?}");
+}
+
+#[test]
+#[ignore = "slow: make test-slow PART=recipes"]
+fn a_postfix_behind_a_receiver_that_limits_recovers_as_its_log_says() {
+    expect_recovery_as_logged("mail: limit 10/s burst 1 \"421 4.7.0 Later\"");
+}
+
+#[test]
+#[ignore = "slow: make test-slow PART=recipes"]
+fn a_postfix_behind_a_greylist_recovers_as_its_log_says() {
+    expect_recovery_as_logged("rcpt: greylist 1m");
 }
 
 #[test]

@@ -9,12 +9,13 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use mailrun_bench::relay::{Relay, RelayDurability, name_apart};
 use mailrun_bench::relays::{
-    self, BacklogOptions, LatencyOptions, MemoryGrowth, MemoryTarget, ReadyTarget, RelayComparisonOptions,
-    ScenarioOptions, SoakOptions, SustainedLimits,
+    self, BacklogOptions, BacklogReceiver, LatencyOptions, MemoryGrowth, MemoryTarget, ReadyTarget,
+    RelayComparisonOptions, ScenarioOptions, SoakOptions, SustainedLimits,
 };
 use mailrun_bench::{BenchTarget, TextReport};
 use mailrun_journey::record::{Arrival, Pipelining};
 use mailrun_journey::threshold::Threshold;
+use mailrun_load::sink::Receiver;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -358,10 +359,14 @@ pub(super) struct BacklogArgs {
     /// Send this many fresh messages per second while the queue is delivered, and measure their latency.
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
     fresh: Option<f64>,
+    /// When the next hop is back, let the server try again by itself, instead of with queue.flush of its recipe. The time
+    /// until it delivers at its full rate again is then its own.
+    #[arg(long)]
+    no_flush: bool,
     /// While the queue fills, the next hop listens with this rule, instead of not at all: 'read 50K/s', 'delay 80ms',
-    /// 'mail: limit 10/s "421 4.7.0 Later"'. See mailrun sink --help.
-    #[arg(long, value_name = "RULE", value_parser = receiver_rule)]
-    receiver: Option<String>,
+    /// 'mail: limit 10/s "421 4.7.0 Later"', or like:NAME of mailrun sink --rules-like. See mailrun sink --help.
+    #[arg(long, value_name = "RULE", value_parser = receiver)]
+    receiver: Option<BacklogReceiver>,
     #[command(flatten)]
     no_thresholds: NoThresholdArgs,
     #[command(flatten)]
@@ -392,9 +397,12 @@ struct BacklogTargetArgs {
     ready_messages: u64,
 }
 
-/// Checks a rule of the sink, which gets its text.
-fn receiver_rule(text: &str) -> Result<String, String> {
-    super::sink::rule(text).map(|_| text.to_owned())
+/// Checks a rule of the sink, or the name of a receiver. The sink gets the text.
+fn receiver(text: &str) -> Result<BacklogReceiver, String> {
+    match text.strip_prefix("like:") {
+        Some(name) => Receiver::named(name).map(|known| BacklogReceiver::Like(known.name.to_owned())),
+        None => super::sink::rule(text).map(|_| BacklogReceiver::Rule(text.to_owned())),
+    }
 }
 
 const BACKLOG_EXAMPLES: &str = "\
@@ -419,6 +427,7 @@ impl Measurement for BacklogArgs {
             messages: self.messages,
             lost_after: self.lost_after,
             fresh_per_s: self.fresh,
+            flushes: !self.no_flush,
             receiver: self.receiver,
             memory_target: memory.map(|bytes| MemoryTarget { bytes, messages: memory_messages }),
             ready_target: ready.map(|time| ReadyTarget { time, messages: ready_messages }),

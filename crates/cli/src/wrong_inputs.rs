@@ -332,6 +332,7 @@ const THRESHOLDS_AND_RESULTS: &[Row] = &[
     ("bench mades --max-in-transit 5 --threshold created.p99<1s", "closed loop"),
     ("bench backlog --relay none", "a backlog needs a relay"),
     ("bench backlog --compare mailrun,none", "a backlog needs a relay"),
+    ("bench backlog --receiver like:yaho", "did you mean \"yahoo\"?"),
     ("bench backlog --relay mailrun:memory", "so that the restart would lose it"),
     ("bench backlog --threshold delivered.p99<1s", "no runs that a threshold could be asked of"),
     ("bench smtp-source-table --threshold delivered.p99<1s", "no runs that a threshold could be asked of"),

@@ -57,6 +57,7 @@
 //! judge      a record's verdict: reasons by their weight, and the outcome
 //! threshold  requirements of a user on a run, read and evaluated
 //! freshness  share of time in which the newest message is young, by windows
+//! recovery   when a server delivered at its full rate again
 //! stalls     times in which a server accepted nothing
 //! seeded     random numbers from a seed
 //! merge      the parties' records joined into the run's
@@ -90,6 +91,7 @@ pub mod missing;
 pub mod overdue;
 pub mod reason;
 pub mod record;
+pub mod recovery;
 pub mod reply_text;
 pub mod rewrites;
 mod rows;

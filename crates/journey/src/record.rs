@@ -87,6 +87,10 @@ pub struct Record {
     pub pauses: Vec<PauseRow>,
     /// The part at the beginning that the figures leave out; `null` if there was none.
     pub warm_up: Option<WarmUp>,
+    /// When the server delivered at its full rate again, after its next hop had held mail back; missing unless the bench
+    /// had it do so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<Recovery>,
     /// The part that only a run over MADES has; `null` for others.
     pub mades: Option<Mades>,
     /// The part that only an audit of a server has; `null` for other runs.
@@ -537,6 +541,18 @@ pub struct WarmUp {
     pub created: u64,
     /// Number of these that were accepted, then or later.
     pub accepted: u64,
+}
+
+/// Recovery of a server after its next hop had held mail back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Recovery {
+    /// Time at which the next hop held back no more, in seconds since `origin_ns`.
+    pub back_s: f64,
+    /// Deliveries per second at the full rate: half of the mail was delivered in seconds at least as fast.
+    pub full_rate_per_s: f64,
+    /// From `back_s` to the first second with at least 90 % of the full rate; 0 if it is the second of `back_s`.
+    pub after_s: f64,
 }
 
 /// The load that was offered.
@@ -1088,6 +1104,8 @@ pub enum EventKind {
     ServerLost,
     /// The server answered again.
     ServerBack,
+    /// The server delivered at its full rate again.
+    FullRate,
     /// A process of the run ended unexpectedly.
     Died,
     /// The user asked for the end, or a threshold ended the run.

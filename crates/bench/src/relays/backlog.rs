@@ -27,7 +27,8 @@ use crate::supervisor::{Completeness, Supervisor};
 use crate::usage::{self, DiskUsage, MemoryCurve};
 use anyhow::{Context, Result, bail, ensure};
 use mailrun_journey::account::Topology;
-use mailrun_journey::record::{Ending, Record, Role, SeriesRow, Workload};
+use mailrun_journey::record::{Ending, EventKind, EventRow, Record, Recovery, Role, SeriesRow, Workload};
+use mailrun_journey::recovery::recovery;
 use mailrun_journey::trace::RunId;
 use mailrun_party::host_sampler::HostSampler;
 use mailrun_party::interrupt::StopRequest;
@@ -54,16 +55,44 @@ pub struct BacklogOptions {
     pub lost_after: Duration,
     /// Fresh messages per second while the backlog is delivered. `None` sends none.
     pub fresh_per_s: Option<f64>,
-    /// Rule of the sink while the queue fills. `None` means that nothing listens at the next hop.
-    pub receiver: Option<String>,
+    /// If set, the recipe's `queue.flush` makes the relay try again when the next hop is back. Otherwise the relay tries
+    /// again by itself.
+    pub flushes: bool,
+    /// The sink while the queue fills. `None` means that nothing listens at the next hop.
+    pub receiver: Option<BacklogReceiver>,
     pub memory_target: Option<MemoryTarget>,
     pub ready_target: Option<ReadyTarget>,
+}
+
+/// How the next hop holds mail back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BacklogReceiver {
+    /// A rule of the sink.
+    Rule(String),
+    /// The rules of a receiver whose limits are documented, by its name.
+    Like(String),
 }
 
 impl BacklogOptions {
     /// Describes the next hop while the queue fills, for titles.
     pub(super) fn next_hop_text(&self) -> String {
-        self.receiver.as_ref().map_or_else(|| "is down".to_owned(), |rule| format!("has the rule {rule:?}"))
+        match &self.receiver {
+            None => "is down".to_owned(),
+            Some(BacklogReceiver::Rule(rule)) => format!("has the rule {rule:?}"),
+            Some(BacklogReceiver::Like(name)) => format!("has rules like those of {name}"),
+        }
+    }
+
+    /// Returns the options of the sink. Its status over HTTP tells fresh mail from the backlog, and
+    /// its rules are taken back over HTTP.
+    fn sink_options(&self) -> PartyOptions {
+        let needs_http = self.fresh_per_s.is_some() || self.receiver.is_some();
+        let options = PartyOptions::default().with_some("http", needs_http.then_some("127.0.0.1:0"));
+        match &self.receiver {
+            None => options,
+            Some(BacklogReceiver::Rule(rule)) => options.with("fault", rule),
+            Some(BacklogReceiver::Like(name)) => options.with("rules-like", name),
+        }
     }
 }
 
@@ -95,6 +124,7 @@ pub(super) struct BacklogResults {
 pub(super) struct MeasuredBacklog {
     pub(super) report: TextReport,
     pub(super) results: BacklogResults,
+    pub(super) recovery: Option<Recovery>,
     /// Messages accepted per second in the first and in the last tenth of the time.
     pub(super) accepted_per_s: Option<[f64; 2]>,
     /// What the targets and the verdict of the run complain about.
@@ -186,7 +216,7 @@ pub(super) fn measure(options: &BacklogOptions) -> Result<MeasuredBacklog> {
     }
     let load = Workload { messages: Some(options.messages), ..Workload::default() };
     let bench = scenario.bench("", &options.relay, &options.shape, load);
-    let sink_options = PartyOptions::default().with_some("fault", options.receiver.as_ref());
+    let sink_options = options.sink_options();
     let bench = BenchOptions { lost_after: Some(options.lost_after), sink_options, ..bench };
     let outcome = BacklogRun::prepare(&scenario, &bench, options).and_then(BacklogRun::run);
     let (results, record, memory) = outcome.inspect_err(|_| scenario.directory().discard())?;
@@ -203,7 +233,7 @@ pub(super) fn measure(options: &BacklogOptions) -> Result<MeasuredBacklog> {
         directory.remove_spool()?;
     }
     let accepted_per_s = accept_rates(&record.series);
-    Ok(MeasuredBacklog { report, results, accepted_per_s, flaws })
+    Ok(MeasuredBacklog { report, results, recovery: record.recovery, accepted_per_s, flaws })
 }
 
 /// Returns the time limit until the restarted relay is ready: twice the target if that is longer
@@ -341,11 +371,9 @@ impl<'g> BacklogRun<'g> {
             surroundings,
             own_s: sampler.own_s(),
         };
-        Ok((
-            self.results,
-            gather::record(self.bench, self.directory.path(), started_at, results),
-            memory.unwrap_or_default(),
-        ))
+        let mut record = gather::record(self.bench, self.directory.path(), started_at, results);
+        add_recovery(&mut record);
+        Ok((self.results, record, memory.unwrap_or_default()))
     }
 
     /// Sends all messages to the relay while its next hop is down.
@@ -514,6 +542,7 @@ impl<'g> BacklogRun<'g> {
     fn drain(&mut self, run: RunId, accepted: u64) -> Result<()> {
         let began = Instant::now();
         match &self.server {
+            _ if !self.options.flushes => {}
             BacklogServer::Own => self.retry_all()?,
             BacklogServer::Recipe { recipe, places, .. } if !recipe.flush_queue(places)? => self
                 .supervisor
@@ -559,6 +588,19 @@ impl<'g> BacklogRun<'g> {
             })
         })?;
         outcome
+    }
+}
+
+/// Finds when the relay delivered at its full rate again, and makes it an event of the record.
+fn add_recovery(record: &mut Record) {
+    let is_back = |event: &&EventRow| event.kind == EventKind::FaultOff && event.text.starts_with("the next hop");
+    let Some(back_s) = record.events.iter().rfind(is_back).map(|event| event.at_s) else { return };
+    record.recovery = recovery(&record.series, back_s);
+    if let Some(Recovery { after_s, .. }) = record.recovery {
+        let at_s = back_s + after_s;
+        let place = record.events.partition_point(|event| event.at_s <= at_s);
+        let text = "the server delivers at its full rate again".to_owned();
+        record.events.insert(place, EventRow { at_s, kind: EventKind::FullRate, text });
     }
 }
 
@@ -612,7 +654,7 @@ fn report(
     }
     remarks.extend(results.fill.and_then(cost_per_message));
     remarks.extend(flaws.notes.iter().cloned());
-    let tables = [phases(results)].into_iter().chain(fresh.map(FreshFigures::table)).collect();
+    let tables = [phases(results, record.recovery)].into_iter().chain(fresh.map(FreshFigures::table)).collect();
     goals::report(&title, tables, goals, flaws.defects(), remarks)
 }
 
@@ -640,18 +682,20 @@ fn cost_per_message(accepted: FillPhase) -> Option<String> {
     ))
 }
 
-fn phases(results: &BacklogResults) -> Table {
+fn phases(results: &BacklogResults, recovery: Option<Recovery>) -> Table {
     let right = |title| (title, Align::Right);
     let columns = [("phase", Align::Left), right("messages"), right("took"), right("msg/s")];
     let [phase, messages, elapsed, per_s] = columns;
     let mut table =
         Table::new([phase, messages, elapsed, per_s, right("RSS then"), right("RSS peak"), right("disk then")]);
-    let mut row = |phase: &str, messages: Option<u64>, took_s: f64, relay: RelayUse| {
+    let mut rated_row = |phase: &str, messages: Option<u64>, took_s: f64, per_s: Option<f64>, relay: RelayUse| {
         let RelayUse { rss_bytes, peak_bytes, disk_bytes } = relay;
         let places = [rss_bytes, peak_bytes, disk_bytes].map(|bytes| shown(bytes, memory));
-        let per_s = shown(messages, |messages| rate(messages as f64 / took_s));
-        let cells = [phase.to_owned(), shown(messages, count), seconds(took_s), per_s];
+        let cells = [phase.to_owned(), shown(messages, count), seconds(took_s), shown(per_s, rate)];
         table.row(cells.into_iter().chain(places).collect());
+    };
+    let mut row = |phase: &str, messages: Option<u64>, took_s: f64, relay: RelayUse| {
+        rated_row(phase, messages, took_s, messages.map(|messages| messages as f64 / took_s), relay);
     };
     let Some(FillPhase { messages, took_s, relay }) = results.fill else { return table };
     row("accepted, next hop held back", Some(messages), took_s, relay);
@@ -672,6 +716,9 @@ fn phases(results: &BacklogResults) -> Table {
             row("first delivered, next hop back", None, first_s, RelayUse::default());
         }
         row("delivered, next hop back", Some(messages), took_s, relay);
+        if let Some(Recovery { after_s, full_rate_per_s, .. }) = recovery {
+            rated_row("at its full rate again", None, after_s, Some(full_rate_per_s), RelayUse::default());
+        }
     }
     table
 }
@@ -756,6 +803,7 @@ mod tests {
             messages,
             lost_after: Duration::from_secs(60),
             fresh_per_s: None,
+            flushes: true,
             receiver: None,
             memory_target: Some(MemoryTarget { bytes: 256 << 20, messages: 100_000 }),
             ready_target: Some(ReadyTarget { time: Duration::from_secs(10), messages: 1_000_000 }),

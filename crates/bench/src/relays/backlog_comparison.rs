@@ -115,6 +115,7 @@ fn delivered(results: &Results, options: &BacklogOptions) -> Table {
         Column::words("next hop back", |contestant| contestant.name.clone()),
         Column::median("first delivered", drain(|drain| drain.first_s), seconds),
         Column::median("all delivered", drain(|drain| Some(drain.took_s)), seconds),
+        Column::median("full rate again", |run| Some(run.recovery?.after_s), seconds),
         Column::median("delivered/s", drain(|drain| Some(drain.messages as f64 / drain.took_s)), rate),
     ];
     if options.fresh_per_s.is_some() {

@@ -22,7 +22,7 @@ mod report;
 mod scenario;
 mod soak;
 
-pub use backlog::{BacklogOptions, MemoryTarget, ReadyTarget, run as run_backlog};
+pub use backlog::{BacklogOptions, BacklogReceiver, MemoryTarget, ReadyTarget, run as run_backlog};
 pub use backlog_comparison::compare as compare_backlogs;
 pub use comparison::RelayComparisonOptions;
 pub use latency::{LatencyOptions, SustainedLimits, run as run_latency};

@@ -372,6 +372,7 @@ fn event_kind(kind: EventKind) -> &'static str {
         EventKind::FaultOff => "fault_off",
         EventKind::ServerLost => "server_lost",
         EventKind::ServerBack => "server_back",
+        EventKind::FullRate => "full_rate",
         EventKind::Died => "died",
         EventKind::Stopped => "stopped",
     }

@@ -1,0 +1,69 @@
+//! Recovery of a server after its next hop held mail back: when did it deliver at its full rate
+//! again?
+use crate::record::{Recovery, SeriesRow};
+
+/// Share of the full rate at which a second counts as one at the full rate.
+const FULL_SHARE: f64 = 0.9;
+
+/// Finds the first second at the full rate after `back_s`, the time at which the next hop stopped
+/// holding mail back. Returns `None` if nothing was delivered since.
+///
+/// The full rate is the one of which half of the mail was delivered in seconds at least as fast. The
+/// greatest rate of a second would be a matter of luck, and the mean depends on how long the server
+/// waited before it tried again.
+pub fn recovery(series: &[SeriesRow], back_s: f64) -> Option<Recovery> {
+    let since = || series.iter().filter(|row| row.second as f64 + 1.0 > back_s);
+    let mut rates: Vec<u64> = since().map(|row| row.delivered).collect();
+    rates.sort_unstable_by(|a, b| b.cmp(a));
+    let all: u64 = rates.iter().sum();
+    let mut sum = 0;
+    let full_rate = *rates.iter().find(|rate| {
+        sum += **rate;
+        2 * sum >= all
+    })?;
+    let first = since().find(|row| row.delivered as f64 >= FULL_SHARE * full_rate as f64)?;
+    (all > 0).then(|| Recovery {
+        back_s,
+        full_rate_per_s: full_rate as f64,
+        after_s: (first.second as f64 - back_s).max(0.0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(delivered: &[u64], back_s: f64) -> Option<(f64, f64)> {
+        let row = |(second, delivered): (usize, &u64)| SeriesRow {
+            second: second as u64,
+            delivered: *delivered,
+            ..SeriesRow::default()
+        };
+        let series: Vec<SeriesRow> = delivered.iter().enumerate().map(row).collect();
+        recovery(&series, back_s).map(|found| (found.after_s, found.full_rate_per_s))
+    }
+
+    #[test]
+    fn the_full_rate_is_that_of_half_of_the_mail() {
+        // A receiver that is limited to 10/s, is open after 3.5 s, and a server that waits until it tries again.
+        let waits = [10, 10, 10, 10, 0, 0, 0, 0, 0, 400, 410, 390, 20];
+        assert_eq!(found(&waits, 3.5), Some((5.5, 400.0)));
+        // A server that delivers at once, and one that needs some seconds. A single fast second is not the full rate.
+        assert_eq!(found(&[0, 300, 500, 520, 480, 900, 500, 90], 1.25), Some((0.75, 500.0)));
+        assert_eq!(found(&[0, 50, 100, 200, 400, 400, 400, 400, 400], 1.0), Some((3.0, 400.0)));
+        // What was delivered before does not count, however fast.
+        assert_eq!(found(&[900, 900, 0, 0, 90, 90], 2.0), Some((2.0, 90.0)));
+        // All of it in the second in which the receiver opened, or bursts with pauses.
+        assert_eq!(found(&[0, 0, 77], 2.9), Some((0.0, 77.0)));
+        assert_eq!(found(&[0, 0, 0, 60, 0, 0, 58, 0, 0, 61], 0.0), Some((3.0, 60.0)));
+        // A second with 90 % of the rate is one at the full rate.
+        assert_eq!(found(&[0, 89, 90, 100, 100, 100], 0.0), Some((2.0, 100.0)));
+    }
+
+    #[test]
+    fn without_deliveries_there_is_no_recovery() {
+        assert_eq!(found(&[], 0.0), None);
+        assert_eq!(found(&[5, 5, 0, 0], 2.0), None);
+        assert_eq!(found(&[5, 5], 9.0), None);
+    }
+}
