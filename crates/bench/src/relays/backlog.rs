@@ -567,7 +567,7 @@ impl<'g> BacklogRun<'g> {
             || true,
         )?;
         let took_s = began.elapsed().as_secs_f64();
-        let fresh = fresh.map(|fresh| fresh.finish(self.options.lost_after)).transpose()?;
+        let fresh = fresh.map(|fresh| fresh.finish(&mut self.supervisor)).transpose()?;
         // After the last delivery the relay still frees segments. Wait for that before measuring
         // the disk usage.
         self.supervisor.await_relay_idle()?;

@@ -3,7 +3,8 @@
 use super::goals::{Goal, GoalResult};
 use super::scenario::RECIPIENTS;
 use crate::engine::{TimedChild, shown};
-use crate::remote_sink::{POLL_INTERVAL, RemoteSink};
+use crate::remote_sink::{PolledCount, RemoteSink};
+use crate::supervisor::Supervisor;
 use anyhow::{Context, Result};
 use mailrun_journey::record::{LatencyMs, Record};
 use mailrun_journey::stage::Stage;
@@ -14,7 +15,7 @@ use mailrun_text::table::{Align, Table};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time that the source has to send what it has begun, after it was asked to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -53,24 +54,19 @@ impl FreshMail {
         Ok(Self { run, source: TimedChild::start(command)?, record, sink })
     }
 
-    /// Ends the source, and waits until its messages have arrived, but at most `lost_after`.
+    /// Ends the source, and waits until its messages have arrived or none arrives any more.
     ///
     /// # Errors
     /// If the source left no record, or if the sink does not answer.
-    pub(super) fn finish(mut self, lost_after: Duration) -> Result<FreshFigures> {
+    pub(super) fn finish(mut self, supervisor: &mut Supervisor) -> Result<FreshFigures> {
         self.source.ensure_running("the source of fresh mail")?;
         self.source.stop(STOP_TIMEOUT)?;
         let text = fs::read(&self.record).context("the source of fresh mail left no record")?;
         let sent = Record::from_json(&text).context("the record of fresh mail cannot be read")?;
         let accepted = sent.ledger.accepted.unwrap_or_default();
-        let began = Instant::now();
-        let delivered = loop {
-            let delivered = self.sink.run_status(self.run)?.delivered;
-            if delivered >= accepted || began.elapsed() >= lost_after {
-                break delivered;
-            }
-            std::thread::sleep(POLL_INTERVAL);
-        };
+        let mut arrived = PolledCount::new(Some((&self.sink, self.run)));
+        supervisor.await_count(accepted, |_| arrived.settled())?;
+        let delivered = self.sink.run_status(self.run)?.delivered;
         let arrived = self.sink.record(self.run)?;
         let of = |record: Option<&Record>, stage| record?.stage(stage)?.latency_ms;
         Ok(FreshFigures {
