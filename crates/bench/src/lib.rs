@@ -346,7 +346,7 @@ fn drain(
                 _ => true,
             };
             let settled = |progress: &LatestProgress| progress.settled().saturating_add(bounced.settled());
-            supervisor.await_count(units.count(), settled, are_all_there)?
+            supervisor.await_all(units.count(), settled, are_all_there)?
         }
         _ => supervisor.await_arrivals(gather::accepted_messages(&source.record))?,
     };

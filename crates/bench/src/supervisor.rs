@@ -341,12 +341,21 @@ impl Supervisor {
     /// A relay gets this time even if the user has asked to stop: the run is shorter then, but all
     /// of its messages may still be accounted for. A second request ends the wait.
     pub(super) fn await_arrivals(&mut self, accepted: u64) -> Result<Completeness> {
-        self.await_count(accepted, LatestProgress::delivered, || true)
+        self.await_count(accepted, LatestProgress::delivered)
     }
 
-    /// Waits like [`Self::await_arrivals`] until `count` has reached `accepted` and `are_all_there` agrees. The sink may also
-    /// have counted messages whose 250 never reached the source, while accepted messages are still missing.
+    /// Waits like [`Self::await_arrivals`] until `count` has reached `accepted`.
     pub(super) fn await_count(
+        &mut self,
+        accepted: u64,
+        count: impl FnMut(&LatestProgress) -> u64,
+    ) -> Result<Completeness> {
+        self.await_all(accepted, count, || true)
+    }
+
+    /// Waits like [`Self::await_count`], and until `are_all_there` agrees. The sink may also have counted messages whose 250
+    /// never reached the source, while accepted messages are still missing.
+    pub(super) fn await_all(
         &mut self,
         accepted: u64,
         mut count: impl FnMut(&LatestProgress) -> u64,
@@ -659,7 +668,7 @@ mod tests {
                 seen.set(progress.settled());
                 progress.settled()
             };
-            let got = supervisor.await_count(10, count, || has_last && seen.get() == last).unwrap();
+            let got = supervisor.await_all(10, count, || has_last && seen.get() == last).unwrap();
             assert_eq!(got, expected, "{situation}");
             reporter.join().unwrap();
         }

@@ -86,8 +86,7 @@ impl BacklogOptions {
     /// Returns the options of the sink. Its status over HTTP tells fresh mail from the backlog, and
     /// its rules are taken back over HTTP.
     fn sink_options(&self) -> PartyOptions {
-        let needs_http = self.fresh_per_s.is_some() || self.receiver.is_some();
-        let options = PartyOptions::default().with_some("http", needs_http.then_some("127.0.0.1:0"));
+        let options = PartyOptions::default();
         match &self.receiver {
             None => options,
             Some(BacklogReceiver::Rule(rule)) => options.with("fault", rule),
@@ -557,15 +556,11 @@ impl<'g> BacklogRun<'g> {
         let mut of_backlog = PolledCount::new(sink.as_ref().map(|sink| (sink, run)));
         let before = self.supervisor.delivered();
         let mut first_s = None;
-        let arrived = self.supervisor.await_count(
-            accepted,
-            |progress: &LatestProgress| {
-                let delivered = if sink.is_some() { of_backlog.settled() } else { progress.delivered() };
-                first_s = first_s.or_else(|| (delivered > before).then(|| began.elapsed().as_secs_f64()));
-                delivered
-            },
-            || true,
-        )?;
+        let arrived = self.supervisor.await_count(accepted, |progress: &LatestProgress| {
+            let delivered = if sink.is_some() { of_backlog.settled() } else { progress.delivered() };
+            first_s = first_s.or_else(|| (delivered > before).then(|| began.elapsed().as_secs_f64()));
+            delivered
+        })?;
         let took_s = began.elapsed().as_secs_f64();
         let fresh = fresh.map(|fresh| fresh.finish(&mut self.supervisor)).transpose()?;
         // After the last delivery the relay still frees segments. Wait for that before measuring
