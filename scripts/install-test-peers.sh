@@ -12,21 +12,22 @@
 #   scripts/install-test-peers.sh cost        valgrind and strace
 #   scripts/install-test-peers.sh dashboard   tmux
 #   scripts/install-test-peers.sh exim        debootstrap, which makes a Debian for Exim
+#   scripts/install-test-peers.sh grafana     Prometheus, of which nothing is installed either, into target/peers
 #   scripts/install-test-peers.sh haraka      Haraka from npm, into target/peers
 #   scripts/install-test-peers.sh packages    debootstrap, crun, bubblewrap, QEMU's user mode
 #   scripts/install-test-peers.sh rabbitmq    RabbitMQ alone; no RabbitMQ is started by that, now or with the host
 set -eu
 PATH="$PATH:/usr/sbin:/sbin"
 
-# Only the program: the package would start a server.
-install_promtool() {
-    if command -v promtool >/dev/null 2>&1 || [ -x target/peers/promtool ]; then return; fi
+# Only the program, promtool or prometheus: the package would start a server.
+install_of_prometheus() {
+    if command -v "$1" >/dev/null 2>&1 || [ -x "target/peers/$1" ]; then return; fi
     if ! command -v apt-get >/dev/null 2>&1; then return; fi
     mkdir -p target/peers/download
     (
         cd target/peers/download && timeout 120 apt-get -qq download prometheus >/dev/null 2>&1 &&
-            dpkg-deb --fsys-tarfile prometheus_*.deb | tar -xf - ./usr/bin/promtool && mv usr/bin/promtool ..
-    ) && echo "installed: promtool" || echo "could not install promtool. Tests that need it are skipped."
+            dpkg-deb --fsys-tarfile prometheus_*.deb | tar -xf - "./usr/bin/$1" && mv "usr/bin/$1" ..
+    ) && echo "installed: $1" || echo "could not install $1. Tests that need it are skipped."
     rm -rf target/peers/download
 }
 install_python_modules() {
@@ -54,7 +55,7 @@ case "${1:-}" in
 "")
     pairs="postfix:postfix smtp-source:postfix smtp-sink:postfix swaks:swaks perl-net-ssleay:libnet-ssleay-perl curl:curl msmtp:msmtp python3:python3
         aiosmtpd:python3-aiosmtpd dovecot:dovecot-core dovecot-imap:dovecot-imapd dovecot-lmtp:dovecot-lmtpd strace:strace zsh:zsh fish:fish man:man-db"
-    install_promtool
+    install_of_prometheus promtool
     install_python_modules
     ;;
 amqp)
@@ -65,6 +66,10 @@ browser) pairs="chromium:chromium node:nodejs npm:npm" ;;
 dashboard) pairs="tmux:tmux" ;;
 exim) pairs="debootstrap:debootstrap" ;;
 file-systems) pairs="mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs" ;;
+grafana)
+    pairs=""
+    install_of_prometheus prometheus
+    ;;
 haraka)
     pairs=""
     install_haraka
@@ -73,7 +78,7 @@ packages) pairs="debootstrap:debootstrap crun:crun bwrap:bubblewrap qemu-aarch64
 cost) pairs="valgrind:valgrind strace:strace ip:iproute2 unshare:util-linux" ;;
 rabbitmq) pairs="rabbitmq-server:rabbitmq-server" ;;
 *)
-    echo "usage: $0 [amqp|browser|cost|dashboard|exim|file-systems|haraka|packages|rabbitmq]" >&2
+    echo "usage: $0 [amqp|browser|cost|dashboard|exim|file-systems|grafana|haraka|packages|rabbitmq]" >&2
     exit 2
     ;;
 esac

@@ -32,6 +32,7 @@ recipes    2400  each server of a recipe apart from this host (those of Debian 1
 mailboxes  1200  private Dovecots and a Cyrus, whose mailboxes are watched, changed by hand, and killed
 browser     600  report.html in Chromium
 dashboard   300  the dashboard in tmux
+probe       600  a probe beside restarts of everything for MAILRUN_PROBE_SECONDS; Prometheus has data for each panel of the dashboard
 packages   1200  archives, Debian packages and the image, installed and run where they will be
 results    1200  each table of docs/results.md, made small
 delay       900  a sink that delays replies by 100 us is measured to do so within 20, on processors that are kept awake
@@ -96,6 +97,7 @@ mailboxes() {
 }
 browser() { scripts/install-test-peers.sh browser && scripts/test-browser.sh target/pages; }
 dashboard() { scripts/install-test-peers.sh dashboard && scripts/test-dashboard.sh; }
+probe() { scripts/install-test-peers.sh grafana && ignored probe; }
 packages() { PACKAGE_PROFILE=${PACKAGE_PROFILE:-release} make --no-print-directory test-packages; }
 results() {
     cargo build --release --quiet && scripts/results.py --small --page target/results-small.md --out target/results-small
@@ -130,6 +132,7 @@ changed_parts() {
     has '^crates/(mades.*|amqp)/' && echo brokers
     has '^crates/report/|^tests/browser/' && echo browser
     has '^crates/dashboard/|^tests/dashboard/' && echo dashboard
+    has '^deploy/grafana/|^crates/load/src/probe/' && echo probe
     has '^packaging/|^Cargo.lock$' && echo packages
     has '^crates/(relay|load|smtp)/|^Cargo.toml$' && echo bench-cost
     has '^crates/(eventloop|load)/' && echo delay

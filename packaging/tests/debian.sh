@@ -204,7 +204,7 @@ ok "removed, it leaves spool and configuration; purged, nothing"
 
 open_root "$shells"
 packages apt-get install -y "/packages/mailrun_$VERSION-1_amd64.deb" "/packages/mailrun-drop-in_$VERSION-1_amd64.deb"
-for page in mailrun mailrun-relay mailrun-queue-list; do
+for page in mailrun mailrun-relay mailrun-probe mailrun-queue-list; do
   within env MANPAGER=cat man "$page" >"$WORK/page" 2>"$WORK/page.log" || fail "man $page: $(cat "$WORK/page.log")"
   expect_line "EXIT STATUS" "$WORK/page"
 done

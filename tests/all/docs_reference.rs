@@ -3,7 +3,9 @@
 use crate::docs_script::{Step, namespaces, run_steps};
 use crate::manual::{Page, all_help, page, pages, root};
 use crate::party::{Sink, bench_as_typed, mailrun, undisturbed};
+use crate::probe::Probe;
 use crate::relay::{self, Den};
+use crate::secured::Files;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -92,6 +94,24 @@ fn every_metric_is_described() {
     let described: BTreeMap<String, String> =
         rows.map(|row| (row[0].split('{').next().unwrap().to_owned(), row[1].clone())).collect();
     assert_eq!(described, served);
+}
+
+#[test]
+fn every_metric_of_the_probe_is_described() {
+    let files = Files::new();
+    let route = "[[route]]\nserver = \"127.0.0.1:1\"\nto = \"a@b.example\"\nrate = \"1/h\"\n";
+    let config = files.keep("probe.toml", &format!("state = \"state\"\nhttp = \"127.0.0.1:0\"\n{route}"));
+    let probe = Probe::start(&config);
+    let text = probe.text();
+    let served = text.lines().filter_map(|line| line.strip_prefix("# TYPE mailrun_probe_")?.split_once(' '));
+    let served: BTreeMap<String, String> = served.map(|(name, kind)| (name.to_owned(), kind.to_owned())).collect();
+    let rows = page("docs/probe.md").rows("GET /metrics").into_iter().skip(1);
+    // A row may have several names.
+    let described = rows.flat_map(|row| {
+        let names = row[0].split(", ").map(|name| name.split('{').next().unwrap().to_owned());
+        names.map(|name| (name, row[1].clone())).collect::<Vec<_>>()
+    });
+    assert_eq!(described.collect::<BTreeMap<String, String>>(), served);
 }
 
 fn sources(directory: &Path, files: &mut Vec<PathBuf>) {

@@ -150,6 +150,16 @@ impl Postfix {
         self.log().lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
     }
 
+    /// Stops the server, and starts it again.
+    pub(crate) fn restart(&self) {
+        self.command("stop");
+        let started = self.command("start");
+        assert_eq!(started.code, Some(0), "{started:?} {}", self.log());
+        for address in &self.listening {
+            wait_until("Postfix to listen", || TcpStream::connect(address).ok());
+        }
+    }
+
     /// Retries deferred mail at once.
     pub(crate) fn flush(&self) {
         self.command("flush");

@@ -1,4 +1,4 @@
-//! The relay as a systemd service: notifications, socket activation, the journal, and the unit files. systemd is not
+//! Relay and probe as systemd services: notifications, socket activation, the journal, and the unit files. systemd is not
 //! process 1 where tests run, so the tests play the manager.
 use crate::party::{Process, Sink, is_root, low_port, peer, run, skip, wait_until};
 use crate::relay::{Den, MAILRUN, Relay, await_recipients, introduced, submit};
@@ -160,17 +160,27 @@ fn the_unit_files_hold() {
     }
     let files = crate::secured::Files::new();
     let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/systemd");
-    for name in ["mailrun-relay.service", "mailrun-relay.socket"] {
+    let paths = ["mailrun-relay.service", "mailrun-probe.service", "mailrun-relay.socket"].map(|name| {
         let text = fs::read_to_string(units.join(name)).unwrap();
         // The program and its man pages are not installed here.
-        let here = text.replace("/usr/bin/mailrun", MAILRUN).replace("Documentation=man:mailrun-relay(1)\n", "");
-        files.keep(name, &here);
-    }
-    let unit = files.path("mailrun-relay.service");
-    let verified = run("systemd-analyze", &["verify", "--man=no", &unit, &files.path("mailrun-relay.socket")]);
+        let is_here = |line: &&str| !line.starts_with("Documentation=man:");
+        let here: Vec<&str> = text.lines().filter(is_here).collect();
+        files.keep(name, &here.join("\n").replace("/usr/bin/mailrun", MAILRUN))
+    });
+    let [relay, probe, socket] = &paths;
+    let verified = run("systemd-analyze", &["verify", "--man=no", relay, probe, socket]);
     assert_eq!((verified.code, verified.err.trim()), (Some(0), ""), "{}", verified.out);
-    let secured = run("systemd-analyze", &["security", "--offline=true", "--threshold=20", &unit]);
-    assert_eq!(secured.code, Some(0), "{}", secured.out);
+    for unit in [relay, probe] {
+        let secured = run("systemd-analyze", &["security", "--offline=true", "--threshold=20", unit]);
+        assert_eq!(secured.code, Some(0), "{}", secured.out);
+    }
+}
+
+#[test]
+fn the_packaged_configuration_of_the_probe_is_valid() {
+    let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/systemd/probe.toml");
+    let ended = run(MAILRUN, &["probe", "--check", "--config", config.to_str().unwrap()]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), "configuration OK: 1 route\n"), "{ended:?}");
 }
 
 #[test]

@@ -51,6 +51,9 @@ mod misuse;
 mod offer;
 mod other_names;
 mod party_outputs;
+mod probe;
+mod probe_file;
+mod probe_route;
 mod profiles;
 mod queue;
 mod rare_options;
@@ -124,6 +127,7 @@ Examples:
   mailrun sink --listen 127.0.0.1:2525        accepts mail and counts it
   mailrun source 127.0.0.1:2525               sends mail and measures latency
   mailrun send ann@a.example                  sends one message, and shows the dialogue
+  mailrun probe --config FILE                 watches mail servers for months
   mailrun relay --to HOST --spool DIR         stores and forwards mail
   mailrun report DIR --format html -o FILE    shows a stored run again
   mailrun compare --self                      the noise of this host, in rounds
@@ -156,6 +160,7 @@ enum Command {
     Recipe(recipes::RecipeArgs),
     Source(Box<source::SourceArgs>),
     Send(Box<send::SendArgs>),
+    Probe(Box<probe::ProbeArgs>),
     Sink(Box<sink::SinkArgs>),
     Relay(Box<relay::RelayArgs>),
     Mades(Box<mades::MadesArgs>),
@@ -206,6 +211,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Recipe(typed) => typed.run(),
         Command::Source(typed) => typed.run(),
         Command::Send(typed) => typed.run(),
+        Command::Probe(typed) => typed.run(),
         Command::Sink(typed) => typed.run(),
         Command::Relay(typed) => relay::run(&typed),
         Command::Mades(typed) => typed.run(),

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Environment variable with the password of the users of mailboxes.
-const PASSWORD_VARIABLE: &str = "MAILRUN_MAILBOX_PASSWORD";
+pub(super) const PASSWORD_VARIABLE: &str = "MAILRUN_MAILBOX_PASSWORD";
 
 /// Mailboxes that are watched instead of listening.
 #[derive(Debug, Default, Args)]
@@ -99,8 +99,10 @@ impl MailboxArgs {
         Ok(Some(MailboxOptions {
             mailboxes,
             poll: self.poll,
+            existing: false,
             whole: self.whole,
             deletes: run.filter(|_| self.expunge),
+            settled: None,
             tls: MailboxTls { insecure: self.mailbox_insecure, ca: self.mailbox_cacert.clone() },
         }))
     }

@@ -297,7 +297,7 @@ mod tests {
             ("bench a:1 b:1", "unexpected argument \"b:1\"; one server is measured at a time. See --help."),
             (
                 "source a:1 --sink http://a:1",
-                "unknown option \"--sink\" here; mailrun bench, merge, compare and capacity have it. See --help.",
+                "unknown option \"--sink\" here; mailrun bench, probe, merge, compare and capacity have it. See --help.",
             ),
             ("source a:1 --strict=yes", "--strict takes no value. See --help."),
             ("sink -1", "\"-1\": a value must not be negative. See --help."),

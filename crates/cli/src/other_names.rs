@@ -440,7 +440,7 @@ mod tests {
         let whole = Cli::all_commands();
         assert_eq!(
             commands_with(&whole, "--sink").as_deref(),
-            Some("mailrun bench, merge, compare and capacity have it")
+            Some("mailrun bench, probe, merge, compare and capacity have it")
         );
         assert_eq!(
             commands_with(&whole, "--recipients=5").as_deref(),

@@ -10,7 +10,7 @@ use mailrun_journey::record::Pipelining;
 use mailrun_load::send::{
     self, Attachment, DEFAULT_BODY, HeaderField, MessageParts, QuitAfter, SendOptions, SendTarget,
 };
-use mailrun_load::source::{self, AllowedTargets, DsnParameters};
+use mailrun_load::source::{AllowedTargets, DsnParameters};
 use mailrun_net::{Endpoint, clock};
 use mailrun_party::outputs::new_run_id;
 use mailrun_relay::config::DeliveryScope;
@@ -193,6 +193,7 @@ impl SendArgs {
             connect_timeout: self.session.connect_timeout,
             timeout: self.session.timeout,
             shows_certificate: self.session.show_cert,
+            keeps_certificate: false,
             shows_dialogue: !self.session.quiet,
         })?;
         say(&format!("{}\n", mailrun_text::printable::printable(&report.line())))?;
@@ -229,15 +230,7 @@ impl SendArgs {
         }
         if let Some(server) = server {
             let reach = if self.allow_public { AllowedTargets::Public } else { AllowedTargets::Local };
-            let name = match Endpoint::split_port(server.address()) {
-                Some((host, _)) if !server.address().starts_with("unix:") => host,
-                _ => "localhost",
-            };
-            let endpoints = source::look_up(server.address(), reach)?;
-            return Ok(endpoints
-                .into_iter()
-                .map(|endpoint| SendTarget::Server { name: name.to_owned(), endpoint })
-                .collect());
+            return send::targets_of(server.address(), reach);
         }
         let first = to.first().ok_or_else(|| anyhow!("say where to send: SERVER, ann@a.example or --pipe COMMAND"))?;
         let domain = first.rsplit_once('@').map(|(_, domain)| domain.trim_end_matches('>'));
@@ -256,7 +249,7 @@ fn needs_recipient(point: QuitAfter) -> bool {
 }
 
 /// `<a@b>` and `a@b` are the same address, and `<>` is none.
-fn without_brackets(address: &str) -> String {
+pub(super) fn without_brackets(address: &str) -> String {
     let inner = address.strip_prefix('<').and_then(|rest| rest.strip_suffix('>'));
     inner.unwrap_or(address).to_owned()
 }

@@ -36,6 +36,7 @@
 //! trace      header by which the far end recognises a message
 //! ledger     set of (message, recipient) seen so far, one bit each
 //! latencies  a distribution of times, and its log per second
+//! buckets    times in a few fixed buckets, for Prometheus
 //! tally      counts of a worker between two ticks; the collector merges them
 //! rows       tallies as rows of a record
 //! throughput times at which messages reached a stage, and their rate
@@ -71,6 +72,7 @@
 pub mod account;
 pub mod audit;
 pub mod bounces;
+pub mod buckets;
 #[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;

@@ -151,7 +151,7 @@ pub struct ImapSession {
 
 impl ImapSession {
     /// Creates a session on a connection that has just been made. `position` is where the last session
-    /// ended; without it, messages that are already there are skipped. `deletes` opens the mailbox for
+    /// ended; without it, messages that are already there are skipped, unless the options ask for them. `deletes` opens the mailbox for
     /// writing, so that [`ImapSession::delete`] can be used.
     pub fn new(
         options: Arc<WatchOptions>,
@@ -562,7 +562,12 @@ impl ImapSession {
         // What was announced in the answer to EXAMINE was there before, or came in between.
         let is_first = !self.has_position;
         let renumbered = !is_first && self.position.validity != opened.validity;
-        if is_first || renumbered {
+        let skips = is_first && !self.options.existing;
+        if is_first && !skips {
+            self.position = Position::new(opened.validity, 1);
+            self.has_position = true;
+        }
+        if skips || renumbered {
             let before = std::mem::replace(&mut self.position, opened);
             self.has_position = true;
             if renumbered {

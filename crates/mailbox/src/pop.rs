@@ -103,7 +103,8 @@ pub struct PopSession {
 
 impl PopSession {
     /// Creates a session on a connection that has just been made. `known` is what the last session
-    /// returned; without it, messages that are already there are skipped.
+    /// returned; without it, messages that are already there are skipped, unless the options ask for
+    /// them.
     pub fn new(
         options: Arc<WatchOptions>,
         (credentials, nonce): (Credentials, Nonce),
@@ -111,6 +112,7 @@ impl PopSession {
         is_encrypted: bool,
         now: Duration,
     ) -> Self {
+        let known = known.or_else(|| options.existing.then(Listing::default));
         Self {
             deadline: now + options.reply_timeout,
             options,

@@ -21,6 +21,8 @@ pub struct WatchOptions {
     /// Fetch the whole message. Otherwise only the header field that carries the trace is fetched, which
     /// POP3 cannot do: there it is the header.
     pub whole: bool,
+    /// The first session reports the messages that are already there, too. Otherwise it skips them.
+    pub existing: bool,
     /// Interval at which to ask for new messages, instead of IDLE. A session asks at this interval also
     /// if the server does not offer IDLE.
     pub poll: Option<Duration>,
@@ -50,6 +52,7 @@ impl WatchOptions {
             starts_tls: false,
             allows_plain_login: true,
             whole: false,
+            existing: false,
             poll: None,
             default_poll: Duration::from_secs(1),
             trace_field,

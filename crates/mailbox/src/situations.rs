@@ -53,6 +53,19 @@ fn a_session_reports_what_is_new() {
 }
 
 #[test]
+fn messages_that_are_already_there_are_reported_if_that_is_asked_for() {
+    let existing = WatchOptions { existing: true, ..options() };
+    let fetched = FETCHED.replace("* 4 FETCH (UID 12", "* 1 FETCH (UID 4");
+    let script = [GREETING, LOGGED_IN, OPENED, &fetched, "m3 OK fetched\r\n"].concat();
+    let (played, position) = play_imap(existing.clone(), None, &script);
+    assert_eq!(events(&played), "idle 4:500");
+    assert!(played.sent.contains("UID FETCH 1:* "), "{}", played.sent);
+    assert!(position.is_some(), "the next session goes on from here");
+    let rest = ["+OK\r\n1 a\r\n.\r\n", "+OK 1 500\r\n", "+OK\r\nX-Mailrun: v1\r\n\r\n.\r\n"];
+    assert!(events(&play_pop(existing, false, false, &rest)).contains("1:500"));
+}
+
+#[test]
 fn what_servers_say_has_these_results() {
     let opened = [GREETING, LOGGED_IN, OPENED].concat();
     let fetching = [GREETING, LOGGED_IN, OPENED, NEWS].concat();

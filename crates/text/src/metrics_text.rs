@@ -60,6 +60,21 @@ impl MetricsText {
         self.sample(name, &[], value);
     }
 
+    /// Adds the samples of a histogram. `counts` has the number of values up to each bound and, at the
+    /// end, of those beyond the last one. The family must have been added with the kind `histogram`.
+    pub fn histogram(&mut self, name: &str, labels: &[(&str, &str)], bounds: &[f64], counts: &[u64], sum: f64) {
+        let mut total = 0;
+        let bounds = bounds.iter().copied().chain([f64::INFINITY]);
+        for (bound, count) in bounds.zip(counts) {
+            total += count;
+            let bound = if bound.is_finite() { bound.to_string() } else { "+Inf".to_owned() };
+            let labels: Vec<(&str, &str)> = labels.iter().copied().chain([("le", bound.as_str())]).collect();
+            self.sample(&format!("{name}_bucket"), &labels, total);
+        }
+        self.sample(&format!("{name}_sum"), labels, sum);
+        self.sample(&format!("{name}_count"), labels, total);
+    }
+
     /// Returns the text with the end that its format requires.
     pub fn finish(mut self) -> String {
         if self.exposition == Exposition::OpenMetrics {
@@ -84,6 +99,20 @@ mod tests {
         let mut text = MetricsText::new("mailrun_", Exposition::Prometheus);
         text.sample("x", &[("hop", "a\"} 1\nb\\\r\u{202e}")], 2);
         assert_eq!(text.finish(), "mailrun_x{hop=\"a\\\"} 1\\nb\\\\\\\\r\\\\u{202e}\"} 2\n");
+    }
+
+    #[test]
+    fn the_buckets_of_a_histogram_are_cumulative() {
+        let mut text = MetricsText::new("m_", Exposition::Prometheus);
+        text.histogram("took_seconds", &[("stage", "accepted")], &[0.1, 5.0], &[2, 0, 1], 9.5);
+        let lines = [
+            "m_took_seconds_bucket{stage=\"accepted\",le=\"0.1\"} 2",
+            "m_took_seconds_bucket{stage=\"accepted\",le=\"5\"} 2",
+            "m_took_seconds_bucket{stage=\"accepted\",le=\"+Inf\"} 3",
+            "m_took_seconds_sum{stage=\"accepted\"} 9.5",
+            "m_took_seconds_count{stage=\"accepted\"} 3",
+        ];
+        assert_eq!(text.finish().lines().collect::<Vec<_>>(), lines);
     }
 
     #[test]

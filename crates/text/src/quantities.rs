@@ -92,17 +92,22 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Parses a rate such as `500`, `500/s`, `500/m` or `30k/h`, and returns it per second. The rate
-/// may be zero, and at most ten million per second. An error names the fault and a valid form.
+/// Parses a rate such as `500`, `500/s`, `500/m`, `30k/h` or `1/10s`, and returns it per second. The
+/// rate may be zero, and at most ten million per second. An error names the fault and a valid form.
 pub fn rate(text: &str) -> Result<f64, String> {
-    let what = "is not a valid rate; use something like 500, 500/s, 500/m or 30k/h";
+    let what = "is not a valid rate; use something like 500, 500/s, 500/m, 30k/h or 1/10s";
     let error = || refusal(text, what, |text| text.split('/').next().and_then(plain_form));
     let (number, unit) = text.split_once('/').unwrap_or((text, "s"));
     let seconds = match unit {
         "s" => 1.0,
         "m" | "min" => 60.0,
         "h" => 3_600.0,
-        _ => return Err(error()),
+        // A number without a unit might mean anything.
+        time if time.ends_with(|letter: char| letter.is_ascii_digit()) => return Err(error()),
+        time => match duration(time) {
+            Ok(time) if !time.is_zero() => time.as_secs_f64(),
+            _ => return Err(error()),
+        },
     };
     let (number, factor) = split_thousands(number);
     Decimal::parse(number).ok_or_else(error)?;
@@ -358,9 +363,16 @@ mod tests {
         ] {
             assert_eq!(duration(text).map(|time| time.as_millis()), Ok(milliseconds), "{text}");
         }
-        for (text, per_s) in
-            [("500", 500.0), ("500/s", 500.0), ("600/m", 10.0), ("36k/h", 10.0), ("0", 0.0), ("1.5k", 1_500.0)]
-        {
+        for (text, per_s) in [
+            ("500", 500.0),
+            ("500/s", 500.0),
+            ("600/m", 10.0),
+            ("36k/h", 10.0),
+            ("0", 0.0),
+            ("1.5k", 1_500.0),
+            ("1/10s", 0.1),
+            ("30/1m30s", 1.0 / 3.0),
+        ] {
             assert_eq!(rate(text), Ok(per_s), "{text}");
         }
         for (text, share) in [("0.001", 0.001), ("1%", 0.01), ("0.5 %", 0.005), ("100%", 1.0), ("1e-3", 0.001)] {
@@ -452,9 +464,11 @@ mod tests {
     #[test]
     fn what_is_no_rate_share_or_interval_is_refused_with_what_to_write() {
         for (text, expected) in [
-            ("", "\"\" is not a valid rate; use something like 500, 500/s, 500/m or 30k/h"),
+            ("", "\"\" is not a valid rate; use something like 500, 500/s, 500/m, 30k/h or 1/10s"),
             ("fast", "\"fast\" is not a valid rate"),
             ("5/d", "\"5/d\" is not a valid rate"),
+            ("5/0s", "\"5/0s\" is not a valid rate"),
+            ("5/10", "\"5/10\" is not a valid rate"),
             ("inf", "\"inf\" is not a valid rate"),
             ("-1", "\"-1\": must not be negative"),
             ("1e3", "\"1e3\": write 1000"),

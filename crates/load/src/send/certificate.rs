@@ -33,6 +33,12 @@ pub(super) fn describe(shown: &ShownCertificates, now: Timestamp) -> Vec<String>
     lines
 }
 
+/// Returns the end of the validity of the server's own certificate, in seconds since 1970.
+pub(super) fn end(shown: &ShownCertificates) -> Option<i64> {
+    let (_, parsed) = X509Certificate::from_der(shown.chain.first()?).ok()?;
+    Some(parsed.validity().not_after.timestamp())
+}
+
 fn names(certificate: &X509Certificate<'_>) -> String {
     let extension = certificate.subject_alternative_name().ok().flatten();
     let names = extension.iter().flat_map(|extension| &extension.value.general_names).map(|name| match name {
@@ -92,6 +98,7 @@ mod tests {
         );
         assert!(lines[4].starts_with("  SHA-256: ") && lines[4].len() == 11 + 95, "{lines:?}");
         assert_eq!(lines[5], "the certificate is not trusted: no");
+        assert_eq!(end(&shown), Some(67_090_118_400), "1 January 4096");
         let past = describe(&shown, "1974-01-01T00:00:00Z".parse().unwrap());
         assert!(past[3].ends_with("(not yet valid)"), "{past:?}");
     }
@@ -102,5 +109,6 @@ mod tests {
         assert!(lines[0].starts_with("certificate 1 of 1 cannot be read"), "{lines:?}");
         let lines = describe(&ShownCertificates::default(), Timestamp::UNIX_EPOCH);
         assert_eq!(lines, ["the server has shown no certificate"]);
+        assert_eq!(end(&ShownCertificates::default()), None);
     }
 }

@@ -10,9 +10,9 @@ mod options;
 mod report;
 mod session;
 
-use crate::source::Transport;
+use crate::source::{self, AllowedTargets, Transport};
 use anyhow::{Context, Result, bail};
-use mailrun_net::{ClientSession, SessionEnd, Socket, Stream, Timer, WorkerBuffers, clock};
+use mailrun_net::{ClientSession, Endpoint, SessionEnd, Socket, Stream, Timer, WorkerBuffers, clock};
 use mailrun_party::reason::reason;
 use mailrun_party::tls_mode::TlsMode;
 use mailrun_smtp::Client;
@@ -52,13 +52,20 @@ async fn run(options: SendOptions, buffers: WorkerBuffers) -> Result<SendReport>
     let began = clock::now();
     let mut sender = SingleMessage::new(&options)?;
     let mut timer = Timer::default();
-    let finish = |end: SendEnd| SendReport { end, took: clock::now() - began };
+    let finish = |end: SendEnd| SendReport {
+        end,
+        took: clock::now() - began,
+        answered_at: None,
+        is_in_doubt: false,
+        certificate_ends: None,
+    };
     let mut failure = "there is no server to try".to_owned();
     for target in &options.targets {
         let mut transport = Transport::new(&options.transport, options.pipelining, target.host())?
             .stopping_after(options.quit_after.and_then(|point| point.stop_point(options.transport.tls)))
             .with_notifications(options.dsn_parameters.notifications());
-        let shown = options.shows_certificate.then(|| transport.record_certificates(&options.transport)).transpose()?;
+        let records = options.shows_certificate || options.keeps_certificate && options.transport.tls != TlsMode::None;
+        let shown = records.then(|| transport.record_certificates(&options.transport)).transpose()?;
         let connected = match target {
             SendTarget::Server { endpoint, .. } => {
                 transport.connect(endpoint, options.connect_timeout, &mut timer).await.map(|socket| (socket, None))
@@ -85,15 +92,36 @@ async fn run(options: SendOptions, buffers: WorkerBuffers) -> Result<SendReport>
             .with_security(transport.security.clone())
             .run()
             .await;
+        let certificate_ends = shown.as_ref().and_then(|shown| certificate::end(&shown.certificates()));
+        let shown = shown.filter(|_| options.shows_certificate);
         if let Some(shown) = shown.filter(|_| !matches!(ended, SessionEnd::Lost(..)) || sender.is_over_tls()) {
             let lines = certificate::describe(&shown.certificates(), jiff::Timestamp::now());
             lines.iter().for_each(|line| sender.show(line));
         }
         let end = sender.end(&ended, child.is_some());
         child.into_iter().for_each(wait);
-        return Ok(finish(end));
+        return Ok(SendReport {
+            answered_at: sender.answered_at(),
+            is_in_doubt: report::is_in_doubt(&ended),
+            certificate_ends,
+            ..finish(end)
+        });
     }
     Ok(finish(SendEnd::Failed(SendStage::Connect, failure)))
+}
+
+/// Looks up a server: `HOST:PORT` or `unix:PATH`.
+///
+/// # Errors
+///
+/// If the server has no address, or only addresses to which nothing may be sent.
+pub fn targets_of(server: &str, allowed: AllowedTargets) -> Result<Vec<SendTarget>> {
+    let name = match Endpoint::split_port(server) {
+        Some((host, _)) if !server.starts_with("unix:") => host,
+        _ => "localhost",
+    };
+    let endpoints = source::look_up(server, allowed)?;
+    Ok(endpoints.into_iter().map(|endpoint| SendTarget::Server { name: name.to_owned(), endpoint }).collect())
 }
 
 /// Starts a command whose standard input and output are the connection.

@@ -28,6 +28,8 @@ pub struct SendOptions {
     pub timeout: Duration,
     /// Set if the server's certificates are shown.
     pub shows_certificate: bool,
+    /// Set if the report has the date on which the certificate ends, if TLS is used.
+    pub keeps_certificate: bool,
     /// Set if the dialogue is printed on standard output.
     pub shows_dialogue: bool,
 }

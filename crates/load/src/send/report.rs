@@ -88,6 +88,13 @@ pub struct SendReport {
     pub end: SendEnd,
     /// Time from the beginning of the connection.
     pub took: Duration,
+    /// When the server accepted the message, on the monotonic clock.
+    pub answered_at: Option<Duration>,
+    /// Set if the session failed while it waited for the reply to the message, so that the server may
+    /// have it.
+    pub is_in_doubt: bool,
+    /// End of the validity of the server's certificate, in seconds since 1970, if it was asked for.
+    pub certificate_ends: Option<i64>,
 }
 
 impl SendReport {
@@ -112,6 +119,14 @@ impl SendReport {
             SendEnd::Failed(stage, text) => format!("failed at {}: {text} ({took})", stage.row().1),
         }
     }
+}
+
+/// True if the server may have accepted a message whose reply did not come.
+pub(super) fn is_in_doubt(ended: &SessionEnd) -> bool {
+    let (SessionEnd::Lost(verb, _) | SessionEnd::Timeout(verb) | SessionEnd::Violated(verb, _)) = ended else {
+        return false;
+    };
+    matches!(verb, Some(Verb::Chunk | Verb::Message | Verb::Delivery(_)))
 }
 
 /// Returns how a session failed that has neither sent its message nor heard a rejection.
@@ -195,9 +210,25 @@ mod tests {
                 "failed at ehlo after tls: no reply within 5s",
             ),
         ] {
-            let report = SendReport { end, took: Duration::from_millis(12) };
+            let took = Duration::from_millis(12);
+            let report = SendReport { end, took, answered_at: None, is_in_doubt: false, certificate_ends: None };
             assert_eq!(report.line(), format!("{line} (12.00 ms)"));
             assert_eq!(report.status(), status, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_message_is_in_doubt_from_its_end_to_its_reply() {
+        let lost = |verb| SessionEnd::Lost(verb, ErrorKind::UnexpectedEof.into());
+        for (ended, expected) in [
+            (lost(Some(Verb::Message)), true),
+            (SessionEnd::Timeout(Some(Verb::Message)), true),
+            (SessionEnd::Timeout(Some(Verb::Data)), false),
+            (lost(Some(Verb::Mail)), false),
+            (lost(None), false),
+            (SessionEnd::Closed, false),
+        ] {
+            assert_eq!(is_in_doubt(&ended), expected, "{ended:?}");
         }
     }
 

@@ -34,8 +34,9 @@ pub(super) struct SingleMessage {
     accepted_recipients: usize,
     /// Number of recipients for which the server has accepted the message.
     delivered: usize,
-    /// Last positive reply to the message.
+    /// Last positive reply to the message, and below when it came.
     acceptance: String,
+    answered_at: Option<Duration>,
     /// First rejection that ended the message, or the last of a recipient.
     rejection: Option<(SendStage, String)>,
 }
@@ -62,6 +63,7 @@ impl SingleMessage {
             accepted_recipients: 0,
             delivered: 0,
             acceptance: String::new(),
+            answered_at: None,
             rejection: None,
         };
         if !own.to.is_empty() {
@@ -83,6 +85,11 @@ impl SingleMessage {
 
     pub(super) fn is_over_tls(&self) -> bool {
         self.is_over_tls
+    }
+
+    /// When the server accepted the message.
+    pub(super) fn answered_at(&self) -> Option<Duration> {
+        self.answered_at
     }
 
     /// Returns how the sending ended.
@@ -196,12 +203,15 @@ impl MessageSource for SingleMessage {
         }
     }
 
-    fn replied(&mut self, event: &Event<'_>, _: Duration) {
+    fn replied(&mut self, event: &Event<'_>, now: Duration) {
         if let Some(printer) = &mut self.printer {
             printer.received(&event.reply);
         }
         let reply = format!("{} {}", event.reply.code(), event.reply.text());
         let is_positive = event.reply.is_positive();
+        if is_positive && matches!(event.to, Verb::Message | Verb::Delivery(_)) {
+            self.answered_at = Some(now);
+        }
         match event.to {
             // After a rejected EHLO comes HELO, and after a mechanism another.
             Verb::Hello | Verb::Auth if is_positive => self.rejection = None,

@@ -12,6 +12,7 @@
 //! mailboxes ─ sessions of mailrun_mailbox ─ worker_state, as above
 //! ```
 mod active_rules;
+pub(crate) mod arrivals;
 mod capabilities;
 mod certificates;
 #[cfg(any(test, feature = "checks"))]
@@ -40,6 +41,7 @@ use collector::{SinkCollector, SinkPlace};
 pub use dump::DumpTarget;
 use dump::MessageDump;
 use handler::SinkService;
+pub(crate) use mailboxes::MailboxWatch;
 use mailboxes::Watchers;
 pub use mailboxes::{MailboxOptions, MailboxTls, WatchedMailbox};
 use mailrun_net::{Endpoint, FdTable, ResourceExhausted, Server};

@@ -1,6 +1,7 @@
 //! The sink's run record, of one run, or of all mail if no message has a trace.
 use super::DumpTarget;
 use super::active_rules::{self, ActiveRules, RuleChange, RuleCount};
+use super::arrivals::{ArrivalList, ArrivalLog};
 use super::mailboxes::WatchCounts;
 use super::options::{RESERVED_DESCRIPTORS, SinkOptions};
 use mailrun_journey::record::{
@@ -40,6 +41,9 @@ pub(super) struct SinkReport {
     /// What the sink had counted when each announced run began.
     starts: Vec<(RunId, RunStart)>,
     untraced_sample: Option<HeaderSample>,
+    /// Arrivals of the runs for which somebody has asked, and below the name of this process for them.
+    arrivals: Vec<(RunId, ArrivalLog)>,
+    process: String,
 }
 
 /// Counts of a sink at the beginning of a run. A sink that serves several runs subtracts them, so
@@ -78,6 +82,8 @@ impl SinkReport {
             first_connection: None,
             starts: Vec::new(),
             untraced_sample: None,
+            arrivals: Vec::new(),
+            process: format!("{}.{}", jiff::Timestamp::now().as_nanosecond(), std::process::id()),
         }
     }
 
@@ -102,8 +108,22 @@ impl SinkReport {
         self.starts.push((run, start));
     }
 
+    /// Returns the arrivals of a run after the first `after`. From the first question on, they are kept.
+    pub(super) fn arrivals(&mut self, run: RunId, after: u64) -> ArrivalList {
+        self.announce(run);
+        if !self.arrivals.iter().any(|(known, _)| *known == run) {
+            self.arrivals.push((run, ArrivalLog::begin(self.total.runs.find(run))));
+        }
+        let log = self.arrivals.iter().find(|(known, _)| *known == run).map(|(_, log)| log);
+        log.unwrap_or(&ArrivalLog::default()).after(after, &self.process)
+    }
+
     pub(super) fn merge(&mut self, tally: &SinkTally) {
+        for (run, log) in &mut self.arrivals {
+            tally.runs.find(*run).into_iter().for_each(|tally| log.add(tally));
+        }
         self.total.merge(tally);
+        self.arrivals.retain(|(run, _)| self.total.runs.find(*run).is_some());
         if let Some(sample) = &tally.untraced_sample {
             let of_runs = self.starts.iter_mut().map(|(_, start)| &mut start.untraced_sample);
             for first in of_runs.chain([&mut self.untraced_sample]).filter(|first| first.is_none()) {

@@ -6,6 +6,7 @@
 //! | `/`, `/status` | counts so far |
 //! | `/ledger` | every run's counts |
 //! | `/ledger/RUN` | one run's counts; PUT announces a run, whose record then counts from there |
+//! | `/arrivals/RUN?after=N` | messages of a run one by one, but for the first N (`arrivals`) |
 //! | `/ledger/RUN/units` | which units arrived, bounced or were rewritten: the bits (`mailrun_journey::Ledger::read_arrivals`) |
 //! | `/record/RUN` | one run's record (`mailrun-run/1`) |
 //! | `/metrics` | counts so far, in the text format of Prometheus |
@@ -15,7 +16,7 @@ use super::report::{SinkReport, lock};
 use super::rulebook::{MAX_FILE_BYTES, Rulebook};
 use anyhow::{Context, Result};
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -25,6 +26,7 @@ use mailrun_party::clock_exchange::{ChronyAnswer, ClockAnswer};
 use mailrun_party::http_server::{self, HostNames};
 use mailrun_party::live_metrics;
 use mailrun_party::text_file;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -48,6 +50,7 @@ impl StatusServer {
             .route("/ledger", get(ledgers))
             .route("/ledger/{run}", get(ledger).put(announce))
             .route("/ledger/{run}/units", get(units))
+            .route("/arrivals/{run}", get(arrivals))
             .route("/record/{run}", get(record))
             .route("/metrics", get(metrics))
             .route("/rules", get(rules).put(put_rules))
@@ -165,8 +168,23 @@ async fn record(State(view): ReportState, Path(run): Path<String>) -> Response {
     }
 }
 
+/// Part of the question for arrivals.
+#[derive(Deserialize)]
+struct ArrivalQuery {
+    #[serde(default)]
+    after: u64,
+}
+
+async fn arrivals(State(view): ReportState, Path(run): Path<String>, Query(query): Query<ArrivalQuery>) -> Response {
+    match run.parse::<RunId>() {
+        Ok(run) => Json(lock(&view).arrivals(run, query.after)).into_response(),
+        Err(error) => (StatusCode::BAD_REQUEST, Json(json!({ "error": error.to_string() }))).into_response(),
+    }
+}
+
 async fn not_found() -> ErrorResponse {
-    let known = "there are /status, /ledger, /ledger/RUN, /ledger/RUN/units, /record/RUN, /metrics and /rules";
+    let known =
+        "there are /status, /ledger, /ledger/RUN, /ledger/RUN/units, /arrivals/RUN, /record/RUN, /metrics and /rules";
     (StatusCode::NOT_FOUND, Json(json!({ "error": format!("no such path; {known}") })))
 }
 

@@ -35,12 +35,12 @@ pub(super) async fn watch(watcher: Watcher, url: MailboxUrl) {
     let mut is_first = true;
     loop {
         match maildir.look() {
-            Ok(new) if is_first => {
-                drop(new);
+            Ok(new) => {
                 watcher.opened(Some(interval));
-                is_first = false;
+                if !std::mem::take(&mut is_first) || watcher.shared.options.existing {
+                    new.iter().for_each(|path| count(&watcher, path));
+                }
             }
-            Ok(new) => new.iter().for_each(|path| count(&watcher, path)),
             Err(error) => {
                 watcher.failed(Phase::Mail, &format!("the directory cannot be read: {}", reason(&error)));
                 if is_first {

@@ -13,11 +13,16 @@ mod server_mailbox;
 mod stand_in;
 mod watcher;
 
+use super::Rulebook;
+use super::active_rules::ActiveRules;
+use super::arrivals::{Arrival, ArrivalFinder};
 use super::worker_state::{SinkContext, SinkWorkerState, TallyTransfer};
 use anyhow::{Context, Result, anyhow, bail};
+use mailrun_journey::RunId;
 use mailrun_mailbox::MailboxUrl;
 use mailrun_net::{ClientTls, Endpoint, SessionResumption, Trust, WorkerOptions, clock, sleep, worker};
 use mailrun_party::interrupt::Interrupted;
+use mailrun_smtp::server::Protocol;
 pub use options::{MailboxOptions, MailboxTls, WatchedMailbox};
 use server_mailbox::ServerMailbox;
 use std::cell::{Cell, RefCell};
@@ -118,6 +123,49 @@ impl Watchers {
         self.stops.store(true, Ordering::Relaxed);
         // Ignore a panic: it was reported on standard error, and the counts so far are with the collector.
         let _ = self.thread.join();
+    }
+}
+
+/// Watches mailboxes for somebody who accounts for each message of a run by itself.
+pub(crate) struct MailboxWatch {
+    watchers: Watchers,
+    tallies: Receiver<TallyTransfer>,
+    run: RunId,
+    finder: ArrivalFinder,
+}
+
+impl MailboxWatch {
+    /// Starts to watch, as [`Watchers::start`] does.
+    ///
+    /// # Errors
+    ///
+    /// If a mailbox cannot be opened.
+    pub(crate) fn start(options: MailboxOptions, run: RunId, is_interrupted: &dyn Fn() -> bool) -> Result<Self> {
+        let rules = ActiveRules::new(Rulebook::default(), 0);
+        let context = Arc::new(SinkContext::new(rules, None, None, None, Some(run), Protocol::Smtp));
+        let (full, tallies) = channel();
+        let watchers = Watchers::start(options, &context, full, is_interrupted)?;
+        Ok(Self { watchers, tallies, run, finder: ArrivalFinder::default() })
+    }
+
+    /// Waits for the next counts, and returns the messages that are new. There are counts four times
+    /// per second, most of them without a message. Returns `None` if the thread has ended.
+    pub(crate) fn next(&mut self) -> Option<Vec<Arrival>> {
+        let (mut tally, back) = self.tallies.recv().ok()?;
+        let arrivals = tally.runs.find(self.run).map(|tally| self.finder.of_tally(tally)).unwrap_or_default();
+        tally.clear();
+        // Ignore the error: a thread that has ended needs no empty tally.
+        let _ = back.try_send(tally);
+        Some(arrivals)
+    }
+
+    /// True if all mailboxes can be read at the moment.
+    pub(crate) fn is_up(&self) -> bool {
+        self.watchers.counts.closed() == 0
+    }
+
+    pub(crate) fn stop(self) {
+        self.watchers.stop();
     }
 }
 

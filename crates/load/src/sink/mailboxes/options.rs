@@ -1,9 +1,10 @@
 //! Which mailboxes are watched, and how.
-use mailrun_journey::RunId;
+use mailrun_journey::{Ledger, RunId};
 use mailrun_mailbox::MailboxUrl;
 use mailrun_net::Endpoint;
 use mailrun_smtp::sasl::Credentials;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Mailboxes to watch, and how.
@@ -13,10 +14,15 @@ pub struct MailboxOptions {
     pub mailboxes: Vec<WatchedMailbox>,
     /// Interval at which to ask for new mail, also servers that would tell by themselves.
     pub poll: Option<Duration>,
+    /// Count the messages that are already there when a mailbox is opened first, too.
+    pub existing: bool,
     /// Fetch whole messages and check their bodies.
     pub whole: bool,
     /// Delete messages of `run` after they were counted.
     pub deletes: Option<RunId>,
+    /// Messages whose arrival somebody has written down. If this is set, only these are deleted, when
+    /// they are seen the next time, and they are not counted again.
+    pub settled: Option<Arc<Mutex<Ledger>>>,
     /// TLS of connections to servers.
     pub tls: MailboxTls,
 }
@@ -44,6 +50,12 @@ pub struct MailboxTls {
 }
 
 impl MailboxOptions {
+    /// True if the arrival of the message has been written down.
+    pub(super) fn is_settled(&self, number: u64) -> bool {
+        let settled = self.settled.as_ref();
+        settled.is_some_and(|settled| settled.lock().unwrap_or_else(PoisonError::into_inner).contains(number, 0))
+    }
+
     /// True if a password may be sent to this server without TLS.
     pub(super) fn allows_plain_login(&self, endpoint: &Endpoint) -> bool {
         self.tls.insecure || endpoint.ip().is_none_or(|address| address.is_loopback())

@@ -80,6 +80,7 @@ impl ServerMailbox {
             starts_tls: scheme.starts_tls(),
             allows_plain_login: shared.allows_plain_login(&endpoint),
             whole: shared.whole,
+            existing: shared.existing,
             poll: shared.poll,
             ..WatchOptions::new(TRACE_FIELD)
         };

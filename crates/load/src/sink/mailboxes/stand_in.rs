@@ -177,8 +177,15 @@ impl Watching {
             credentials: Some(Credentials::new("user", password)),
             server: Some(Endpoint::Tcp(address)),
         };
-        let options =
-            MailboxOptions { mailboxes: vec![mailbox], poll, whole: false, deletes: None, tls: MailboxTls::default() };
+        let options = MailboxOptions {
+            mailboxes: vec![mailbox],
+            poll,
+            existing: false,
+            whole: false,
+            deletes: None,
+            settled: None,
+            tls: MailboxTls::default(),
+        };
         let rules = ActiveRules::new(Rulebook::default(), 1);
         let context = Arc::new(SinkContext::new(rules, None, None, None, Some(RUN), Protocol::Smtp));
         let (full, tallies) = channel();

@@ -3,6 +3,7 @@ use super::super::worker_state::{SinkRecipient, SinkWorkerState};
 use super::options::{MailboxOptions, WatchedMailbox};
 use mailrun_journey::errors::ErrorEvent;
 use mailrun_journey::record::Watched;
+use mailrun_journey::trace::message_number;
 use mailrun_journey::{Phase, Trace, TraceReader, TraceResult};
 use mailrun_mailbox::Announced;
 use mailrun_net::clock;
@@ -156,6 +157,13 @@ impl Watcher {
     /// Counts a message. Returns true if it should be deleted.
     pub(super) fn count(&self, result: &TraceResult, announced: Announced, bytes: u64) -> bool {
         let state = &self.shared.state;
+        if let TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) = result
+            && self.shared.options.deletes == Some(trace.run)
+            && self.shared.options.is_settled(message_number(trace.sequence))
+        {
+            self.shared.undeleted.set(self.shared.undeleted.get() + 1);
+            return true;
+        }
         state.count_arrival(result, std::slice::from_ref(&self.recipient), bytes, clock::now(), 1);
         let (TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace))) = result
         else {
@@ -164,7 +172,7 @@ impl Watcher {
         if let Announced::At(at) = announced {
             state.count_announced(trace, at);
         }
-        let deletes = self.shared.options.deletes == Some(trace.run);
+        let deletes = self.shared.options.deletes == Some(trace.run) && self.shared.options.settled.is_none();
         self.shared.undeleted.set(self.shared.undeleted.get() + u64::from(deletes));
         deletes
     }

@@ -1,0 +1,44 @@
+//! The storage of a journal in tests.
+use super::journal::Storage;
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+
+/// A disk in memory with room for a number of bytes.
+#[derive(Clone, Default)]
+pub(super) struct MemoryStorage {
+    pub(super) content: Rc<RefCell<Option<Vec<u8>>>>,
+    /// Bytes that can still be written. `None`: any number.
+    pub(super) room: Rc<Cell<Option<usize>>>,
+}
+
+impl MemoryStorage {
+    fn take(&self, wanted: usize) -> (usize, io::Result<()>) {
+        let Some(room) = self.room.get() else { return (wanted, Ok(())) };
+        let taken = wanted.min(room);
+        self.room.set(Some(room - taken));
+        (taken, if taken < wanted { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) })
+    }
+}
+
+impl Storage for MemoryStorage {
+    fn read(&mut self) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.content.borrow().clone())
+    }
+
+    fn replace(&mut self, content: &[u8]) -> io::Result<()> {
+        self.take(content.len()).1?;
+        *self.content.borrow_mut() = Some(content.to_vec());
+        Ok(())
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let (taken, result) = self.take(bytes.len());
+        self.content.borrow_mut().get_or_insert_default().extend_from_slice(&bytes[..taken]);
+        result
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

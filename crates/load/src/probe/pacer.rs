@@ -1,0 +1,456 @@
+//! Decides when which route sends, and what is overdue. It has no clock, socket or file: times are
+//! arguments, and what happens is returned as events for the account.
+use super::account::{Account, Answer, Event, Ns, day_of, route_of};
+use crate::sink::arrivals::{Arrival, ArrivalKind};
+use mailrun_journey::{Ledger, MarkResult};
+
+/// A server that refuses is left alone for this long at most, or for one interval if that is longer.
+const MAX_BACKOFF_NS: Ns = 600 * 1_000_000_000;
+/// A difference of this much between wall clock and monotonic clock is a clock that was set.
+const CLOCK_SET_NS: u64 = 1_000_000_000;
+
+/// What a route needs for its schedule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pace {
+    pub(super) name: String,
+    pub(super) interval_ns: Ns,
+    pub(super) lost_after_ns: Ns,
+    /// Set if a sink or mailbox tells what arrives.
+    pub(super) is_watched: bool,
+}
+
+/// Why a message was not sent although it was due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Skip {
+    /// The message before it was still being sent.
+    Busy,
+    /// The server had refused.
+    Backoff,
+    /// The account could not be written.
+    Disk,
+}
+
+impl Skip {
+    pub(super) const ALL: [(Self, &'static str); 3] =
+        [(Self::Busy, "busy"), (Self::Backoff, "backoff"), (Self::Disk, "disk")];
+}
+
+/// A route that sends.
+#[derive(Clone, Debug)]
+pub(super) struct Route {
+    pub(super) number: u16,
+    pub(super) pace: Pace,
+    next_due_ns: Ns,
+    is_sending: bool,
+    /// Refusals since the last accepted message.
+    pub(super) refusals: u32,
+    backoff_until_ns: Ns,
+    /// Everything that arrived until then is known.
+    seen_until_ns: Ns,
+    pub(super) skipped: [u64; Skip::ALL.len()],
+    /// How the last attempt ended. `None`: there was none since the start.
+    pub(super) is_up: Option<bool>,
+}
+
+/// A message to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Due {
+    pub(super) number: u64,
+    pub(super) due_ns: Ns,
+}
+
+pub(super) struct Probe {
+    pub(super) account: Account,
+    pub(super) routes: Vec<Route>,
+    /// Numbers from here on are of this process, by route.
+    own_from: Vec<(u16, u64)>,
+    /// Messages of which this process has heard that they arrived. A sink that is asked anew tells of them again.
+    told: Ledger,
+    /// Wall clock minus monotonic clock.
+    clock_offset_ns: Option<i128>,
+    pub(super) clock_sets: u64,
+}
+
+impl Probe {
+    /// Goes on with an account. Returns the events that its messages without an answer need: the
+    /// process that waited for the answer is gone.
+    pub(super) fn new(mut account: Account) -> (Self, Vec<Event>) {
+        let answer = |number| Event::Answered { number, answer: Answer::Unknown, took_ns: 0, at_ns: 0 };
+        let events: Vec<Event> = account.unanswered().into_iter().map(answer).collect();
+        events.iter().for_each(|event| account.apply(event));
+        let own_from = account.routes.keys().map(|route| (*route, account.next_number(*route))).collect();
+        (
+            Self {
+                account,
+                routes: Vec::new(),
+                own_from,
+                told: Ledger::default(),
+                clock_offset_ns: None,
+                clock_sets: 0,
+            },
+            events,
+        )
+    }
+
+    /// Sets the routes. A route that was there before keeps its account and, unless its interval has
+    /// changed, its schedule. Returns false if there are more routes than numbers.
+    #[must_use]
+    pub(super) fn set_routes(&mut self, paces: Vec<Pace>, now_ns: Ns) -> bool {
+        let numbers: Option<Vec<u16>> = paces.iter().map(|pace| self.account.open_route(&pace.name)).collect();
+        let Some(numbers) = numbers else { return false };
+        let count = paces.len() as u64;
+        let mut before = std::mem::take(&mut self.routes);
+        for (place, (pace, number)) in paces.into_iter().zip(numbers).enumerate() {
+            let known = before.iter().position(|route| route.number == number).map(|place| before.swap_remove(place));
+            // Routes with the same interval do not all send at the same moment.
+            let first_ns = now_ns + pace.interval_ns / count * place as u64;
+            self.routes.push(match known {
+                Some(route) if route.pace.interval_ns == pace.interval_ns => Route { pace, ..route },
+                Some(route) => Route { pace, next_due_ns: first_ns, ..route },
+                None => Route {
+                    number,
+                    pace,
+                    next_due_ns: first_ns,
+                    is_sending: false,
+                    refusals: 0,
+                    backoff_until_ns: 0,
+                    seen_until_ns: 0,
+                    skipped: [0; Skip::ALL.len()],
+                    is_up: None,
+                },
+            });
+        }
+        true
+    }
+
+    /// Compares the clocks. If the wall clock was set, all schedules and the messages in flight move
+    /// with it, so that no message seems to have taken an hour.
+    pub(super) fn compare_clocks(&mut self, wall_ns: Ns, monotonic_ns: Ns) -> Option<Event> {
+        let offset = i128::from(wall_ns) - i128::from(monotonic_ns);
+        let by = offset - *self.clock_offset_ns.get_or_insert(offset);
+        if by.unsigned_abs() < u128::from(CLOCK_SET_NS) {
+            return None;
+        }
+        let by_ns = i64::try_from(by).unwrap_or(if by < 0 { i64::MIN } else { i64::MAX });
+        self.clock_offset_ns = Some(offset);
+        self.clock_sets += 1;
+        for route in &mut self.routes {
+            for time in [&mut route.next_due_ns, &mut route.backoff_until_ns, &mut route.seen_until_ns] {
+                *time = time.saturating_add_signed(by_ns);
+            }
+        }
+        Some(Event::ClockSet { by_ns })
+    }
+
+    /// Returns what is to be sent now. The caller answers for each with [`Self::began`] or
+    /// [`Self::skipped`].
+    pub(super) fn due(&mut self, now_ns: Ns) -> Vec<Due> {
+        let Self { account, routes, .. } = self;
+        let mut due = Vec::new();
+        for route in routes.iter_mut().filter(|route| route.next_due_ns <= now_ns) {
+            let interval_ns = route.pace.interval_ns.max(1);
+            // After a pause of the whole host, one message is sent and not all that were missed.
+            let missed = (now_ns - route.next_due_ns) / interval_ns;
+            route.skipped[Skip::Busy as usize] += missed;
+            let due_ns = route.next_due_ns + missed * interval_ns;
+            route.next_due_ns = due_ns + interval_ns;
+            if route.is_sending {
+                route.skipped[Skip::Busy as usize] += 1;
+            } else if now_ns < route.backoff_until_ns {
+                route.skipped[Skip::Backoff as usize] += 1;
+            } else {
+                due.push(Due { number: account.next_number(route.number), due_ns });
+            }
+        }
+        due
+    }
+
+    /// The event of a message that is about to be sent.
+    pub(super) fn created(&self, due: &Due) -> Event {
+        let watched = self.route(due.number).is_some_and(|route| route.pace.is_watched);
+        Event::Created { number: due.number, due_ns: due.due_ns, watched }
+    }
+
+    /// The message is in the journal, and is being sent.
+    pub(super) fn began(&mut self, event: &Event) {
+        self.account.apply(event);
+        if let Event::Created { number, .. } = event
+            && let Some(route) = self.route_mut(*number)
+        {
+            route.is_sending = true;
+        }
+    }
+
+    /// The message could not be written to the journal, and is not sent.
+    pub(super) fn skipped(&mut self, number: u64) {
+        if let Some(route) = self.route_mut(number) {
+            route.skipped[Skip::Disk as usize] += 1;
+        }
+    }
+
+    /// The server has answered, or the session has failed. `took_ns` counts from when the message was due.
+    pub(super) fn answered(&mut self, number: u64, answer: Answer, took_ns: Ns, now_ns: Ns) -> Event {
+        if let Some(route) = self.route_mut(number) {
+            route.is_sending = false;
+            route.is_up = Some(answer == Answer::Accepted);
+            route.refusals = if answer == Answer::Accepted { 0 } else { route.refusals.saturating_add(1) };
+            route.backoff_until_ns = now_ns.saturating_add(route.backoff_ns());
+        }
+        Event::Answered { number, answer, took_ns, at_ns: now_ns }
+    }
+
+    /// A sink or mailbox has told of a message. Returns `None` if nothing follows from it.
+    pub(super) fn arrived(&mut self, arrival: &Arrival, now_ns: Ns) -> Option<Event> {
+        if arrival.kind == ArrivalKind::Delivered && self.told.mark(arrival.number, 0) == MarkResult::Again {
+            return None;
+        }
+        let is_own = self.is_own(arrival.number);
+        self.account.concerns(arrival, is_own).then_some(Event::Arrived { arrival: *arrival, at_ns: now_ns })
+    }
+
+    /// True if this process has sent the message.
+    pub(super) fn is_own(&self, number: u64) -> bool {
+        let route = route_of(number);
+        let from =
+            self.own_from.iter().find(|(known, _)| *known == route).map_or(u64::from(route) << 32, |(_, from)| *from);
+        (from..self.account.next_number(route)).contains(&number)
+    }
+
+    /// A sink or mailbox of these routes has told of everything that had arrived at that time.
+    pub(super) fn seen(&mut self, routes: &[u16], at_ns: Ns) {
+        let seen = self.routes.iter_mut().filter(|route| routes.contains(&route.number));
+        seen.for_each(|route| route.seen_until_ns = route.seen_until_ns.max(at_ns));
+    }
+
+    /// Returns the events of messages that are overdue. A message is not overdue until somebody has looked for
+    /// it: a mailbox that cannot be read loses no mail. For messages of routes that are gone, nobody looks.
+    pub(super) fn overdue(&self) -> Vec<Event> {
+        let watched = |number| self.routes.iter().find(|route| route.number == number && route.pace.is_watched);
+        let overdue = self.account.routes.keys().flat_map(|number| {
+            let (seen_until_ns, lost_after_ns, looked) = match watched(*number) {
+                Some(route) => (route.seen_until_ns, route.pace.lost_after_ns, true),
+                None => (Ns::MAX, 0, false),
+            };
+            let numbers = self.account.overdue(*number, seen_until_ns, lost_after_ns).into_iter();
+            numbers.map(move |number| Event::Overdue { number, looked })
+        });
+        overdue.collect()
+    }
+
+    /// Returns the time of the next message.
+    pub(super) fn next_due_ns(&self) -> Option<Ns> {
+        self.routes.iter().map(|route| route.next_due_ns).min()
+    }
+
+    /// Returns the routes and days whose report can be written.
+    pub(super) fn finished_days(&self, now_ns: Ns) -> Vec<(u16, u64)> {
+        self.account.finished_days(day_of(now_ns))
+    }
+
+    pub(super) fn route(&self, number: u64) -> Option<&Route> {
+        self.routes.iter().find(|route| route.number == route_of(number))
+    }
+
+    fn route_mut(&mut self, number: u64) -> Option<&mut Route> {
+        self.routes.iter_mut().find(|route| route.number == route_of(number))
+    }
+}
+
+impl Route {
+    /// Returns how long the route waits after its last refusals: two intervals after the first, and
+    /// twice as long after each further one.
+    pub(super) fn backoff_ns(&self) -> Ns {
+        let factor = match self.refusals {
+            0 => return 0,
+            refusals => 1_u64 << refusals.min(32),
+        };
+        self.pace.interval_ns.saturating_mul(factor).min(MAX_BACKOFF_NS.max(self.pace.interval_ns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Ns = 1_000_000_000;
+
+    fn pace(name: &str, seconds: u64) -> Pace {
+        Pace { name: name.to_owned(), interval_ns: seconds * SECOND, lost_after_ns: 60 * SECOND, is_watched: true }
+    }
+
+    fn probe(paces: Vec<Pace>) -> Probe {
+        let (mut probe, events) = Probe::new(Account::new(String::new()));
+        assert_eq!(events, []);
+        assert!(probe.set_routes(paces, 100 * SECOND));
+        probe
+    }
+
+    /// Begins everything that is due, and returns the seconds at which it was due.
+    fn begin(probe: &mut Probe, second: u64) -> Vec<(u64, u64)> {
+        let due = probe.due(second * SECOND);
+        for one in &due {
+            let event = probe.created(one);
+            probe.began(&event);
+        }
+        due.iter().map(|due| (due.number, due.due_ns / SECOND)).collect()
+    }
+
+    fn answer(probe: &mut Probe, number: u64, answer: Answer, second: u64) {
+        let event = probe.answered(number, answer, SECOND, second * SECOND);
+        probe.account.apply(&event);
+    }
+
+    #[test]
+    fn messages_are_due_at_their_interval_and_never_in_a_burst() {
+        let mut probe = probe(vec![pace("a", 10)]);
+        assert_eq!(begin(&mut probe, 99), []);
+        assert_eq!(begin(&mut probe, 100), [(0, 100)]);
+        answer(&mut probe, 0, Answer::Accepted, 101);
+        assert_eq!(begin(&mut probe, 109), []);
+        assert_eq!(begin(&mut probe, 111), [(1, 110)], "it counts from when it was due");
+        assert_eq!(begin(&mut probe, 120), [], "the one before is being sent");
+        assert_eq!(probe.routes[0].skipped, [1, 0, 0]);
+        answer(&mut probe, 1, Answer::Accepted, 125);
+        assert_eq!(begin(&mut probe, 195), [(2, 190)], "one after a pause of a minute");
+        assert_eq!(probe.routes[0].skipped, [7, 0, 0]);
+        assert_eq!(probe.next_due_ns(), Some(200 * SECOND));
+    }
+
+    #[test]
+    fn routes_share_the_interval_and_have_numbers_of_their_own() {
+        let mut probe = probe(vec![pace("a", 10), pace("b", 10)]);
+        assert_eq!(begin(&mut probe, 100), [(0, 100)]);
+        assert_eq!(begin(&mut probe, 105), [(1 << 32, 105)]);
+    }
+
+    #[test]
+    fn a_server_that_refuses_is_left_alone_for_longer_and_longer() {
+        let mut probe = probe(vec![pace("a", 10)]);
+        let mut sent = Vec::new();
+        for second in 100..4_000 {
+            for (number, due) in begin(&mut probe, second) {
+                sent.push(due);
+                let outcome = if due < 3_900 { Answer::Rejected } else { Answer::Accepted };
+                answer(&mut probe, number, outcome, second);
+            }
+        }
+        assert_eq!(sent[..7], [100, 120, 160, 240, 400, 720, 1_320], "10 minutes at most");
+        assert_eq!(probe.routes[0].is_up, Some(false));
+        for number in 0..2 {
+            answer(&mut probe, number, Answer::Accepted, 4_000);
+        }
+        assert_eq!((probe.routes[0].backoff_ns(), probe.routes[0].is_up), (0, Some(true)));
+        assert_eq!(begin(&mut probe, 4_000).len(), 1);
+        assert!(probe.routes[0].skipped[Skip::Backoff as usize] > 300);
+    }
+
+    #[test]
+    fn backoff_ends_at_ten_minutes_or_the_interval() {
+        for (interval, refusals, seconds) in
+            [(10, 0, 0), (10, 1, 20), (10, 3, 80), (10, 60, 600), (3_600, 1, 3_600), (3_600, u32::MAX, 3_600)]
+        {
+            let mut probe = probe(vec![pace("a", interval)]);
+            probe.routes[0].refusals = refusals;
+            assert_eq!(probe.routes[0].backoff_ns(), seconds * SECOND, "{interval} s, {refusals} refusals");
+        }
+    }
+
+    #[test]
+    fn mail_is_overdue_only_when_somebody_has_looked() {
+        let mut probe = probe(vec![pace("a", 10)]);
+        begin(&mut probe, 100);
+        answer(&mut probe, 0, Answer::Accepted, 101);
+        for (seen, expected) in [(0, 0), (159, 0), (160, 1)] {
+            probe.seen(&[0], seen * SECOND);
+            assert_eq!(probe.overdue().len(), expected, "seen until {seen}");
+        }
+        probe.seen(&[0], 10 * SECOND);
+        assert_eq!(probe.overdue(), [Event::Overdue { number: 0, looked: true }], "what was seen stays seen");
+    }
+
+    #[test]
+    fn an_answer_that_nobody_heard_is_in_doubt_after_a_restart() {
+        let mut probe = probe(vec![pace("a", 10)]);
+        begin(&mut probe, 100);
+        let (mut again, events) = Probe::new(probe.account);
+        assert_eq!(events.len(), 1);
+        assert!(again.set_routes(vec![pace("a", 10)], 130 * SECOND));
+        let arrival = |number, kind| Arrival { number, kind, delivered_ns: None, announced_ns: None };
+        assert!(!again.is_own(0));
+        assert!(again.arrived(&arrival(0, ArrivalKind::Delivered), 0).is_some());
+        assert_eq!(begin(&mut again, 130), [(1, 130)], "no number is used twice");
+        again.seen(&[0], 500 * SECOND);
+        assert_eq!(again.overdue(), [Event::Overdue { number: 0, looked: true }], "the answer to 1 is awaited");
+        again.account.apply(&Event::Overdue { number: 0, looked: true });
+        assert_eq!(again.account.routes[&0].counts.in_doubt, 1);
+    }
+
+    #[test]
+    fn mail_of_earlier_processes_is_counted_once_and_copies_of_own_mail_each_time() {
+        let mut probe = probe(vec![pace("a", 10)]);
+        begin(&mut probe, 100);
+        let delivered = Arrival { number: 0, kind: ArrivalKind::Delivered, delivered_ns: None, announced_ns: None };
+        let event = probe.arrived(&delivered, 0).unwrap();
+        probe.account.apply(&event);
+        answer(&mut probe, 0, Answer::Accepted, 101);
+        assert_eq!(probe.arrived(&delivered, 0), None, "a sink that was asked anew tells of it again");
+        let copy = Arrival { kind: ArrivalKind::Duplicate, ..delivered };
+        assert!(probe.arrived(&copy, 0).is_some());
+        begin(&mut probe, 110);
+        answer(&mut probe, 1, Answer::Rejected, 111);
+        assert!(probe.arrived(&Arrival { number: 1, ..delivered }, 0).is_some(), "the server had refused it");
+        let (mut again, _) = Probe::new(probe.account);
+        assert_eq!(again.arrived(&delivered, 0), None, "the mailbox still has it");
+        assert!(again.arrived(&copy, 0).is_some());
+        assert_eq!(again.arrived(&Arrival { number: 9 << 32, ..copy }, 0), None, "no such route");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_moves_schedule_and_messages() {
+        let mut probe = probe(vec![pace("a", 10)]);
+        begin(&mut probe, 100);
+        answer(&mut probe, 0, Answer::Accepted, 101);
+        assert_eq!(probe.compare_clocks(101 * SECOND, SECOND), None);
+        assert_eq!(probe.compare_clocks(102 * SECOND + SECOND / 2, 2 * SECOND), None, "it drifts");
+        let event = probe.compare_clocks(3_703 * SECOND, 3 * SECOND).unwrap();
+        assert_eq!(event, Event::ClockSet { by_ns: 3_600 * 1_000_000_000 });
+        probe.account.apply(&event);
+        assert_eq!(begin(&mut probe, 3_709), [], "ten seconds after the message before");
+        probe.seen(&[0], 3_750 * SECOND);
+        assert_eq!(probe.overdue(), []);
+        assert_eq!(begin(&mut probe, 3_710), [(1, 3_710)]);
+        let back = probe.compare_clocks(111 * SECOND, 11 * SECOND).unwrap();
+        probe.account.apply(&back);
+        answer(&mut probe, 1, Answer::Accepted, 112);
+        assert_eq!(begin(&mut probe, 120), [(2, 120)]);
+        assert_eq!(probe.clock_sets, 2);
+    }
+
+    #[test]
+    fn routes_may_change_while_the_probe_runs() {
+        let mut probe = probe(vec![pace("a", 10), pace("b", 10)]);
+        begin(&mut probe, 100);
+        assert!(probe.set_routes(vec![pace("c", 10), pace("a", 10)], 103 * SECOND));
+        assert_eq!(begin(&mut probe, 105), [(2 << 32, 103)], "b is gone, c begins, and a waits for its answer");
+        answer(&mut probe, 0, Answer::Accepted, 104);
+        assert_eq!(begin(&mut probe, 110), [(1, 110)], "a keeps its schedule");
+        assert!(probe.set_routes(vec![pace("b", 10)], 111 * SECOND));
+        let overdue = probe.overdue();
+        assert_eq!(
+            overdue,
+            [Event::Overdue { number: 0, looked: false }],
+            "nobody looks for mail of routes that are gone"
+        );
+        assert_eq!(begin(&mut probe, 111), [(1 << 32, 111)]);
+        assert!(!probe.set_routes((0..2_000).map(|number| pace(&number.to_string(), 10)).collect(), 0));
+    }
+
+    #[test]
+    fn a_message_that_cannot_be_written_down_is_not_sent() {
+        let mut probe = probe(vec![pace("a", 10)]);
+        let due = probe.due(100 * SECOND);
+        probe.skipped(due[0].number);
+        assert_eq!(probe.routes[0].skipped, [0, 0, 1]);
+        assert_eq!(begin(&mut probe, 110), [(0, 110)], "the number is free");
+    }
+}

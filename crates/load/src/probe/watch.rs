@@ -1,0 +1,185 @@
+//! Threads that find out what has arrived: one for each sink and each mailbox.
+use super::account::{Ns, unix_ns};
+use super::options::Watch;
+use crate::sink::arrivals::{Arrival, ArrivalList};
+use crate::sink::{MailboxOptions, MailboxWatch};
+use anyhow::{Context, Result, bail};
+use mailrun_journey::{Ledger, RunId};
+use mailrun_net::clock;
+use mailrun_party::http_client::{HttpClient, StatusCode};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Interval at which a sink is asked.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Time limit for a sink's answer.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// An answer with as many arrivals as a sink keeps has half of this length.
+const MAX_RESPONSE_BYTES: usize = 1 << 20;
+/// Pause before a mailbox that could not be opened is tried again. It doubles up to the second value.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
+/// A mailbox is looked at at least this often, whatever its server tells by itself.
+const MAILBOX_LAG: Duration = Duration::from_secs(10);
+/// Mail is deleted when it is seen again, so that a probe that is killed finds what it has not written
+/// down. A mailbox is opened anew after the first time, and then always after the second.
+const FIRST_PASS: Duration = Duration::from_secs(10);
+const LATER_PASSES: Duration = Duration::from_secs(300);
+/// Step in which a thread that pauses looks whether it should end.
+const STOP_POLL: Duration = Duration::from_millis(100);
+
+/// What a watch reports.
+#[derive(Debug)]
+pub(super) enum Report {
+    /// Everything that had arrived until this time, and was not reported before.
+    Seen { until_ns: Ns, arrivals: Vec<Arrival> },
+    /// Nothing could be seen, for this reason.
+    Blind(String),
+}
+
+/// A thread that watches a sink or a mailbox for some routes.
+pub(super) struct WatchThread {
+    stop: Arc<AtomicBool>,
+}
+
+impl WatchThread {
+    /// Starts to watch. `send` takes the reports, and returns false when nobody wants them any more. `settled`
+    /// has the messages that may be deleted, because their arrival is in the account.
+    pub(super) fn start(
+        watch: &Watch,
+        run: RunId,
+        settled: &Arc<Mutex<Ledger>>,
+        send: impl Fn(Report) -> bool + Send + 'static,
+    ) -> Result<Option<Self>> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let work: Box<dyn FnOnce() + Send> = match watch {
+            Watch::Nothing => return Ok(None),
+            Watch::Sink(url) => {
+                let client = HttpClient::new(url, RESPONSE_TIMEOUT, MAX_RESPONSE_BYTES)?;
+                Box::new(move || ask_sink(&client, run, &send, &stopped))
+            }
+            Watch::Mailbox { mailbox, keep } => {
+                let mut options = MailboxOptions::clone(mailbox);
+                options.existing = true;
+                options.deletes = (!keep).then_some(run);
+                options.settled = Some(Arc::clone(settled));
+                Box::new(move || read_mailbox(&options, run, &send, &stopped))
+            }
+        };
+        std::thread::Builder::new().name("watch".to_owned()).spawn(work).context("cannot start a thread")?;
+        Ok(Some(Self { stop }))
+    }
+}
+
+impl Drop for WatchThread {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Names what is watched. Routes with the same name share a thread.
+pub(super) fn name_of(watch: &Watch) -> Option<String> {
+    match watch {
+        Watch::Nothing => None,
+        Watch::Sink(url) => Some(url.clone()),
+        Watch::Mailbox { mailbox, .. } => {
+            Some(mailbox.mailboxes.iter().map(|mailbox| mailbox.url.to_string()).collect::<Vec<_>>().join(" "))
+        }
+    }
+}
+
+fn pause(time: Duration, stop: &AtomicBool) {
+    let mut left = time;
+    while !left.is_zero() && !stop.load(Ordering::Relaxed) {
+        let step = left.min(STOP_POLL);
+        std::thread::sleep(step);
+        left -= step;
+    }
+}
+
+fn ask_sink(client: &HttpClient, run: RunId, send: &dyn Fn(Report) -> bool, stop: &AtomicBool) {
+    let mut sink = String::new();
+    let mut after = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let until_ns = unix_ns();
+        let report = match arrivals(client, run, after) {
+            // Another process counts anew.
+            Ok(list) if list.sink != sink && after > 0 => {
+                (sink, after) = (list.sink, 0);
+                continue;
+            }
+            Ok(list) => {
+                (sink, after) = (list.sink, list.next);
+                Report::Seen { until_ns, arrivals: list.arrivals }
+            }
+            Err(error) => Report::Blind(format!("{error:#}")),
+        };
+        if !send(report) {
+            return;
+        }
+        pause(POLL_INTERVAL, stop);
+    }
+}
+
+fn arrivals(client: &HttpClient, run: RunId, after: u64) -> Result<ArrivalList> {
+    let answer = client.get(&format!("/arrivals/{run}?after={after}"))?;
+    if answer.status != StatusCode::OK {
+        bail!("{} answers {}; is it a mailrun sink of this version?", client.authority(), answer.status);
+    }
+    serde_json::from_slice(&answer.body).with_context(|| format!("{} answers something else", client.authority()))
+}
+
+fn read_mailbox(options: &MailboxOptions, run: RunId, send: &dyn Fn(Report) -> bool, stop: &AtomicBool) {
+    let lag = MAILBOX_LAG + options.poll.unwrap_or_default();
+    let mut retry = FIRST_RETRY;
+    let mut pass = FIRST_PASS;
+    while !stop.load(Ordering::Relaxed) {
+        match MailboxWatch::start(options.clone(), run, &|| stop.load(Ordering::Relaxed)) {
+            Ok(mut watch) => {
+                retry = FIRST_RETRY;
+                let until = options.deletes.map(|_| clock::now() + pass);
+                pass = LATER_PASSES;
+                follow(&mut watch, lag, until, send, stop);
+                watch.stop();
+            }
+            Err(error) => {
+                if !send(Report::Blind(format!("{error:#}"))) {
+                    return;
+                }
+                pause(retry, stop);
+                retry = (retry * 2).min(LONGEST_RETRY);
+            }
+        }
+    }
+}
+
+/// Reports what an open mailbox has, until the thread is to stop or the mailbox is to be opened anew.
+fn follow(
+    watch: &mut MailboxWatch,
+    lag: Duration,
+    until: Option<Duration>,
+    send: &dyn Fn(Report) -> bool,
+    stop: &AtomicBool,
+) {
+    let mut up_since_ns = unix_ns();
+    while !stop.load(Ordering::Relaxed) && until.is_none_or(|until| clock::now() < until) {
+        let Some(arrivals) = watch.next() else { return };
+        let now_ns = unix_ns();
+        if !watch.is_up() {
+            up_since_ns = now_ns;
+        }
+        let lag_ns = u64::try_from(lag.as_nanos()).unwrap_or(u64::MAX);
+        let is_blind = now_ns.saturating_sub(up_since_ns) < lag_ns;
+        let has_none = arrivals.is_empty();
+        // While the mailbox could not be read for the whole lag, mail may be there that is not seen.
+        let until_ns = if is_blind { 0 } else { now_ns - lag_ns };
+        if !send(Report::Seen { until_ns, arrivals }) {
+            return;
+        }
+        if has_none && !watch.is_up() && !send(Report::Blind("the connection to the mailbox is broken".to_owned())) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The messages of a run one by one, in the order in which the sink has seen them. A probe asks for
+//! them, because it accounts for each message by itself.
+//!
+//! Workers record nothing for this. The messages of a tally are those of a quarter of a second, so a
+//! gentle load has one message in each, and its histograms have one value: that of the message. If
+//! a tally has several messages, their times are right together but may be interchanged.
+use mailrun_journey::trace::message_number;
+use mailrun_journey::{Latencies, Ledger, RunTally};
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+
+/// Number of messages that are kept for those who ask.
+const MAX_KEPT: usize = 4096;
+
+/// What a sink has seen of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ArrivalKind {
+    Delivered,
+    /// A notification reported that the message will not be delivered.
+    Bounced,
+    /// The message had been delivered before.
+    Duplicate,
+}
+
+/// A message that has arrived, or will not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Arrival {
+    pub(crate) number: u64,
+    pub(crate) kind: ArrivalKind,
+    /// Time from the creation of the message to its delivery, if it is known.
+    pub(crate) delivered_ns: Option<u64>,
+    /// Time until the server of the mailbox told of the message.
+    pub(crate) announced_ns: Option<u64>,
+}
+
+/// Finds out which messages of a tally are new.
+#[derive(Debug, Default)]
+pub(crate) struct ArrivalFinder {
+    delivered: Ledger,
+    bounced: Ledger,
+}
+
+impl ArrivalFinder {
+    /// Returns the messages of a tally, which must not have been merged with another.
+    pub(crate) fn of_tally(&mut self, tally: &RunTally) -> Vec<Arrival> {
+        let untimed = |number, kind| Arrival { number, kind, delivered_ns: None, announced_ns: None };
+        let mut delivered = times(&tally.delivered);
+        let mut announced = times(&tally.told);
+        let mut arrivals = Vec::new();
+        for number in numbers(&tally.units) {
+            let is_known = self.delivered.contains(number, 0);
+            let kind = if is_known { ArrivalKind::Duplicate } else { ArrivalKind::Delivered };
+            arrivals.push(Arrival { number, kind, delivered_ns: delivered.next(), announced_ns: announced.next() });
+        }
+        // The worker counts further copies without their numbers.
+        if let Some(number) = numbers(&tally.units).next() {
+            arrivals.extend((0..tally.duplicates).map(|_| untimed(number, ArrivalKind::Duplicate)));
+        }
+        let bounced = numbers(&tally.bounces.units).filter(|number| !self.bounced.contains(*number, 0));
+        arrivals.extend(bounced.map(|number| untimed(number, ArrivalKind::Bounced)));
+        self.delivered.merge(&tally.units);
+        self.bounced.merge(&tally.bounces.units);
+        arrivals
+    }
+}
+
+fn numbers(units: &Ledger) -> impl Iterator<Item = u64> {
+    let none = Ledger::with_limit(0);
+    units.messages_without(&none, usize::MAX).into_iter().map(|(sequence, _)| message_number(sequence))
+}
+
+/// Returns the recorded times in ascending order.
+fn times(latencies: &Latencies) -> impl Iterator<Item = u64> + '_ {
+    latencies.buckets().flat_map(|(ns, count)| (0..count).map(move |_| ns))
+}
+
+/// The arrivals of a run, as the sink keeps them for those who ask.
+#[derive(Debug, Default)]
+pub(super) struct ArrivalLog {
+    finder: ArrivalFinder,
+    /// Number of arrivals before those that are kept.
+    forgotten: u64,
+    kept: VecDeque<Arrival>,
+}
+
+/// Answer to the question for arrivals.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ArrivalList {
+    /// Names the process of the sink: another one counts from 0.
+    pub(crate) sink: String,
+    /// Number of arrivals so far. The next question should ask for those after it.
+    pub(crate) next: u64,
+    pub(crate) arrivals: Vec<Arrival>,
+}
+
+impl ArrivalLog {
+    /// Begins with what the sink has counted so far, whose times are unknown.
+    pub(super) fn begin(so_far: Option<&RunTally>) -> Self {
+        let mut log = Self::default();
+        if let Some(tally) = so_far {
+            log.add(tally);
+            for arrival in &mut log.kept {
+                (arrival.delivered_ns, arrival.announced_ns) = (None, None);
+            }
+        }
+        log
+    }
+
+    /// Adds the messages of a tally that has not been merged with another.
+    pub(super) fn add(&mut self, tally: &RunTally) {
+        self.kept.extend(self.finder.of_tally(tally));
+        let excess = self.kept.len().saturating_sub(MAX_KEPT);
+        self.kept.drain(..excess);
+        self.forgotten += excess as u64;
+    }
+
+    /// Returns the arrivals after the first `after`.
+    pub(super) fn after(&self, after: u64, sink: &str) -> ArrivalList {
+        let skipped = usize::try_from(after.saturating_sub(self.forgotten)).unwrap_or(usize::MAX);
+        ArrivalList {
+            sink: sink.to_owned(),
+            next: self.forgotten + self.kept.len() as u64,
+            arrivals: self.kept.iter().skip(skipped).copied().collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn tally(numbers: &[u64], duplicates: u64, milliseconds: &[u64]) -> RunTally {
+        let mut tally = RunTally { duplicates, ..RunTally::default() };
+        for number in numbers {
+            tally.units.mark(*number, 0);
+        }
+        milliseconds.iter().for_each(|ms| tally.delivered.record(Duration::from_millis(*ms)));
+        tally
+    }
+
+    fn shown(arrivals: &[Arrival]) -> String {
+        let one = |arrival: &Arrival| {
+            let ms = arrival.delivered_ns.map_or_else(String::new, |ns| format!(" {}", ns / 1_000_000));
+            format!("{} {:?}{ms}", arrival.number, arrival.kind)
+        };
+        arrivals.iter().map(one).collect::<Vec<_>>().join(", ")
+    }
+
+    #[test]
+    fn each_message_is_listed_with_its_time_and_copies_are_told_apart() {
+        let mut finder = ArrivalFinder::default();
+        let mut bounced = tally(&[], 0, &[]);
+        bounced.bounces.units.mark(9, 0);
+        for (tally, expected) in [
+            (tally(&[5], 0, &[30]), "5 Delivered 30"),
+            (tally(&[7, 8], 0, &[40, 20]), "7 Delivered 20, 8 Delivered 40"),
+            (tally(&[5], 0, &[900]), "5 Duplicate 900"),
+            (tally(&[6], 2, &[1, 2, 3]), "6 Delivered 1, 6 Duplicate, 6 Duplicate"),
+            (tally(&[10], 0, &[]), "10 Delivered"),
+            (bounced.clone(), "9 Bounced"),
+            (bounced, ""),
+        ] {
+            assert_eq!(shown(&finder.of_tally(&tally)), expected);
+        }
+    }
+
+    #[test]
+    fn a_log_tells_what_came_since_and_is_bounded() {
+        let mut log = ArrivalLog::begin(Some(&tally(&[1], 0, &[5])));
+        assert_eq!(shown(&log.after(0, "a").arrivals), "1 Delivered", "its time was not kept");
+        log.add(&tally(&[2], 0, &[5]));
+        let list = log.after(1, "a");
+        assert_eq!((list.next, shown(&list.arrivals).as_str()), (2, "2 Delivered 5"));
+        assert_eq!(log.after(2, "a").arrivals, []);
+        (3..MAX_KEPT as u64 + 10).for_each(|number| log.add(&tally(&[number], 0, &[])));
+        let list = log.after(0, "a");
+        assert_eq!((list.next, list.arrivals.len()), (MAX_KEPT as u64 + 9, MAX_KEPT));
+        assert_eq!(list.arrivals[0].number, 10, "the oldest are forgotten");
+    }
+}

@@ -1,0 +1,184 @@
+//! The probe as a process: its account beside what sinks and mailboxes have, kills, restarts, SIGHUP.
+use crate::party::{MAILRUN, Process, Sink, low_port, mailrun, wait_until};
+use crate::secured::Files;
+use std::collections::HashMap;
+use std::fs;
+
+/// Values of `/metrics` by their names with labels.
+pub(crate) struct Metrics(HashMap<String, f64>);
+
+impl Metrics {
+    pub(crate) fn of(&self, name: &str, route: &str) -> f64 {
+        self.0.get(&format!("mailrun_probe_{name}{{route=\"{route}\"}}")).copied().unwrap_or_default()
+    }
+
+    /// The ends of all messages, which are as many as were created.
+    pub(crate) fn fates(&self, route: &str) -> f64 {
+        let names = ["in_flight", "rejected_total", "failed_total", "in_doubt", "delivered_total", "bounced_total"];
+        let others = ["missing", "unwatched_total"];
+        names.iter().chain(&others).map(|name| self.of(name, route)).sum()
+    }
+}
+
+/// A probe with its configuration file.
+pub(crate) struct Probe {
+    process: Process,
+    url: String,
+}
+
+impl Probe {
+    pub(crate) fn start(config: &str) -> Self {
+        let process = Process::start(MAILRUN, &["probe", "--config", config]);
+        let url = wait_until("the probe to listen", || {
+            let said = process.complained();
+            let rest = said.split_once("metrics on ")?.1;
+            rest.split_once('\n').map(|(url, _)| url.to_owned())
+        });
+        Self { process, url }
+    }
+
+    /// URL of `/metrics`.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(crate) fn hang_up(&self) {
+        self.process.hang_up();
+    }
+
+    /// The text of `/metrics`.
+    pub(crate) fn text(&self) -> String {
+        let agent: ureq::Agent = ureq::Agent::config_builder().proxy(None).build().into();
+        agent.get(&self.url).call().unwrap().body_mut().read_to_string().unwrap()
+    }
+
+    pub(crate) fn metrics(&self) -> Metrics {
+        let text = self.text();
+        let samples = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
+            let (name, value) = line.rsplit_once(' ')?;
+            Some((name.to_owned(), value.parse().ok()?))
+        });
+        Metrics(samples.collect())
+    }
+
+    /// Waits until the metric of each route is at least this.
+    pub(crate) fn await_value(&self, name: &str, routes: &[&str], least: f64) {
+        wait_until(&format!("{name} of {routes:?}"), || {
+            let metrics = self.metrics();
+            routes.iter().all(|route| metrics.of(name, route) >= least).then_some(())
+        });
+    }
+}
+
+#[test]
+fn the_account_is_that_of_the_sinks_however_often_probe_and_server_are_killed() {
+    let files = Files::new();
+    let inbox = files.path("inbox");
+    let sink = Sink::start(&[]);
+    let listen = format!("127.0.0.1:{}", low_port());
+    let server = Sink::start_at(&listen, &["--maildir", &inbox]);
+    let thief = Sink::start(&["--fault", "drop 100%"]);
+    let routes = [
+        format!("name = \"sink\"\nserver = \"{}\"\nsink = \"{}\"", sink.address(), sink.url()),
+        format!("name = \"mailbox\"\nserver = \"{listen}\"\nmailbox = \"maildir:{inbox}\""),
+        format!("name = \"dead\"\nserver = \"127.0.0.1:{}\"", low_port()),
+        format!("name = \"thief\"\nserver = \"{}\"\nsink = \"{}\"\nlost_after = \"2s\"", thief.address(), thief.url()),
+    ];
+    let text = |rate: &str| {
+        let routes: Vec<String> = routes
+            .iter()
+            .map(|route| {
+                let wait = if route.contains("lost_after") { "" } else { "lost_after = \"20s\"\n" };
+                format!("[[route]]\n{route}\nto = \"probe@a.example\"\nrate = \"{rate}\"\n{wait}")
+            })
+            .collect();
+        format!("state = \"state\"\nhttp = \"127.0.0.1:0\"\n{}", routes.concat())
+    };
+    let config = files.keep("probe.toml", &text("10/s"));
+    let probe = Probe::start(&config);
+    probe.await_value("delivered_total", &["sink", "mailbox"], 10.0);
+    // Dropping a process kills it.
+    drop(probe);
+    let probe = Probe::start(&config);
+    probe.await_value("delivered_total", &["sink", "mailbox"], 20.0);
+    let first = server.took().messages;
+    probe.await_value("failed_total", &["mailbox"], 1.0);
+    drop(probe);
+    let server = Sink::start_at(&listen, &["--maildir", &inbox]);
+    let probe = Probe::start(&config);
+    probe.await_value("delivered_total", &["sink", "mailbox"], 30.0);
+    probe.await_value("lost_total", &["thief"], 5.0);
+    files.keep("probe.toml", &text("1/h"));
+    probe.hang_up();
+    let quiet = wait_until("all messages to have ended", || {
+        let metrics = probe.metrics();
+        let is_quiet = metrics.of("interval_seconds", "sink") >= 3_600.0
+            && ["sink", "mailbox", "thief", "dead"].iter().all(|route| metrics.of("in_flight", route) == 0.0);
+        is_quiet.then_some(metrics)
+    });
+    for route in ["sink", "mailbox", "thief", "dead"] {
+        assert_eq!(quiet.of("created_total", route), quiet.fates(route), "{route}");
+    }
+    assert_eq!(sink.ask("/ledger")[0]["delivered"].as_f64(), Some(quiet.of("delivered_total", "sink")));
+    let arrived = first + server.ask("/status")["messages"].as_u64().unwrap();
+    assert_eq!(arrived as f64, quiet.of("delivered_total", "mailbox"), "{:?}", quiet.0);
+    wait_until("the probe to delete its own mail", || {
+        (fs::read_dir(format!("{inbox}/new")).unwrap().count() == 0).then_some(())
+    });
+    for (name, route, expected) in [("missing", "sink", 0.0), ("missing", "mailbox", 0.0), ("up", "dead", 0.0)] {
+        assert_eq!(quiet.of(name, route), expected, "{name} of {route}");
+    }
+    assert_eq!(quiet.of("repeated_total", "sink") + quiet.of("repeated_total", "mailbox"), 0.0);
+    assert!(quiet.of("lost_total", "thief") > 0.0 && quiet.of("failed_total", "dead") > 0.0);
+    assert!(quiet.of("backoff_seconds", "dead") > 0.0);
+    files.keep("probe.toml", "nonsense");
+    probe.hang_up();
+    wait_until("the file to be refused", || {
+        (probe.metrics().0["mailrun_probe_config_last_reload_successful"] == 0.0).then_some(())
+    });
+    probe.process.terminate();
+    let ended = probe.process.finish();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    for words in ["thief: message", "has not arrived within 2s", "dead: failed at connect", "the old routes stay: "] {
+        assert!(ended.err.contains(words), "{words} in {}", ended.err);
+    }
+}
+
+#[test]
+fn a_second_probe_and_a_damaged_account_are_refused() {
+    let files = Files::new();
+    let sink = Sink::start(&[]);
+    let route = format!("[[route]]\nserver = \"{}\"\nto = \"a@b.example\"\n", sink.address());
+    let config = files.keep("probe.toml", &format!("state = \"state\"\nhttp = \"127.0.0.1:0\"\n{route}"));
+    let probe = Probe::start(&config);
+    probe.await_value("unwatched_total", &[&sink.address()], 1.0);
+    let second = mailrun(&["probe", "--config", &config]);
+    assert!(second.code == Some(2) && second.err.contains("another probe uses it"), "{second:?}");
+    drop(probe);
+    files.keep("state/account", "hello\n");
+    let refused = mailrun(&["probe", "--config", &config]);
+    assert!(refused.code == Some(2) && refused.err.contains("its first line"), "{refused:?}");
+}
+
+#[test]
+fn the_command_line_is_checked_before_anything_is_sent() {
+    let files = Files::new();
+    let state = files.path("state");
+    let good = files.keep("good.toml", "[[route]]\nserver = \"127.0.0.1:25\"\nto = \"a@b.example\"\n");
+    let checked = mailrun(&["probe", "--config", &good, "--check"]);
+    assert_eq!((checked.code, checked.out.as_str()), (Some(0), "configuration OK: 1 route\n"), "{checked:?}");
+    for (words, expected) in [
+        (&["8.8.8.8", "--to", "a@b.example"][..], "is a public address"),
+        (&["127.0.0.1:25", "--to", "a b"], "is not an address"),
+        (&["127.0.0.1:25", "--to", "a@b.example", "--rate", "100"], "at most 10 messages per second"),
+        (&["127.0.0.1:25", "--to", "a@b.example", "--rate", "0"], "must be more than zero"),
+        (&["127.0.0.1:25", "--to", "a@b.example", "--mailbox", "imap://a@127.0.0.1"], "MAILRUN_MAILBOX_PASSWORD"),
+        (&["127.0.0.1:25", "--to", "a@b.example", "--mailbox", "imap://a:b@127.0.0.1"], "password"),
+        (&["smtps://127.0.0.1", "--tls", "none", "--to", "a@b.example"], "smtps:// means TLS before the greeting"),
+        (&["127.0.0.1:25", "127.0.0.1:25", "--to", "a@b.example"], "two routes have the name"),
+        (&["127.0.0.1:25", "--to", "a@b.example", "--sink", "https://x"], "is not an http:// address"),
+    ] {
+        let ended = mailrun(&[&["probe", "--state", &state, "--http", "127.0.0.1:0"], words].concat());
+        assert!(ended.code == Some(2) && ended.err.contains(expected), "{words:?}: {ended:?}");
+    }
+}
