@@ -1,6 +1,6 @@
 //! `mailrun mades`, `mailrun mades-endpoint` and `mailrun bench mades` as a user runs them. The bench must see exactly
 //! what the stand-in for the endpoints did, and it must report faults of its surroundings.
-use crate::party::{Ended, LIMIT, MAILRUN, Process, ended_so, mailrun, undisturbed, wait_until};
+use crate::party::{Ended, LIMIT, MAILRUN, Process, ended_so, low_port, mailrun, undisturbed, wait_until};
 use crate::rows::each;
 use crate::stand_in_endpoint::Endpoint;
 use mailrun_journey::account::fates_sum;
@@ -394,13 +394,20 @@ fn slowest_took_longest(record: &Record, mode: &str) {
 }
 
 #[test]
-fn an_interrupted_run_reports() {
+fn an_interrupted_run_reports_and_serves_metrics_until_then() {
     let endpoint = Endpoint::embedded(&[]);
+    let http = format!("127.0.0.1:{}", low_port());
     let place = tempfile::tempdir().unwrap();
     let out = place.path().to_str().unwrap().to_owned();
     let words = ["mades", "--broker", &endpoint.url, "--rate", "100", "--live", "json", "--out", &out];
-    let process = Process::start(MAILRUN, &[words.as_slice(), &["--duration", "50s"]].concat());
+    let process = Process::start(MAILRUN, &[words.as_slice(), &["--duration", "50s", "--http", &http]].concat());
     wait_until("messages", || process.said().contains("\"created\":1").then_some(()));
+    wait_until("messages of the last stage in the metrics", || {
+        let text = ureq::get(&format!("http://{http}/metrics")).call().ok()?.body_mut().read_to_string().ok()?;
+        let line = text.lines().find(|line| line.starts_with("mailrun_mades_stage_seconds_count{stage="))?;
+        let count: u64 = line.rsplit_once(' ')?.1.parse().ok()?;
+        (count > 0).then_some(())
+    });
     process.interrupt_group();
     let run = Run::left(process.finish(), place);
     assert_eq!(run.ended.code, Some(130), "{:?}", run.ended);

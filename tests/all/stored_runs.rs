@@ -262,7 +262,9 @@ fn a_source_and_a_sink_have_live_metrics() {
     // A busy machine may be the bottleneck itself.
     assert!([Some(0), Some(3)].contains(&ended.code), "{ended:?}");
     let text = ask(sink.url()).unwrap();
-    assert!(number(&text, "mailrun_sink_messages_total ").is_some_and(|messages| messages > 0.0), "{text}");
+    for counted in ["mailrun_sink_messages_total ", "mailrun_sink_stage_seconds_count{stage=\"delivered\"} "] {
+        assert!(number(&text, counted).is_some_and(|messages| messages > 0.0), "{counted} in {text}");
+    }
 }
 
 const HLOG: &str = "\

@@ -29,6 +29,7 @@ use mailrun_party::party_options::PartyOptions;
 use mailrun_party::reason::reason;
 use mailrun_party::users::PASSWORD_VARIABLE;
 use std::env::VarError;
+use std::net::SocketAddr;
 use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -69,7 +70,7 @@ pub(super) struct MadesArgs {
     /// not measured. With --out, each size has a directory of its own.
     #[arg(long, value_name = "FROM..TO", help_heading = "Load", hide_short_help = true,
           conflicts_with_all = ["payload_size", "rate", "stages", "shapes", "arrival", "duration", "thresholds", "abort_on",
-                                "strict", "json", "exports", "report", "verbose", "run_id"])]
+                                "strict", "json", "exports", "report", "verbose", "run_id", "http"])]
     payload_ladder: Option<PayloadLadder>,
     #[command(flatten)]
     brokers: BrokerArgs,
@@ -90,6 +91,9 @@ pub(super) struct MadesArgs {
     /// Name of the run in reports.
     #[arg(long, value_name = "TEXT", default_value = "mades", help_heading = "Results", hide_short_help = true)]
     label: String,
+    /// Serve live metrics of the load in the format of Prometheus: /metrics.
+    #[arg(long, value_name = "HOST:PORT", value_parser = values::tcp_address, help_heading = "Results")]
+    http: Option<SocketAddr>,
     /// Progress: a line on a terminal, JSON lines on standard output, or nothing.
     #[arg(long, value_enum, value_name = "HOW", default_value = "line", hide = true)]
     live: LiveMode,
@@ -426,6 +430,7 @@ impl MadesArgs {
             run: self.run_id,
             out: self.out,
             live: self.report.live(self.live),
+            http: self.http,
             observer: None,
             command: mailrun_party::outputs::command_line().iter().map(|word| without_login(word)).collect(),
             thresholds: self.load.thresholds,

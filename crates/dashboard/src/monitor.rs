@@ -150,6 +150,7 @@ impl<R: MonitoredRun> Monitor<R> {
         let progress = LiveProgress { waits_s, ..self.run.progress(now, &self.recent) };
         self.output.latest_error(self.run.latest_error());
         self.run.show_figures(now, &progress, &mut self.output);
+        self.output.metrics(&progress, &self.recent);
         self.output.progress(&progress, (R::DONE)(&progress), R::LINE);
         self.recent.clear();
     }

@@ -2,10 +2,11 @@
 use crate::live_display::LiveDisplay;
 use crate::snapshot::RunSnapshot;
 use anyhow::Result;
+use mailrun_journey::Latencies;
 use mailrun_party::event_output::EventOutput;
 use mailrun_party::live::{LiveEvent, LiveMode, LiveProgress};
 use mailrun_party::live_line::{LiveLine, NonTerminalOutput, RateWindow};
-use mailrun_party::live_metrics::LiveMetrics;
+use mailrun_party::live_metrics::{LiveMetrics, MeasuredParty};
 use std::net::SocketAddr;
 
 pub struct ProgressOutput {
@@ -33,8 +34,8 @@ impl ProgressOutput {
     ///
     /// # Errors
     /// Returns an error if the server cannot listen on the address.
-    pub fn with_metrics(self, address: Option<SocketAddr>) -> Result<Self> {
-        let metrics = address.map(LiveMetrics::serve).transpose()?;
+    pub fn with_metrics(self, address: Option<SocketAddr>, party: MeasuredParty) -> Result<Self> {
+        let metrics = address.map(|address| LiveMetrics::serve(address, party)).transpose()?;
         Ok(Self { metrics, ..self })
     }
 
@@ -55,12 +56,16 @@ impl ProgressOutput {
         self.display.update(|| RunSnapshot { last_error: last_error.clone(), ..figures() });
     }
 
+    /// Passes the progress to the live metrics, with the latencies since the last call.
+    pub fn metrics(&self, progress: &LiveProgress, recent: &Latencies) {
+        if let Some(metrics) = &self.metrics {
+            metrics.add(progress, recent);
+        }
+    }
+
     /// Reports the party's progress. `done` is the count from which the rate is computed.
     pub fn progress(&mut self, progress: &LiveProgress, done: u64, line: impl FnOnce(&LiveProgress, f64) -> LiveLine) {
         self.events.event(&LiveEvent::Progress(*progress));
-        if let Some(metrics) = &self.metrics {
-            metrics.set(progress);
-        }
         self.rate.add(progress.elapsed_s, done);
         self.display.show(|| line(progress, self.rate.per_s()));
     }

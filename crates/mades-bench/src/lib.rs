@@ -58,6 +58,7 @@ use mailrun_net::clock;
 use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
 use mailrun_party::live::LiveEvent;
 use mailrun_party::live_line::NonTerminalOutput;
+use mailrun_party::live_metrics::MeasuredParty;
 use mailrun_party::output_file;
 use mailrun_party::outputs::{FinishedRun, IntervalRecorder, new_run_id, write_record};
 use mailrun_party::start_wait::StartWait;
@@ -125,7 +126,8 @@ async fn execute(
     let now = clock::now();
     let hlog = options.out.as_ref().map(|directory| directory.join("latency.hlog"));
     let recorder = IntervalRecorder::begin(now, options.path().last().name(), hlog.as_deref())?;
-    let output = ProgressOutput::new(options.live, NonTerminalOutput::Lines);
+    let party = MeasuredParty { name: "mades", prefix: "mailrun_mades_", stage: options.path().last().name() };
+    let output = ProgressOutput::new(options.live, NonTerminalOutput::Lines).with_metrics(options.http, party)?;
     let out = options.out.clone();
     let run_state = Rc::new(MadesRunState::new(options, run, payloads, now));
     let monitor = Monitor::new(MadesLoad::new(&run_state), recorder, output, now);

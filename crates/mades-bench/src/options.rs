@@ -8,6 +8,7 @@ use mailrun_mades::api::EndpointQueueNames;
 use mailrun_party::live::LiveMode;
 use mailrun_workload::distribution::Distribution;
 use mailrun_workload::offered_rate::OfferedRate;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -122,6 +123,8 @@ pub struct MadesOptions {
     pub run: Option<RunId>,
     pub out: Option<PathBuf>,
     pub live: LiveMode,
+    /// Address on which live metrics are served over HTTP.
+    pub http: Option<SocketAddr>,
     pub observer: Option<Rc<dyn RunObserver>>,
     /// Command line without passwords.
     pub command: Vec<String>,

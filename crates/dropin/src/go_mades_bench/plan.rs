@@ -77,6 +77,7 @@ pub(super) fn plan(
         run: None,
         out: None,
         live: LiveMode::Off,
+        http: None,
         observer: Some(observer),
         command: Vec::new(),
         thresholds: Vec::new(),

@@ -4,6 +4,7 @@ use super::active_rules::{self, ActiveRules, RuleChange, RuleCount};
 use super::arrivals::{ArrivalList, ArrivalLog};
 use super::mailboxes::WatchCounts;
 use super::options::{RESERVED_DESCRIPTORS, SinkOptions};
+use mailrun_journey::buckets::Buckets;
 use mailrun_journey::record::{
     EndedRow, EventRow, LedgerRow, Ordered, Reception, Record, Role, RuleRow, SlowMessage, StageRow, Workload,
 };
@@ -41,6 +42,9 @@ pub(super) struct SinkReport {
     /// What the sink had counted when each announced run began.
     starts: Vec<(RunId, RunStart)>,
     untraced_sample: Option<HeaderSample>,
+    /// Latencies of all runs until mail was delivered and, below, until the server of a mailbox told of it.
+    pub(super) delivered: Buckets,
+    pub(super) announced: Buckets,
     /// Arrivals of the runs for which somebody has asked, and below the name of this process for them.
     arrivals: Vec<(RunId, ArrivalLog)>,
     process: String,
@@ -82,6 +86,8 @@ impl SinkReport {
             first_connection: None,
             starts: Vec::new(),
             untraced_sample: None,
+            delivered: Buckets::default(),
+            announced: Buckets::default(),
             arrivals: Vec::new(),
             process: format!("{}.{}", jiff::Timestamp::now().as_nanosecond(), std::process::id()),
         }
@@ -121,6 +127,10 @@ impl SinkReport {
     pub(super) fn merge(&mut self, tally: &SinkTally) {
         for (run, log) in &mut self.arrivals {
             tally.runs.find(*run).into_iter().for_each(|tally| log.add(tally));
+        }
+        for (_, run) in tally.runs.iter() {
+            self.delivered.record_all(&run.delivered);
+            self.announced.record_all(&run.told);
         }
         self.total.merge(tally);
         self.arrivals.retain(|(run, _)| self.total.runs.find(*run).is_some());

@@ -103,6 +103,10 @@ async fn clock_error() -> Json<ChronyAnswer> {
 async fn metrics(State(view): ReportState) -> Response {
     let view = lock(&view);
     let total = &view.total;
+    let mut stages = vec![("delivered", &view.delivered)];
+    if view.watched.is_some() {
+        stages.insert(0, ("announced", &view.announced));
+    }
     live_metrics::response(live_metrics::counters_text(
         "mailrun_sink_",
         &[
@@ -113,6 +117,7 @@ async fn metrics(State(view): ReportState) -> Response {
             ("untraced", "messages without a readable trace", total.untraced),
             ("errors", "rejected commands, and sessions that ended with an error", total.errors.total()),
         ],
+        &stages,
     ))
 }
 

@@ -19,6 +19,7 @@ use mailrun_net::clock;
 use mailrun_party::interrupt::{Interrupt, StopRequest};
 use mailrun_party::live::{LiveEvent, LiveMode, LiveProgress, LiveTimes};
 use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
+use mailrun_party::live_metrics::MeasuredParty;
 use mailrun_party::outputs::{FinishedRun, IntervalRecorder};
 use mailrun_party::usage_sampler::UsageSampler;
 use mailrun_report::load_in_short;
@@ -69,7 +70,8 @@ impl SourceCollector {
         let now = setting.began;
         let recorder = IntervalRecorder::begin(setting.zero, "accepted", outputs.hlog.as_deref())?
             .excluding_before(setting.warm_up_until);
-        let output = ProgressOutput::new(outputs.live, NonTerminalOutput::Lines).with_metrics(outputs.http)?;
+        let party = MeasuredParty { name: "source", prefix: "mailrun_source_", stage: "accepted" };
+        let output = ProgressOutput::new(outputs.live, NonTerminalOutput::Lines).with_metrics(outputs.http, party)?;
         let load = SourceLoad {
             context: Arc::clone(setting),
             total: SourceTally::default(),
