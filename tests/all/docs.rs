@@ -484,7 +484,7 @@ fn staged(word: &str) -> String {
 /// Ports of the server that a command line starts. A command that ends by itself, such as `--help`, starts none.
 fn ports(text: &str) -> Vec<u16> {
     let words: Vec<&str> = text.split_whitespace().collect();
-    let is_server = ["sink", "relay", "mades-endpoint", "smtp-sink"];
+    let is_server = ["sink", "relay", "probe", "mades-endpoint", "smtp-sink"];
     let ends = ["--check", "--help", "--max-messages", "-h"].iter().any(|option| words.contains(option));
     let starts = words.iter().position(|word| *word == "mailrun").and_then(|at| words.get(at + 1));
     if ends || !starts.is_some_and(|word| is_server.contains(word)) {
@@ -498,6 +498,7 @@ fn ports(text: &str) -> Vec<u16> {
     }
     let usual = match *starts.unwrap() {
         "mades-endpoint" => 5672,
+        "probe" => 9725,
         _ if text.contains("standing.toml") => 25,
         _ => 2525,
     };
