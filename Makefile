@@ -81,8 +81,8 @@ bench:
 	cargo bench --bench mailboxes
 	cargo bench --bench tls
 	cargo bench -p mailrun-smtp --bench protocol
-	cargo bench -p mailrun-journey --bench recording
-	cargo bench -p mailrun-journey --bench ledger
+	cargo bench -p mailrun-measurement --bench recording
+	cargo bench -p mailrun-measurement --bench ledger
 	cargo bench -p mailrun-report --features sample --bench page
 	cargo bench -p mailrun-spool --bench spool
 

@@ -11,9 +11,9 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use mailrun_journey::record::{Record, Role};
-use mailrun_journey::trace::{RecipientNumbering, ZeroPhase, checksum};
-use mailrun_journey::{ClockId, RunId, Stage, Trace};
+use mailrun_measurement::record::{Record, Role};
+use mailrun_measurement::trace::{RecipientNumbering, ZeroPhase, checksum};
+use mailrun_measurement::{ClockId, RunId, Stage, Trace};
 use mailrun_text::numbers::{figure, rate};
 use mailrun_text::table::{Align, Table, right};
 

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use mailrun_party::keep_awake::{self, KeepAwakeMode, keep_awake};
+use mailrun_process::keep_awake::{self, KeepAwakeMode, keep_awake};
 
 use ruler::contestants::{
     Contestant, GO_PAIR, HALVES, LIMIT, LIMIT_SPINNING, Load, MAILRUN_PAIR, MAILRUN_SPINNING, POSTFIX_PAIR, Program,

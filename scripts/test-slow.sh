@@ -126,8 +126,8 @@ changed_parts() {
     local files=$1
     has() { grep -qE "$1" <<<"$files"; }
     has '^crates/(spool|relay)/' && printf '%s\n' power-cut damage audit
-    has '^crates/(forgetful|bench/src/audit)/' && echo planted
-    has '^crates/forgetful/' && echo file-systems
+    has '^crates/(crashfs|bench/src/audit)/' && echo planted
+    has '^crates/crashfs/' && echo file-systems
     has '^crates/compare/' && echo statistics
     has '^crates/(mades.*|amqp)/' && echo brokers
     has '^crates/report/|^tests/browser/' && echo browser
@@ -136,7 +136,7 @@ changed_parts() {
     has '^packaging/|^Cargo.lock$' && echo packages
     has '^crates/(relay|load|smtp)/|^Cargo.toml$' && echo bench-cost
     has '^crates/(eventloop|load)/' && echo delay
-    has '^crates/(journey|load)/' && echo exim
+    has '^crates/(measurement|load)/' && echo exim
     has '^crates/(mailbox|load/src/sink/mailboxes)/|^crates/bench/recipes/(cyrus|dovecot)' && echo mailboxes
     has '^crates/locust/' && echo locust
     has '^crates/bench/recipes/|^deploy/compose/|^packaging/tests/debian-root.sh$' && echo recipes

@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_party::checks::chrony_tracking::check(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_process::checks::chrony_tracking::check(data));

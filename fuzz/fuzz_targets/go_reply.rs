@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_dropin::checks::go_reply::check(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_compat::checks::go_reply::check(data));

@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_dropin::checks::host_port::check(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_compat::checks::host_port::check(data));

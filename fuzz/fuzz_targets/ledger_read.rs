@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_journey::checks::ledger_read::check(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_measurement::checks::ledger_read::check(data));

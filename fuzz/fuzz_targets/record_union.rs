@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_journey::checks::record_union::check(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_measurement::checks::record_union::check(data));

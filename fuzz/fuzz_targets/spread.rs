@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_workload::checks::spread::check(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_schedule::checks::spread::check(data));

@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_workload::checks::stages::check(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_schedule::checks::stages::check(data));

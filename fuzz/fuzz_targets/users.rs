@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_party::checks::users::check(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| mailrun_process::checks::users::check(data));

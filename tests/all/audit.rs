@@ -4,7 +4,7 @@ use crate::party::{Ended, Process, is_root, mailrun, peer, skip, wait_until};
 use crate::recipes::{is_here, processes_of};
 use crate::relay::MAILRUN;
 use crate::rows;
-use mailrun_journey::record::{Audit, AuditRow, Outcome, Record};
+use mailrun_measurement::record::{Audit, AuditRow, Outcome, Record};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -101,7 +101,7 @@ fn the_fault_strikes_even_if_the_source_ends_before_its_moment() {
 
 /// Reports whether the file system that simulates power cuts can be mounted here. Notes the skipped test if not.
 pub(crate) fn has_disk() -> bool {
-    let obstacle = mailrun_forgetful::obstacle();
+    let obstacle = mailrun_crashfs::obstacle();
     obstacle.iter().for_each(|reason| skip("power cuts", reason));
     obstacle.is_none()
 }

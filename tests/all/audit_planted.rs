@@ -3,7 +3,7 @@
 use crate::audit::{Audited, has_disk};
 use crate::party::peer;
 use crate::rows;
-use mailrun_journey::record::Outcome;
+use mailrun_measurement::record::Outcome;
 use std::fs;
 
 const RELAY: &str = include_str!("../peers/planted_relay.py");

@@ -5,8 +5,8 @@ use crate::party::{
     wait_until,
 };
 use crate::rows::is_refusal;
-use mailrun_journey::record::{Arrival, LedgerRow, MissingFate, Pipelining, Role};
-use mailrun_journey::{Phase, Stage};
+use mailrun_measurement::record::{Arrival, LedgerRow, MissingFate, Pipelining, Role};
+use mailrun_measurement::{Phase, Stage};
 use serde_json::Value;
 use std::fs;
 use std::net::TcpListener;

@@ -3,7 +3,7 @@
 use crate::party::{Ended, mailrun};
 use crate::rows::each;
 use crate::secured::{Files, PASSWORD, USER};
-use mailrun_journey::record::{Outcome, Record, Role};
+use mailrun_measurement::record::{Outcome, Record, Role};
 use std::fs;
 
 fn bench(out: &str, words: &[&str]) -> Ended {

@@ -3,7 +3,7 @@
 use crate::party::{Process, Sink, SourceRun, accepted, ended_so, source, wait_until};
 use crate::relay::{Den, MAILRUN, QUICK, Relay, await_recipients, metric};
 use crate::secured::{Files, handshakes_in_all};
-use mailrun_journey::record::Record;
+use mailrun_measurement::record::Record;
 use std::fs;
 
 enum Host {

@@ -1,5 +1,5 @@
 //! A CI gate as users write it: a script under `sh -eu` that runs a bench and releases only if the bench passes.
-//! `verdict`, `thresholds`, `endings` and `mades` test which runs pass; the crates `journey` and `mades` test it on
+//! `verdict`, `thresholds`, `endings` and `mades` test which runs pass; the crates `measurement` and `mades` test it on
 //! records alone.
 use crate::party::{Ended, MAILRUN, Process, Sink, low_port, wait_until};
 use rustix::process::Signal;

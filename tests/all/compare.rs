@@ -1,6 +1,6 @@
 //! `mailrun compare` of stored runs, and `mailrun baseline`, on records that the tests write.
 use crate::party::{Ended, MAILRUN, mailrun, run};
-use mailrun_journey::record::{KeepAwake, LatencyMs, Outcome, Record};
+use mailrun_measurement::record::{KeepAwake, LatencyMs, Outcome, Record};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -309,7 +309,7 @@ fn a_baseline_has_no_runs_that_failed_and_no_name_that_leads_elsewhere() {
     let a = place.path("a");
     refused(&["save", "main", &a], "a/4 was INVALID: nothing was saved; --allow-failed");
     let late = place.side("late", &EQUAL[..1], |_, record| {
-        record.workload.arrival = mailrun_journey::record::Arrival::Constant;
+        record.workload.arrival = mailrun_measurement::record::Arrival::Constant;
         record.lag_ms = Some(LatencyMs { p99: 50.0, ..LatencyMs::default() });
     });
     refused(&["save", "main", &late[0]], "would not count (The source fell behind its schedule");

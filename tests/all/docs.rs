@@ -29,7 +29,7 @@ const NOT_RUN: &[(&str, &str)] = &[
         "mailrun capacity 127.0.0.1:25 --to user@bench.example --sink http://127.0.0.1:8025 --goal 'delivered.p99 < 1s' --max-rate 1k --quick",
         SEARCHES,
     ),
-    ("cargo run --release -p mailrun-journey --example shards -- parts 1000", BUILDS),
+    ("cargo run --release -p mailrun-measurement --example shards -- parts 1000", BUILDS),
     (
         "go-mades-bench -n 1000 -size 3000",
         "the original is not installed everywhere; go_mades_bench.rs compares with it",

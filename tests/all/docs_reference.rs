@@ -141,7 +141,7 @@ fn variables(path: &Path, code: &str) -> BTreeSet<String> {
     let is_name = |word: &&str| {
         let is_own = word.starts_with("MAILRUN_");
         let looks_so = word.len() > 3 && word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
-        looks_so && (is_own || path.ends_with("crates/party/src/terminal.rs"))
+        looks_so && (is_own || path.ends_with("crates/process/src/terminal.rs"))
     };
     let own = code.split('"').skip(1).step_by(2).filter(is_name);
     let called = ["env::var(\"", "env::var_os(\"", "env = \""];

@@ -2,7 +2,7 @@
 use crate::party::{Bench, BenchRun, Ended, MAILRUN, Process, Sink, mailrun, peer, run, skip, undisturbed, wait_until};
 use crate::recipes::processes_of;
 use crate::stand_in_endpoint::Endpoint;
-use mailrun_journey::record::{Cause, Death, Ending, Outcome, Record, Role};
+use mailrun_measurement::record::{Cause, Death, Ending, Outcome, Record, Role};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;

@@ -4,7 +4,7 @@
 //!
 //! `make test-slow PART=exim` makes that root and runs this file.
 use crate::party::{Bench, Process, Sink, bench_as_typed, is_root, low_port, peer, run, skip, wait_until};
-use mailrun_journey::record::{LedgerRow, Outcome, Record};
+use mailrun_measurement::record::{LedgerRow, Outcome, Record};
 use std::fs;
 use std::net::TcpStream;
 use std::path::PathBuf;

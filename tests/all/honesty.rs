@@ -4,8 +4,8 @@ use crate::party::{
     Ended, Process, Sink, is_root, low_port, may_be_believed, peer, run, skip, source, stage, wait_until,
 };
 use crate::stand_in::{At, StandIn};
-use mailrun_journey::record::{ExhaustedRow, Outcome, Record, Resource};
-use mailrun_journey::{Phase, Stage};
+use mailrun_measurement::record::{ExhaustedRow, Outcome, Record, Resource};
+use mailrun_measurement::{Phase, Stage};
 use rustix::event::{PollFd, PollFlags};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

@@ -3,7 +3,7 @@
 use crate::party::{LIMIT, Sink, accepted, errors, source, took, wait_until};
 use crate::secured::Secured;
 use crate::wire::Wire;
-use mailrun_journey::Phase;
+use mailrun_measurement::Phase;
 use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Our source against servers that misbehave. It counts the errors by phase and code, and the run goes on.
 use crate::party::{SourceRun, accepted, errors, source};
 use crate::stand_in::{Act, At, Delivery, StandIn};
-use mailrun_journey::{Phase, Stage};
+use mailrun_measurement::{Phase, Stage};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;

@@ -3,12 +3,12 @@
 use crate::party::{Ended, LIMIT, MAILRUN, Process, ended_so, low_port, mailrun, undisturbed, wait_until};
 use crate::rows::each;
 use crate::stand_in_endpoint::Endpoint;
-use mailrun_journey::account::fates_sum;
-use mailrun_journey::record::{Arrival, Ending, Mades, MadesHop, Record, StageRow};
-use mailrun_journey::{Latencies, Stage};
 use mailrun_mades::api::{OutgoingProperties, Submission, payload};
 use mailrun_mades::{Broker, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
 use mailrun_mades_simulator::embedded::{self, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits, Writer};
+use mailrun_measurement::account::fates_sum;
+use mailrun_measurement::record::{Arrival, Ending, Mades, MadesHop, Record, StageRow};
+use mailrun_measurement::{Latencies, Stage};
 use std::fs;
 use std::future::Future;
 use std::net::TcpListener;

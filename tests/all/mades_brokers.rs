@@ -5,8 +5,8 @@
 use crate::mades::{QUEUES, left_in, put};
 use crate::party::{MAILRUN, Process, low_port, mailrun, peer, skip, wait_until};
 use crate::stand_in_endpoint::Endpoint;
-use mailrun_journey::account::fates_sum;
-use mailrun_journey::record::{Mades, Record};
+use mailrun_measurement::account::fates_sum;
+use mailrun_measurement::record::{Mades, Record};
 use serde_json::Value;
 use std::fs;
 use std::net::TcpListener;

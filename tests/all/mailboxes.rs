@@ -3,8 +3,8 @@
 use crate::party::{Sink, bench_as_typed, is_root, mailrun, peer, stage};
 use crate::secured::Files;
 use mailrun_bench::recipe::Recipe;
-use mailrun_journey::Stage;
-use mailrun_journey::record::Role;
+use mailrun_measurement::Stage;
+use mailrun_measurement::record::Role;
 use std::fs;
 
 #[test]

@@ -1,8 +1,8 @@
 //! The program's own processes. They listen on ports chosen by the kernel, and are killed at the latest when the test
 //! ends.
 pub(crate) use crate::skipped::skip;
-use mailrun_journey::record::{LedgerRow, Outcome, Record, StageRow};
-use mailrun_journey::{Phase, Stage};
+use mailrun_measurement::record::{LedgerRow, Outcome, Record, StageRow};
+use mailrun_measurement::{Phase, Stage};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, kill_process_group, prlimit};
 use serde_json::Value;
 use std::fmt::Debug;

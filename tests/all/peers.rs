@@ -4,7 +4,7 @@ use crate::party::{
     wait_until,
 };
 use crate::postfix::{Deliver, Postfix};
-use mailrun_journey::record::{LedgerRow, Outcome};
+use mailrun_measurement::record::{LedgerRow, Outcome};
 use std::fs;
 use std::thread;
 use std::time::Duration;
@@ -261,7 +261,7 @@ fn recipients_that_postfix_rewrites_or_adds_are_named_and_no_duplicates() {
     }
     let words = ["--to", "one@bench.example", "--threshold", "rewritten <= 0"];
     let record = bench(&[&base[..], &words].concat()).record_of(1);
-    assert_eq!(record.verdict.causes[0], mailrun_journey::record::Cause::Rewritten, "{:?}", record.verdict);
+    assert_eq!(record.verdict.causes[0], mailrun_measurement::record::Cause::Rewritten, "{:?}", record.verdict);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `mailrun bench kotlin-profile`, `sizes` and `large-message` as a user runs them. All rows exist and their figures
 //! agree, refused mail is no PASS, and a mistyped word is reported in one line.
 use crate::party::{Ended, Sink, mailrun, peer};
-use mailrun_journey::Record;
+use mailrun_measurement::Record;
 use std::fs;
 use std::path::Path;
 

@@ -2,7 +2,7 @@
 use crate::docs_script::namespaces;
 use crate::party::{Ended, Process, mailrun, peer, run, skip, wait_until};
 use crate::relay::MAILRUN;
-use mailrun_journey::record::{Record, Role};
+use mailrun_measurement::record::{Record, Role};
 use std::fs;
 use std::path::Path;
 use std::time::Instant;

@@ -1,8 +1,8 @@
 //! The parts of a record that explain a run: seconds, domains, single messages, and ordered faults.
 use crate::party::mailrun;
 use crate::secured::Files;
-use mailrun_journey::record::{EventKind, KeepAwake, Record, Role, SlowMessage};
-use mailrun_journey::{Latencies, Phase, Stage};
+use mailrun_measurement::record::{EventKind, KeepAwake, Record, Role, SlowMessage};
+use mailrun_measurement::{Latencies, Phase, Stage};
 use std::fs;
 
 /// Runs a bench and returns its record, whatever the verdict.
@@ -67,7 +67,8 @@ fn domains_sum_to_the_ledger(record: &Record) {
     let names: Vec<&str> = record.domains.iter().map(|row| row.domain.as_str()).collect();
     assert_eq!(names, ["a.example", "b.example"], "the larger first");
     let ledger = &record.ledger;
-    let sum = |part: fn(&mailrun_journey::record::DomainRow) -> u64| Some(record.domains.iter().map(part).sum::<u64>());
+    let sum =
+        |part: fn(&mailrun_measurement::record::DomainRow) -> u64| Some(record.domains.iter().map(part).sum::<u64>());
     assert_eq!(sum(|row| row.created), ledger.created);
     assert_eq!(sum(|row| row.accepted), ledger.accepted);
     assert_eq!(sum(|row| row.delivered.unwrap()), ledger.delivered);
@@ -247,7 +248,7 @@ fn the_record_and_the_report_say_whether_the_processors_were_kept_awake() {
 
 #[test]
 fn parties_run_where_they_are_placed() {
-    let available = mailrun_party::cpus::CpuList::available().unwrap();
+    let available = mailrun_process::cpus::CpuList::available().unwrap();
     let numbers = available.numbers();
     let first = numbers[0].to_string();
     let last = numbers[numbers.len() - 1].to_string();

@@ -6,8 +6,8 @@ use crate::party::{
     wait_until,
 };
 use crate::relay::MAILRUN;
-use mailrun_journey::Stage;
-use mailrun_journey::record::{Arrival, EventKind, Party, Record, Role};
+use mailrun_measurement::Stage;
+use mailrun_measurement::record::{Arrival, EventKind, Party, Record, Role};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -2,8 +2,8 @@
 //! and the record of its run.
 use crate::party::{Ended, Process, Sink, mailrun, wait_until};
 use crate::relay::{Den, MAILRUN, Relay, await_recipients, http, introduced, metric, submit};
-use mailrun_journey::Stage;
-use mailrun_journey::record::{Record, Role};
+use mailrun_measurement::Stage;
+use mailrun_measurement::record::{Record, Role};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

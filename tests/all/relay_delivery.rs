@@ -400,7 +400,7 @@ fn eight_bits_are_encoded_for_a_server_that_does_not_take_them() {
 
 #[test]
 fn a_sink_counts_what_was_converted_beside_what_is_corrupt() {
-    use mailrun_journey::trace::{ClockId, RecipientNumbering, RunId, Trace, ZeroPhase, checksum};
+    use mailrun_measurement::trace::{ClockId, RecipientNumbering, RunId, Trace, ZeroPhase, checksum};
     let sink = Sink::start(&[]);
     let body = "viele Gr\u{fc}\u{df}e\r\n".as_bytes();
     let run = RunId([7; 16]);

@@ -11,7 +11,7 @@ use crate::relay::{
 use crate::secured::Files;
 use crate::stand_in::{Act, At, StandIn};
 use crate::wire::Wire;
-use mailrun_journey::Phase;
+use mailrun_measurement::Phase;
 use std::fmt::Write as _;
 
 /// Sequences that some servers take for the end of a message although they are not.

@@ -1,7 +1,7 @@
 //! Measures the measurement itself: the report must show exactly the faults that a sink was told to produce.
 use crate::party::{BenchRun, bench, fates, stage, took, undisturbed};
-use mailrun_journey::record::{LatencyMs, Outcome, Record};
-use mailrun_journey::{Phase, Stage};
+use mailrun_measurement::record::{LatencyMs, Outcome, Record};
+use mailrun_measurement::{Phase, Stage};
 
 /// Delay that a busy machine may add.
 const ALLOWANCE_MS: f64 = 200.0;

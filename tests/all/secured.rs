@@ -1,8 +1,8 @@
 //! Source and sink as processes over TLS, AUTH and LMTP. Both records agree, refusals are counted by reason, and no
 //! password is written anywhere.
 use crate::party::{Sink, SourceRun, accepted, errors, run, skip, source, took};
-use mailrun_journey::Phase;
-use mailrun_journey::record::Record;
+use mailrun_measurement::Phase;
+use mailrun_measurement::record::Record;
 use mailrun_net::Certificate;
 use std::fs;
 use std::net::TcpListener;

@@ -3,7 +3,7 @@
 use crate::party::{Process, Sink, accepted, errors, peer, run, source, took, wait_until};
 use crate::secured::{Files, MODES, PASSWORD, Secured, USER, handshakes_in_all};
 use crate::wire::Wire;
-use mailrun_journey::Phase;
+use mailrun_measurement::Phase;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Stdio};

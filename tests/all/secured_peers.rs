@@ -4,7 +4,7 @@ use crate::party::{
 };
 use crate::postfix::{Deliver, Postfix, tls_options};
 use crate::secured::{Files, MODES, PASSWORD, Secured, USER, handshakes_in_all};
-use mailrun_journey::Phase;
+use mailrun_measurement::Phase;
 use std::fs;
 use std::net::TcpStream;
 

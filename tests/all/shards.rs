@@ -2,8 +2,8 @@
 //! reported. The recipes run as their schedulers would run them.
 use crate::party::{MAILRUN, Process, Sink, fates, mailrun, run, stage};
 use crate::sink_rules::put_rules;
-use mailrun_journey::record::{Cause, ClockRow, LoadStageRow, Outcome, Record, SinkClockRow};
-use mailrun_journey::{Latencies, Ledger, Phase, Stage};
+use mailrun_measurement::record::{Cause, ClockRow, LoadStageRow, Outcome, Record, SinkClockRow};
+use mailrun_measurement::{Latencies, Ledger, Phase, Stage};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -109,7 +109,8 @@ fn three_parts_are_one_run_with_the_sums_of_all_and_the_ledger_of_the_sink() {
         assert_eq!(times(&whole, name), sum);
         assert_eq!(stage(&whole, name).count, MESSAGES);
     }
-    let seconds = |count: fn(&mailrun_journey::record::SeriesRow) -> u64| whole.series.iter().map(count).sum::<u64>();
+    let seconds =
+        |count: fn(&mailrun_measurement::record::SeriesRow) -> u64| whole.series.iter().map(count).sum::<u64>();
     assert_eq!((seconds(|row| row.accepted), seconds(|row| row.delivered)), (MESSAGES, MESSAGES));
     assert!(whole.phases.iter().any(|row| row.name == Phase::Connect && row.count == MESSAGES));
     // The union of the parts' ledgers equals the sink's ledger, recipient by recipient.

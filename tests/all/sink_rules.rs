@@ -4,9 +4,9 @@ use crate::party::{Sink, accepted, bench, errors, fates, mailrun, source, took, 
 use crate::postfix::{Deliver, Postfix};
 use crate::rows::each;
 use crate::wire::Wire;
-use mailrun_journey::record::MissingFate;
-use mailrun_journey::trace::{RecipientNumbering, ZeroPhase, checksum};
-use mailrun_journey::{ClockId, Phase, RunId, Trace};
+use mailrun_measurement::record::MissingFate;
+use mailrun_measurement::trace::{RecipientNumbering, ZeroPhase, checksum};
+use mailrun_measurement::{ClockId, Phase, RunId, Trace};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -542,8 +542,9 @@ fn a_run_is_told_only_what_happened_since_it_was_announced() {
     let run = "000102030405060708090a0b0c0d0e0f";
     let agent: ureq::Agent = ureq::Agent::config_builder().proxy(None).build().into();
     assert_eq!(agent.put(format!("{}/ledger/{run}", sink.url())).send_empty().unwrap().status(), 200);
-    let record = || -> mailrun_journey::Record { serde_json::from_value(sink.ask(&format!("/record/{run}"))).unwrap() };
-    let party = |record: &mailrun_journey::Record| record.parties[0].clone();
+    let record =
+        || -> mailrun_measurement::Record { serde_json::from_value(sink.ask(&format!("/record/{run}"))).unwrap() };
+    let party = |record: &mailrun_measurement::Record| record.parties[0].clone();
     let quiet = party(&record()).reception.unwrap();
     assert_eq!((quiet.connections, quiet.ended.len(), quiet.rules.len()), (0, 0, 0), "{quiet:?}");
     let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>"]);
@@ -836,7 +837,7 @@ fn lmtp_recipients_are_refused_held_back_and_forgotten_each_by_itself_after_the_
     assert!(kept.len() == 3 && kept.iter().zip(lists).all(|(line, list)| line.contains(list)), "{kept:?}");
 }
 
-fn took_of(record: &mailrun_journey::record::Record) -> (u64, u64) {
+fn took_of(record: &mailrun_measurement::record::Record) -> (u64, u64) {
     let took = took(record);
     (took.messages, took.recipients)
 }

@@ -2,8 +2,8 @@
 //! early.
 use crate::party::{BenchRun, Ended, MAILRUN, Process, bench, mailrun, wait_until};
 use crate::secured::Files;
-use mailrun_journey::Stage;
-use mailrun_journey::record::{Ending, Outcome, Record};
+use mailrun_measurement::Stage;
+use mailrun_measurement::record::{Ending, Outcome, Record};
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;

@@ -55,7 +55,7 @@ impl Handler for Ear {
     fn message(&mut self, bytes: u64, _now: Duration) -> Answer {
         let octets = std::mem::take(&mut self.octets);
         assert_eq!(bytes, octets.len() as u64);
-        self.tell(Heard::Message(octets.len(), mailrun_journey::trace::checksum(&octets)));
+        self.tell(Heard::Message(octets.len(), mailrun_measurement::trace::checksum(&octets)));
         Answer::Yes
     }
 }
@@ -176,7 +176,7 @@ fn messages_of_all_sizes_go_through_as_they_are() {
             assert_eq!((courier.accepted, courier.handshakes.len()), (2, 1), "{ended}");
             assert_eq!(courier.handshakes[0].version, "TLSv1.3");
             host.server.stop();
-            let message = || Heard::Message(body.len(), mailrun_journey::trace::checksum(&body));
+            let message = || Heard::Message(body.len(), mailrun_measurement::trace::checksum(&body));
             let first = Heard::Handshake { version: "TLSv1.3".to_owned(), resumed: false };
             assert_eq!(host.heard.iter().collect::<Vec<_>>(), [first, message(), message()]);
         }

@@ -3,9 +3,9 @@
 use crate::party::{Sink, low_port, mailrun, numbers, wait_until};
 use crate::relay::Den;
 use crate::smtp_pair::{Client, Running, Who, user};
-use mailrun_journey::record::LedgerRow;
-use mailrun_journey::trace::{RecipientNumbering, ZeroPhase};
-use mailrun_journey::{ClockId, RunId, Trace};
+use mailrun_measurement::record::LedgerRow;
+use mailrun_measurement::trace::{RecipientNumbering, ZeroPhase};
+use mailrun_measurement::{ClockId, RunId, Trace};
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -197,7 +197,7 @@ fn message(sequence: u64, body: &str) -> String {
 
 /// As `message`, but created at this time of this clock.
 fn message_of(sequence: u64, body: &str, clock: ClockId, created: Duration) -> String {
-    let checksum = mailrun_journey::trace::checksum(b".body\r\n");
+    let checksum = mailrun_measurement::trace::checksum(b".body\r\n");
     let (zero, numbering) = (ZeroPhase::default(), RecipientNumbering::TAG);
     let trace = Trace { run: RunId([7; 16]), sequence, zero, numbering, created, clock, checksum };
     let mut header = [0; Trace::HEADER_BYTES];

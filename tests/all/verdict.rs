@@ -1,7 +1,7 @@
 //! The verdict as a CI job sees it: command line, output and exit status.
 use crate::party::{Bench, BenchRun, Sink, bench, bench_as_typed, ended_so, mailrun, source};
 use crate::stand_in::{Act, At, StandIn};
-use mailrun_journey::record::{Cause, Ending, Outcome};
+use mailrun_measurement::record::{Cause, Ending, Outcome};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -186,7 +186,7 @@ fn a_stall_is_named_in_an_open_loop() {
     let said = format!("Nothing was accepted from {:.1} s to {:.1} s", stall.from_s, stall.to_s);
     assert!(record.verdict.reasons.iter().any(|reason| reason.starts_with(&said)), "{:?}", record.verdict);
     // The wait counts in the latencies: a message counts from when it was due.
-    let accepted = record.stage(mailrun_journey::Stage::Accepted).unwrap();
+    let accepted = record.stage(mailrun_measurement::Stage::Accepted).unwrap();
     assert!(accepted.latency_ms.unwrap().max > 1_000.0, "{accepted:?}");
 }
 

@@ -2,9 +2,9 @@
 //! each, the ledger closes, and a recording server saw the drawn values.
 use crate::party::{bench, fates, mailrun, source, stage, undisturbed};
 use crate::stand_in::StandIn;
-use mailrun_journey::record::{Arrival, LedgerRow, Record, SeriesRow, StageRow};
-use mailrun_journey::trace::{TraceResult, WARM_UP_SEQUENCE};
-use mailrun_journey::{Phase, Stage, Trace, TraceReader};
+use mailrun_measurement::record::{Arrival, LedgerRow, Record, SeriesRow, StageRow};
+use mailrun_measurement::trace::{TraceResult, WARM_UP_SEQUENCE};
+use mailrun_measurement::{Phase, Stage, Trace, TraceReader};
 use mailrun_net::{Answer, CloseReason, Handler, Peer, RunningServer, Server};
 use mailrun_smtp::command::{Mail, Recipient};
 use mailrun_smtp::dsn::{Notify, Return};

@@ -1,5 +1,5 @@
 //! Totals of all lives: the faults, and the fates of the mail.
-use mailrun_forgetful::Fault;
+use mailrun_crashfs::Fault;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::AddAssign;

@@ -3,7 +3,7 @@
 use crate::load::{self, Answers};
 use crate::next_hop::StubNextHop;
 use crate::relay::{Home, LIMIT};
-use mailrun_forgetful::Disk;
+use mailrun_crashfs::Disk;
 use rand::RngExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -18,7 +18,7 @@ const LIVES: usize = 4;
 /// Flips a bit in a segment, at an offset that is not all zeros. Returns the segment's name and the offset.
 fn flip(disk: &Disk) -> (String, u64) {
     disk.with_files(|files, chance| {
-        let spool = files.look_up(mailrun_forgetful::ROOT, "spool").unwrap().inode;
+        let spool = files.look_up(mailrun_crashfs::ROOT, "spool").unwrap().inode;
         let segments = files.list(spool).unwrap().into_iter().filter(|(name, _)| name.starts_with("segment-"));
         let segments: Vec<_> = segments.filter(|(_, of)| of.bytes > 0).collect();
         loop {

@@ -8,7 +8,7 @@ use crate::account::Account;
 use crate::load::{self, Answers};
 use crate::next_hop::{Delivery, StubNextHop, Unit};
 use crate::relay::{Beginning, Home, LIMIT, Relay, Remainder};
-use mailrun_forgetful::{Disk, Fault, Plan};
+use mailrun_crashfs::{Disk, Fault, Plan};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};

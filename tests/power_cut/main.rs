@@ -1,5 +1,5 @@
 //! The relay on a file system that simulates power cuts. The power is cut and the disk fails, and no message that got a
-//! 250 may be lost. The file system is the crate `forgetful`.
+//! 250 may be lost. The file system is the crate `crashfs`.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -42,7 +42,7 @@ const LIVES: usize = 2;
 
 /// Reports whether FUSE file systems can be mounted here, and notes the skipped test if not.
 fn is_possible() -> bool {
-    match mailrun_forgetful::obstacle() {
+    match mailrun_crashfs::obstacle() {
         Some(why) => {
             skipped::skip("power cuts", &why);
             false

@@ -1,6 +1,6 @@
 //! The relay as a process, with its spool on the disk that simulates power cuts.
 use crate::next_hop::{Unit, name};
-use mailrun_forgetful::{Disk, Plan};
+use mailrun_crashfs::{Disk, Plan};
 use serde_json::Value;
 use std::cell::Cell;
 use std::fs::{self, File};

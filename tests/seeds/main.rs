@@ -21,7 +21,7 @@ pub(crate) use fuzz_target;
 
 mod targets;
 
-use mailrun_journey::seeded::SeededRng;
+use mailrun_measurement::seeded::SeededRng;
 use std::fs;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};

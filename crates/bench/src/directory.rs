@@ -7,8 +7,8 @@
 //! ```
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use mailrun_journey::record::{Outcome, Record, Role};
-use mailrun_party::output_file;
+use mailrun_measurement::record::{Outcome, Record, Role};
+use mailrun_process::output_file;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -81,7 +81,7 @@ impl RunDirectory {
             Err(error) if is_forbidden(&error) => {
                 let name = format!("mailrun-{}", as_file_name(name));
                 let Ok(directory) = Self::create_timestamped(temporary, &name, started_at) else { return Err(error) };
-                mailrun_party::tell!("mailrun: {error:#}. The results go to {}", directory.path.display());
+                mailrun_process::tell!("mailrun: {error:#}. The results go to {}", directory.path.display());
                 Ok(directory)
             }
             created => created,

@@ -8,25 +8,25 @@ use super::supervisor::Completeness;
 use super::usage::DiskUsage;
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
-use mailrun_journey::account::{self, AccountInputs, Arrivals, Matched, RelayInputs, ServerQueue, Topology};
-use mailrun_journey::judge::{self, VerdictInputs, judge};
-use mailrun_journey::ledger::Ledger;
-use mailrun_journey::load_stages;
-use mailrun_journey::merge::{join_events, merge_records};
-use mailrun_journey::missing::{self, KnownReply, MAX_MISSING};
-use mailrun_journey::reason::Reason;
-use mailrun_journey::record::{
+use mailrun_measurement::account::{self, AccountInputs, Arrivals, Matched, RelayInputs, ServerQueue, Topology};
+use mailrun_measurement::judge::{self, VerdictInputs, judge};
+use mailrun_measurement::ledger::Ledger;
+use mailrun_measurement::load_stages;
+use mailrun_measurement::merge::{join_events, merge_records};
+use mailrun_measurement::missing::{self, KnownReply, MAX_MISSING};
+use mailrun_measurement::reason::Reason;
+use mailrun_measurement::record::{
     Cause, Death, Ending, EventKind, EventRow, FORMAT, LedgerRow, MAX_SLOW_RECIPIENTS, MissingMessage, Ordered, Party,
     Record, Role, StageRow, Surroundings, Watched,
 };
-use mailrun_journey::stage::Stage;
-use mailrun_journey::threshold::{Threshold, evaluate_all};
-use mailrun_journey::trace::{RunId, message_number};
-use mailrun_party::cpus::CpuList;
-use mailrun_party::host;
-use mailrun_party::host_sampler;
-use mailrun_party::live::LiveProgress;
-use mailrun_party::outputs;
+use mailrun_measurement::stage::Stage;
+use mailrun_measurement::threshold::{Threshold, evaluate_all};
+use mailrun_measurement::trace::{RunId, message_number};
+use mailrun_process::cpus::CpuList;
+use mailrun_process::host;
+use mailrun_process::host_sampler;
+use mailrun_process::live::LiveProgress;
+use mailrun_process::outputs;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::BufReader;

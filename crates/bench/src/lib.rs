@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A run does not disturb itself. The parties are processes of their own, and
-//! `mailrun_party::process_usage` measures them from outside. The bench's process only waits,
+//! `mailrun_process::process_usage` measures them from outside. The bench's process only waits,
 //! updates the terminal a few times per second, and computes the results at the end.
 #![allow(missing_docs)] // only the command line uses this crate, so clear names suffice
 
@@ -52,13 +52,13 @@ pub use directory::RESULTS_DIRECTORY;
 use directory::RunDirectory;
 pub use engine::{Conclusion, RoundOrder, TextReport};
 use gather::{PartyResults, SinkOwner, SinkResults};
-use mailrun_journey::account::Topology;
-use mailrun_journey::record::{Ending, LedgerRow, Record, Role};
-use mailrun_journey::trace::RunId;
-use mailrun_party::host_sampler::HostSampler;
-use mailrun_party::host_watch::{HostWatch, Parties};
-use mailrun_party::interrupt::{Interrupted, StopRequest};
-use mailrun_party::outputs;
+use mailrun_measurement::account::Topology;
+use mailrun_measurement::record::{Ending, LedgerRow, Record, Role};
+use mailrun_measurement::trace::RunId;
+use mailrun_process::host_sampler::HostSampler;
+use mailrun_process::host_watch::{HostWatch, Parties};
+use mailrun_process::interrupt::{Interrupted, StopRequest};
+use mailrun_process::outputs;
 use parties::{PartyCommand, PartyProcess};
 pub use plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
 use progress::LatestProgress;

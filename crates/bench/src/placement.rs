@@ -3,7 +3,7 @@
 //! On a host with enough processors, load and server get separate processors, so that the load does
 //! not slow the server down and change its figures. Logical processors of one core share the core's
 //! units, so a core is never divided between two parties.
-use mailrun_party::cpus::CpuList;
+use mailrun_process::cpus::CpuList;
 use std::collections::BTreeMap;
 use std::fs;
 

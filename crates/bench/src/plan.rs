@@ -3,13 +3,13 @@ use super::directory::PartyFiles;
 use super::placement::Placement;
 use super::recipe::MailboxKeys;
 use super::relay::{CERTIFICATE_FILE, ListenerOptions, Relay};
-use mailrun_journey::record::{Arrival, Workload};
-use mailrun_journey::threshold::Threshold;
-use mailrun_journey::trace::RunId;
-use mailrun_party::cpus::CpuList;
-use mailrun_party::live::LiveMode;
-use mailrun_party::local_address::is_on_this_host;
-use mailrun_party::party_options::{PartyOptions, value_name};
+use mailrun_measurement::record::{Arrival, Workload};
+use mailrun_measurement::threshold::Threshold;
+use mailrun_measurement::trace::RunId;
+use mailrun_process::cpus::CpuList;
+use mailrun_process::live::LiveMode;
+use mailrun_process::local_address::is_on_this_host;
+use mailrun_process::party_options::{PartyOptions, value_name};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -251,7 +251,7 @@ pub(super) fn cpus_option(cpus: &CpuList) -> String {
 mod tests {
     use super::*;
     use crate::relay::RelayDurability;
-    use mailrun_journey::record::OfferedStage;
+    use mailrun_measurement::record::OfferedStage;
 
     fn options(workload: Workload) -> BenchOptions {
         BenchOptions {

@@ -4,10 +4,10 @@ use super::plan::{BenchOptions, BenchTarget};
 use mailrun_dashboard::live_display::LiveDisplay;
 use mailrun_dashboard::live_figures::{LiveValues, load_figures, mades_figures};
 use mailrun_dashboard::{PartyLoad, RunSnapshot};
-use mailrun_journey::record::Workload;
-use mailrun_journey::threshold::{RunProtocol, Threshold};
-use mailrun_party::live::{LiveMode, LiveProgress, LiveTimes};
-use mailrun_party::live_line::{LiveLine, NonTerminalOutput, RateWindow, waiting_text};
+use mailrun_measurement::record::Workload;
+use mailrun_measurement::threshold::{RunProtocol, Threshold};
+use mailrun_process::live::{LiveMode, LiveProgress, LiveTimes};
+use mailrun_process::live_line::{LiveLine, NonTerminalOutput, RateWindow, waiting_text};
 use mailrun_report::load_in_short;
 use mailrun_text::numbers::count;
 use mailrun_text::printable::printable;
@@ -187,7 +187,7 @@ impl ProgressDisplay {
         self.display.make_room();
         // Escape each line, because it may contain text from an unknown server.
         let line = line.split('\n').map(printable).collect::<Vec<_>>().join("\n");
-        mailrun_party::tell!("mailrun: {line}");
+        mailrun_process::tell!("mailrun: {line}");
     }
 
     /// Removes the progress line from the terminal.

@@ -14,10 +14,10 @@ use super::plan::{BenchOptions, SyscallCounting};
 use super::relay::{CERTIFICATE_FILE, Relay};
 use super::supervisor::{Completeness, StandingRelay, Supervisor};
 use anyhow::{Context, Result};
-use mailrun_journey::record::{Cause, Record};
-use mailrun_journey::trace::RunId;
-use mailrun_party::host_sampler::HostSampler;
-use mailrun_party::interrupt::StopRequest;
+use mailrun_measurement::record::{Cause, Record};
+use mailrun_measurement::trace::RunId;
+use mailrun_process::host_sampler::HostSampler;
+use mailrun_process::interrupt::StopRequest;
 use std::path::{Path, PathBuf};
 
 /// Lifetime of a relay that the bench starts.

@@ -7,16 +7,16 @@
 use super::gather::SinkResults;
 use super::supervisor::{CLOSED_MAILBOX_TIMEOUT, Supervisor};
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use mailrun_journey::account;
-use mailrun_journey::bounces;
-use mailrun_journey::ledger::Ledger;
-use mailrun_journey::record::{Record, Role};
-use mailrun_journey::trace::RunId;
-use mailrun_party::clock_exchange::{self, ClockMeasurement};
-use mailrun_party::http_client::{HttpClient, StatusCode, is_refused};
-use mailrun_party::interrupt::StopRequest;
-use mailrun_party::live::{LiveEvent, LiveProgress};
-use mailrun_party::start_wait::StartWait;
+use mailrun_measurement::account;
+use mailrun_measurement::bounces;
+use mailrun_measurement::ledger::Ledger;
+use mailrun_measurement::record::{Record, Role};
+use mailrun_measurement::trace::RunId;
+use mailrun_process::clock_exchange::{self, ClockMeasurement};
+use mailrun_process::http_client::{HttpClient, StatusCode, is_refused};
+use mailrun_process::interrupt::StopRequest;
+use mailrun_process::live::{LiveEvent, LiveProgress};
+use mailrun_process::start_wait::StartWait;
 use serde::Deserialize;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -356,7 +356,7 @@ mod tests {
             path if path.starts_with("/ledger/") => (200, b"{\"delivered\":0,\"bounced\":2}".to_vec()),
             path if path.starts_with("/record/") => {
                 let mut record = Record::empty();
-                record.bounces = vec![mailrun_journey::record::BounceRow { count: 2, ..Default::default() }];
+                record.bounces = vec![mailrun_measurement::record::BounceRow { count: 2, ..Default::default() }];
                 (200, record.to_json().expect("a record is always JSON").into_bytes())
             }
             _ => (404, Vec::new()),

@@ -6,7 +6,7 @@
 //! values they take, so this reader knows neither. It keeps the place of everything, for errors of
 //! the form `FILE:LINE:COLUMN: words`.
 use super::toml_file::MAX_BYTES;
-use mailrun_party::toml_file::{ConfigError, unknown_key};
+use mailrun_process::toml_file::{ConfigError, unknown_key};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::Spanned;

@@ -2,10 +2,10 @@
 use crate::plan::BenchOptions;
 use crate::remote_sink::RemoteSink;
 use anyhow::Result;
-use mailrun_journey::clocks::{ClockError, clock_reason};
-use mailrun_journey::judge;
-use mailrun_journey::record::{Record, SinkClockRow};
-use mailrun_party::clock_exchange::{ClockMeasurement, before_and_after};
+use mailrun_measurement::clocks::{ClockError, clock_reason};
+use mailrun_measurement::judge;
+use mailrun_measurement::record::{Record, SinkClockRow};
+use mailrun_process::clock_exchange::{ClockMeasurement, before_and_after};
 
 /// Sinks and their clocks before the load. `None` if a clock could not be measured.
 pub(super) struct SinkClocks(Vec<(RemoteSink, Option<ClockMeasurement>)>);

@@ -17,13 +17,13 @@ use super::parties::{self, PartyCommand, PartyObservation, PartyProcess};
 use super::plan::BenchOptions;
 use super::progress::{LatestProgress, ProgressDisplay, wait_line};
 use anyhow::{Context, Result, bail, ensure};
-use mailrun_journey::judge;
-use mailrun_journey::record::{Death, Record, Role};
-use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
-use mailrun_party::live::{LiveEvent, LiveProgress};
-use mailrun_party::live_line::LiveLine;
-use mailrun_party::outputs;
-use mailrun_party::process_usage::ProcessUsage;
+use mailrun_measurement::judge;
+use mailrun_measurement::record::{Death, Record, Role};
+use mailrun_process::interrupt::{Interrupt, Interrupted, StopRequest};
+use mailrun_process::live::{LiveEvent, LiveProgress};
+use mailrun_process::live_line::LiveLine;
+use mailrun_process::outputs;
+use mailrun_process::process_usage::ProcessUsage;
 use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -638,7 +638,7 @@ impl Supervisor {
 mod tests {
     use super::*;
     use crate::tests::options;
-    use mailrun_party::live::LiveProgress;
+    use mailrun_process::live::LiveProgress;
 
     #[test]
     fn the_wait_ends_when_what_was_accepted_is_there_and_not_when_as_much_else_is() {

@@ -5,9 +5,11 @@ use super::relay::{Relay, RelayDurability};
 use super::relay_keeper::RelayKeeper;
 use super::{BenchOutcome, run_in_series, run_with};
 use anyhow::Result;
-use mailrun_journey::ledger::Ledger;
-use mailrun_journey::record::{Cause, Death, Ending, EventKind, LedgerRow, Outcome, Record, Role, StageRow, Workload};
-use mailrun_party::live::LiveMode;
+use mailrun_measurement::ledger::Ledger;
+use mailrun_measurement::record::{
+    Cause, Death, Ending, EventKind, LedgerRow, Outcome, Record, Role, StageRow, Workload,
+};
+use mailrun_process::live::LiveMode;
 use mailrun_report::sample;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,6 +1,6 @@
 use anyhow::{Context, Result};
-use mailrun_party::text_file;
-use mailrun_party::toml_file::{self, ConfigError};
+use mailrun_process::text_file;
+use mailrun_process::toml_file::{self, ConfigError};
 use serde::de::DeserializeOwned;
 use std::path::Path;
 

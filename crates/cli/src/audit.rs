@@ -6,8 +6,8 @@ use anyhow::Result;
 use clap::Args;
 use mailrun_bench::audit::{AuditFault, AuditLength, AuditOptions, Profile};
 use mailrun_bench::recipe::Recipe;
-use mailrun_journey::threshold::Threshold;
-use mailrun_party::live::LiveMode;
+use mailrun_measurement::threshold::Threshold;
+use mailrun_process::live::LiveMode;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -117,7 +117,7 @@ impl AuditArgs {
             thresholds: self.thresholds,
             out: self.out,
             live,
-            command: mailrun_party::outputs::command_line(),
+            command: mailrun_process::outputs::command_line(),
         })?;
         self.report.finish(&outcome.record, Some(&outcome.directory))?;
         let status = super::exit_status::exit_code(&outcome.record, Strictness::Strict);

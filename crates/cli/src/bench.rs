@@ -21,10 +21,10 @@ use clap::Args;
 use mailrun_bench::recipe;
 use mailrun_bench::relay::{ListenerOptions, Relay};
 use mailrun_bench::{BenchOptions, BenchTarget, SyscallCounting, TrustedCertificate, is_toml_file};
-use mailrun_journey::RunId;
 use mailrun_load::source::{self, AllowedTargets};
-use mailrun_party::live::LiveMode;
-use mailrun_party::party_options::TypedOptions;
+use mailrun_measurement::RunId;
+use mailrun_process::live::LiveMode;
+use mailrun_process::party_options::TypedOptions;
 use mailrun_text::misspelling::is_misspelling;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -401,7 +401,7 @@ impl BenchArgs {
             bounces_to: self.bounces_to.filter(|_| part.is_none()),
             live: self.report.live(LiveMode::Line),
             title: None,
-            command: mailrun_party::outputs::command_line(),
+            command: mailrun_process::outputs::command_line(),
         })
     }
 

@@ -27,7 +27,7 @@ pub(super) fn warn(from: &AddressPattern, to: &[AddressPattern], server: &str) {
     let recipients = to.iter().filter_map(AddressPattern::first_domain);
     let own: Vec<String> = [host, server].into_iter().chain(recipients).collect();
     if is_of_others(&sender, &own) {
-        mailrun_party::tell!(
+        mailrun_process::tell!(
             "mailrun: mail that the server cannot deliver bounces to {sender}, the domain of --from. If {sender} is not \
              yours, use a reserved domain, such as --from from@example.com."
         );

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use mailrun_load::sink::{CapabilityOptions, LoginPolicy};
 use mailrun_net::{Proxied, SessionResumption};
-use mailrun_party::tls_mode::TlsMode;
+use mailrun_process::tls_mode::TlsMode;
 use mailrun_smtp::server::Protocol;
 use mailrun_smtp::xclient::Attributes;
 use std::path::PathBuf;

@@ -6,12 +6,12 @@ use anyhow::{Result, bail};
 use clap::Args;
 use mailrun_bench::capacity::{SearchCourse, save, short_trials_remark};
 use mailrun_capacity::{CONFIRMATION_SHARES, PlanningInputs, SearchEnding, SearchSettings};
-use mailrun_journey::record::Outcome;
-use mailrun_journey::threshold::{LossGoal, Threshold};
-use mailrun_party::interrupt::INTERRUPTED_STATUS;
-use mailrun_party::live::LiveMode;
-use mailrun_party::output_file::{self, is_standard_output};
-use mailrun_party::terminal::CharacterSet;
+use mailrun_measurement::record::Outcome;
+use mailrun_measurement::threshold::{LossGoal, Threshold};
+use mailrun_process::interrupt::INTERRUPTED_STATUS;
+use mailrun_process::live::LiveMode;
+use mailrun_process::output_file::{self, is_standard_output};
+use mailrun_process::terminal::CharacterSet;
 use mailrun_report::capacity::{CapacityRun, capacity_json, capacity_text, capacity_verdict};
 use mailrun_report::core_capacity::{CoreCapacity, core_capacity_json};
 use std::path::PathBuf;
@@ -178,7 +178,7 @@ impl SearchArgs {
         let goal_limit_s = limits.filter(|limit_s| settings.holds_limit(*limit_s)).fold(0.0, f64::max);
         // The report says it, too, but a search takes minutes.
         for remark in goals.iter().filter_map(|goal| short_trials_remark(goal, &settings)) {
-            mailrun_party::tell!("mailrun: {remark}");
+            mailrun_process::tell!("mailrun: {remark}");
         }
         Ok(SearchSettings { goal_limit_s, ..settings })
     }

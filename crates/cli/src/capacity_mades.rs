@@ -11,9 +11,9 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use mailrun_bench::capacity::{MadesCapacityOptions, SearchCourse, default_mades_goal, search_mades};
 use mailrun_bench::mades::{MadesBenchOptions, MadesTarget};
-use mailrun_journey::threshold::{LossGoal, RunProtocol, Threshold};
 use mailrun_mades_bench::MadesMode;
-use mailrun_party::party_options::{PartyOptions, TypedOptions};
+use mailrun_measurement::threshold::{LossGoal, RunProtocol, Threshold};
+use mailrun_process::party_options::{PartyOptions, TypedOptions};
 use std::process::ExitCode;
 
 /// Finds the highest rate that a MADES endpoint takes and still meets its goals
@@ -89,7 +89,7 @@ impl CapacityMadesArgs {
         let goals: Vec<LossGoal> = self.goals.iter().filter_map(Threshold::loss_goal).collect();
         let goals = if goals.is_empty() { vec![default_mades_goal()?] } else { goals };
         let command: Vec<String> =
-            mailrun_party::outputs::command_line().iter().map(|word| without_login(word)).collect();
+            mailrun_process::outputs::command_line().iter().map(|word| without_login(word)).collect();
         let course = SearchCourse {
             settings: self.search.settings_for(&goals)?,
             goals,

@@ -3,9 +3,9 @@
 use super::results::write_all;
 use anyhow::{Result, bail};
 use clap::Args;
-use mailrun_journey::record::Outcome;
-use mailrun_party::output_file::{self, is_standard_output};
-use mailrun_party::terminal::CharacterSet;
+use mailrun_measurement::record::Outcome;
+use mailrun_process::output_file::{self, is_standard_output};
+use mailrun_process::terminal::CharacterSet;
 use mailrun_report::comparison::ComparisonPage;
 use mailrun_text::printable::printable;
 use serde::Serialize;
@@ -72,7 +72,7 @@ impl CompareOutputArgs {
         let page = &page;
         let is_json_out = self.is_json_out();
         for line in &page.refused {
-            mailrun_party::tell!("mailrun: {}", printable(line));
+            mailrun_process::tell!("mailrun: {}", printable(line));
         }
         if !is_json_out {
             super::messages::say(&CharacterSet::of_environment().encode(&text(page)))?;

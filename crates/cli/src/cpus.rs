@@ -4,7 +4,7 @@ use clap::Args;
 use mailrun_bench::BenchTarget;
 use mailrun_bench::placement::{Placement, RelayPresence};
 use mailrun_bench::relay::Relay;
-use mailrun_party::cpus::CpuList;
+use mailrun_process::cpus::CpuList;
 
 /// Processors of this process.
 #[derive(Args, Clone, Debug)]

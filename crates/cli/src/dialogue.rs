@@ -2,8 +2,8 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use mailrun_net::DialogueFilter;
-use mailrun_party::dialogue_output::DialogueOptions;
-use mailrun_party::output_file::is_standard_output;
+use mailrun_process::dialogue_output::DialogueOptions;
+use mailrun_process::output_file::is_standard_output;
 use std::path::{Path, PathBuf};
 
 #[derive(Clone, Debug, Default, Args)]

@@ -3,11 +3,11 @@
 use super::values;
 use anyhow::Result;
 use clap::Args;
-use mailrun_journey::record::{HostDisk, Outcome};
-use mailrun_journey::threshold::format_value;
-use mailrun_party::interrupt::INTERRUPTED_STATUS;
-use mailrun_party::live::LiveMode;
-use mailrun_party::terminal::CharacterSet;
+use mailrun_measurement::record::{HostDisk, Outcome};
+use mailrun_measurement::threshold::format_value;
+use mailrun_process::interrupt::INTERRUPTED_STATUS;
+use mailrun_process::live::LiveMode;
+use mailrun_process::terminal::CharacterSet;
 use mailrun_relay::disk_test::{DiskTestOptions, DiskTestResult, measure};
 use mailrun_text::numbers::{count, counted, megabytes, memory, octets, rate};
 use mailrun_text::printable::printable;

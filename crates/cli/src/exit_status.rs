@@ -1,6 +1,6 @@
 //! The exit status of a run.
-use mailrun_journey::record::{Cause, Ending, Outcome, Record};
-use mailrun_party::interrupt::INTERRUPTED_STATUS;
+use mailrun_measurement::record::{Cause, Ending, Outcome, Record};
+use mailrun_process::interrupt::INTERRUPTED_STATUS;
 use std::process::ExitCode;
 
 /// Decides whether a verdict of INVALID or INCONCLUSIVE counts as success.

@@ -1,8 +1,8 @@
 //! `--export FORMAT=FILE`, and the output of a run for GitHub Actions.
 use anyhow::{Result, bail};
-use mailrun_journey::record::Record;
-use mailrun_party::output_file;
-use mailrun_party::output_file::cannot_write;
+use mailrun_measurement::record::Record;
+use mailrun_process::output_file;
+use mailrun_process::output_file::cannot_write;
 use mailrun_report::exports::{CsvTable, ExportFormat, annotations};
 use mailrun_text::misspelling::is_misspelling;
 use std::collections::BTreeSet;
@@ -102,7 +102,7 @@ pub(super) fn tell_actions(record: &Record, output: AnnotationOutput) {
     if let Some(Err(error)) =
         step_summary().map(|path| append(&path, &ExportFormat::Github.render(std::slice::from_ref(record))))
     {
-        mailrun_party::tell!("mailrun: the step's summary is incomplete: {error:#}");
+        mailrun_process::tell!("mailrun: the step's summary is incomplete: {error:#}");
     }
     if output == AnnotationOutput::Stdout {
         let _ = io::stdout().lock().write_all(annotations(record).as_bytes());

@@ -3,7 +3,7 @@
 use super::messages::{failure, say};
 use anyhow::{Result, bail};
 use clap::Args;
-use mailrun_party::http_client::{HttpClient, StatusCode};
+use mailrun_process::http_client::{HttpClient, StatusCode};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ impl HealthArgs {
                 Ok(ExitCode::SUCCESS)
             }
             Err(error) => {
-                mailrun_party::tell!("{}", failure(&error).trim_end());
+                mailrun_process::tell!("{}", failure(&error).trim_end());
                 Ok(ExitCode::from(1))
             }
         }

@@ -1,9 +1,9 @@
 //! `--keep-awake`: an option of every command that measures.
 use anyhow::Result;
 use clap::Args;
-use mailrun_journey::record::{Arrival, Workload};
 use mailrun_load::source::Distribution;
-use mailrun_party::keep_awake::{AwakeProcessors, KeepAwakeMode, keep_awake};
+use mailrun_measurement::record::{Arrival, Workload};
+use mailrun_process::keep_awake::{AwakeProcessors, KeepAwakeMode, keep_awake};
 
 /// Maximum numbers of sessions in a closed loop that leave processors time to sleep: with connections that are used
 /// again, and with a connection for each message. docs/decisions/0024-processors-are-kept-awake.md has the measurement.

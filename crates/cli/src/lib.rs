@@ -84,8 +84,8 @@ mod wrong_inputs_relay;
 
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use mailrun_party::interrupt::{INTERRUPTED_STATUS, Interrupted};
-use mailrun_party::party_options::{OPTIONS_FROM_STDIN, PartyOptions};
+use mailrun_process::interrupt::{INTERRUPTED_STATUS, Interrupted};
+use mailrun_process::party_options::{OPTIONS_FROM_STDIN, PartyOptions};
 use messages::{failure, say};
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -186,7 +186,7 @@ pub fn main() -> ExitCode {
     let words = match with_options(words) {
         Ok(words) => words,
         Err(error) => {
-            mailrun_party::tell!("mailrun: --options: {error}");
+            mailrun_process::tell!("mailrun: --options: {error}");
             return ExitCode::from(2);
         }
     };
@@ -194,7 +194,7 @@ pub fn main() -> ExitCode {
         Ok(typed) => typed,
         Err(error) => return report_misuse(&error, &words),
     };
-    let ended = mailrun_party::file_size_limit::make_an_error().and_then(|()| run(typed.command));
+    let ended = mailrun_process::file_size_limit::make_an_error().and_then(|()| run(typed.command));
     ended.unwrap_or_else(|error| {
         // If standard error cannot be written, there is no other place to report the error.
         let _ = io::stderr().lock().write_all(failure(&error).as_bytes());
@@ -287,7 +287,7 @@ fn is_value_of(option: Option<&str>, word: Option<&str>) -> bool {
 /// Prints help and version as they are, and a mistake as one line.
 fn report_misuse(error: &clap::Error, typed: &[OsString]) -> ExitCode {
     if let Some(text) = misuse::mistaken_help(error, typed, &Cli::all_commands()) {
-        mailrun_party::tell!("mailrun: {text}");
+        mailrun_process::tell!("mailrun: {text}");
         return ExitCode::from(2);
     }
     if !error.use_stderr() {
@@ -302,7 +302,7 @@ fn report_misuse(error: &clap::Error, typed: &[OsString]) -> ExitCode {
         let _ = error.print();
         return ExitCode::from(2);
     }
-    mailrun_party::tell!("mailrun: {}", misuse::sentence(error, typed, &Cli::all_commands()));
+    mailrun_process::tell!("mailrun: {}", misuse::sentence(error, typed, &Cli::all_commands()));
     ExitCode::from(2)
 }
 

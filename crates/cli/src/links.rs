@@ -29,7 +29,7 @@ impl InstallLinksArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
         let program = std::env::current_exe().context("cannot find the path of this program")?;
         fs::create_dir_all(&self.directory).with_context(|| format!("cannot create {}", self.directory.display()))?;
-        for name in mailrun_dropin::NAMES {
+        for name in mailrun_compat::NAMES {
             let link = self.directory.join(name);
             make_link(&program, &link)?;
             // Ignore a closed standard output: the link has been made.

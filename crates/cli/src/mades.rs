@@ -13,21 +13,21 @@ use super::values;
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use jiff::tz::TimeZone;
-use mailrun_journey::record::{Arrival, Mades, Workload};
-use mailrun_journey::threshold::{MetricSource, RunProtocol, Threshold};
-use mailrun_journey::{RunId, Stage};
 use mailrun_load::source::{Distribution, OfferedRate, RateStage};
 use mailrun_mades::{Broker, BrokerSecurity, BrokerUrl, Password, SaslMechanism, TlsSetup, Verification};
 use mailrun_mades_bench::{
     AcknowledgementMode, AcknowledgementOptions, Leftovers, MAX_ACCELERATION, MadesMode, MadesOptions, MadesPreflight,
     MarketLoad, MarketShape, MessagePath, PayloadKind,
 };
-use mailrun_party::live::LiveMode;
-use mailrun_party::local_address::{is_local_address, is_on_this_host};
-use mailrun_party::outputs::FinishedRun;
-use mailrun_party::party_options::PartyOptions;
-use mailrun_party::reason::reason;
-use mailrun_party::users::PASSWORD_VARIABLE;
+use mailrun_measurement::record::{Arrival, Mades, Workload};
+use mailrun_measurement::threshold::{MetricSource, RunProtocol, Threshold};
+use mailrun_measurement::{RunId, Stage};
+use mailrun_process::live::LiveMode;
+use mailrun_process::local_address::{is_local_address, is_on_this_host};
+use mailrun_process::outputs::FinishedRun;
+use mailrun_process::party_options::PartyOptions;
+use mailrun_process::reason::reason;
+use mailrun_process::users::PASSWORD_VARIABLE;
 use std::env::VarError;
 use std::net::SocketAddr;
 use std::net::ToSocketAddrs;
@@ -432,7 +432,7 @@ impl MadesArgs {
             live: self.report.live(self.live),
             http: self.http,
             observer: None,
-            command: mailrun_party::outputs::command_line().iter().map(|word| without_login(word)).collect(),
+            command: mailrun_process::outputs::command_line().iter().map(|word| without_login(word)).collect(),
             thresholds: self.load.thresholds,
             abort_on: self.load.abort_on,
         })

@@ -13,8 +13,8 @@ use clap::Args;
 use mailrun_bench::mades::{self, MadesBenchOptions, MadesTarget};
 use mailrun_mades_bench::MadesMode;
 use mailrun_mades_simulator::model::{EndpointMode, PRESETS, SimulatorPlan};
-use mailrun_party::live::LiveMode;
-use mailrun_party::party_options::{PartyOptions, TypedOptions};
+use mailrun_process::live::LiveMode;
+use mailrun_process::party_options::{PartyOptions, TypedOptions};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -139,7 +139,7 @@ impl MadesBenchArgs {
             thresholds: self.load.thresholds(),
             live,
             title: None,
-            command: mailrun_party::outputs::command_line(),
+            command: mailrun_process::outputs::command_line(),
         })?;
         self.report.finish(&outcome.record, Some(&outcome.directory))?;
         outcome.unwritten.map_or_else(|| Ok(super::exit_status::exit_code(&outcome.record, strictness)), Err)

@@ -9,8 +9,8 @@ use anyhow::{Result, bail};
 use clap::Args;
 use mailrun_bench::TextReport;
 use mailrun_bench::mades_compare::{self, CompareBroker, CompareMode, CompareOptions, MadesTool, SendWindow};
-use mailrun_party::party_options::TypedOptions;
-use mailrun_party::users::PASSWORD_VARIABLE;
+use mailrun_process::party_options::TypedOptions;
+use mailrun_process::users::PASSWORD_VARIABLE;
 use std::path::PathBuf;
 use std::time::Duration;
 

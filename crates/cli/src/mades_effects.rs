@@ -1,6 +1,6 @@
 //! Refuses options that would have no effect. The error names them and says what they need.
 use anyhow::{Result, bail};
-use mailrun_party::party_options::PartyOptions;
+use mailrun_process::party_options::PartyOptions;
 use mailrun_text::words::listed;
 
 /// Fails if an option is marked `true`. In the error, `reason` follows "has no effect".

@@ -20,15 +20,15 @@ use mailrun_mades_simulator::model::{
     TracingValue,
 };
 use mailrun_net::Endpoint;
-use mailrun_party::event_output::EventOutput;
-use mailrun_party::interrupt::{Interrupt, StopRequest};
-use mailrun_party::live::{LiveEvent, LiveMode, LiveProgress};
-use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
-use mailrun_party::local_address::is_local_address;
-use mailrun_party::output_file::{self, LogFile, is_standard_output};
-use mailrun_party::reason::reason;
-use mailrun_party::text_file;
-use mailrun_party::users::PASSWORD_VARIABLE;
+use mailrun_process::event_output::EventOutput;
+use mailrun_process::interrupt::{Interrupt, StopRequest};
+use mailrun_process::live::{LiveEvent, LiveMode, LiveProgress};
+use mailrun_process::live_line::{LiveLine, NonTerminalOutput};
+use mailrun_process::local_address::is_local_address;
+use mailrun_process::output_file::{self, LogFile, is_standard_output};
+use mailrun_process::reason::reason;
+use mailrun_process::text_file;
+use mailrun_process::users::PASSWORD_VARIABLE;
 use mailrun_text::numbers::counted;
 use std::cell::RefCell;
 use std::future::Future;
@@ -758,7 +758,7 @@ fn warn_of_refused(counts: &ListenerCounts) {
     let broken = counts.aborted.load(Relaxed);
     let refused = counts.unauthenticated.load(Relaxed);
     if away + broken + refused > 0 {
-        mailrun_party::tell!(
+        mailrun_process::tell!(
             "mailrun: {}, {broken} of them broken or invalid, {refused} with a rejected login; {away} more rejected",
             counted(counts.connections.load(Relaxed), "connection")
         );

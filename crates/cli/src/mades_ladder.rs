@@ -3,11 +3,11 @@
 use super::exit_status::{Strictness, exit_code};
 use super::results::write_all;
 use anyhow::Result;
-use mailrun_journey::record::{Ending, Mades, Outcome, Record};
 use mailrun_load::source::Distribution;
 use mailrun_mades_bench::{MadesOptions, MadesPreflight};
-use mailrun_party::interrupt::{INTERRUPTED_STATUS, Interrupt, Interrupted, StopRequest};
-use mailrun_party::outputs::FinishedRun;
+use mailrun_measurement::record::{Ending, Mades, Outcome, Record};
+use mailrun_process::interrupt::{INTERRUPTED_STATUS, Interrupt, Interrupted, StopRequest};
+use mailrun_process::outputs::FinishedRun;
 use mailrun_text::table::{Align, Table, right};
 use mailrun_text::words::{counted, grouped};
 use std::io;

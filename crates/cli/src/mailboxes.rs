@@ -2,11 +2,11 @@
 use super::values;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use mailrun_journey::RunId;
 use mailrun_load::mailboxes::{Passwords, mailboxes_of};
 use mailrun_load::sink::{MailboxOptions, MailboxTls};
 use mailrun_load::source::AllowedTargets;
-use mailrun_party::text_file;
+use mailrun_measurement::RunId;
+use mailrun_process::text_file;
 use mailrun_smtp::sasl::{Mechanism, Mechanisms};
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -2,8 +2,8 @@
 use anyhow::{Context, Result};
 use clap::{Args, Command};
 use clap_mangen::Man;
-use mailrun_party::output_file;
-use mailrun_party::output_file::cannot_write;
+use mailrun_process::output_file;
+use mailrun_process::output_file::cannot_write;
 use roff::{Roff, roman};
 use std::fs;
 use std::io;

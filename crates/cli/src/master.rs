@@ -2,8 +2,8 @@
 //! test.
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
-use mailrun_party::interrupt::{Interrupt, StopRequest};
-use mailrun_party::{text_file, toml_file};
+use mailrun_process::interrupt::{Interrupt, StopRequest};
+use mailrun_process::{text_file, toml_file};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 use std::fs;

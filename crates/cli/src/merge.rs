@@ -6,9 +6,9 @@ use super::values;
 use anyhow::Result;
 use clap::Args;
 use mailrun_bench::MergeOptions;
-use mailrun_journey::record::Arrival;
-use mailrun_journey::threshold::Threshold;
-use mailrun_party::live::LiveMode;
+use mailrun_measurement::record::Arrival;
+use mailrun_measurement::threshold::Threshold;
+use mailrun_process::live::LiveMode;
 use std::path::PathBuf;
 use std::process::ExitCode;
 

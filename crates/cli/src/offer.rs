@@ -1,10 +1,10 @@
 //! The load that a closed or an open loop offers.
 use anyhow::{Result, bail};
-use mailrun_journey::Stage;
-use mailrun_journey::record::Arrival;
-use mailrun_journey::threshold::{MetricSource, Threshold};
-use mailrun_journey::trace::MAX_LOAD_STAGES;
 use mailrun_load::source::{OfferedRate, RateStage};
+use mailrun_measurement::Stage;
+use mailrun_measurement::record::Arrival;
+use mailrun_measurement::threshold::{MetricSource, Threshold};
+use mailrun_measurement::trace::MAX_LOAD_STAGES;
 use mailrun_text::words::listed;
 
 /// Returns the arrival process of a load. Without a rate or stages, it is a closed loop.

@@ -5,10 +5,10 @@ use super::server::ServerArg;
 use super::values;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use mailrun_party::text_file;
-use mailrun_party::tls_mode::TlsMode;
-use mailrun_party::toml_file::{ConfigErrors, ErrorCollector, Section};
-use mailrun_party::users::PASSWORD_VARIABLE;
+use mailrun_process::text_file;
+use mailrun_process::tls_mode::TlsMode;
+use mailrun_process::toml_file::{ConfigErrors, ErrorCollector, Section};
+use mailrun_process::users::PASSWORD_VARIABLE;
 use std::path::{Path, PathBuf};
 
 const MAX_FILE_BYTES: usize = 1 << 20;

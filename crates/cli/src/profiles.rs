@@ -10,9 +10,9 @@ use mailrun_bench::profiles::{self, LargeMessageOptions, MessageCost, ProfileOpt
 use mailrun_bench::relay::Relay;
 use mailrun_bench::relays::ScenarioOptions;
 use mailrun_bench::{BenchTarget, TextReport};
-use mailrun_journey::record::Pipelining;
-use mailrun_journey::threshold::Threshold;
 use mailrun_load::source::AddressPattern;
+use mailrun_measurement::record::Pipelining;
+use mailrun_measurement::threshold::Threshold;
 use std::path::PathBuf;
 use std::time::Duration;
 

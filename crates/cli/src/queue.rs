@@ -5,8 +5,8 @@ use super::results::stdout_written;
 use super::values;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use mailrun_journey::RunId;
-use mailrun_party::outputs::write_ledger;
+use mailrun_measurement::RunId;
+use mailrun_process::outputs::write_ledger;
 use mailrun_relay::config::{Config, DeliveryScope};
 use mailrun_relay::control::client::{ControlClient, ControlOutcome};
 use mailrun_relay::control::protocol::{
@@ -170,7 +170,7 @@ impl QueueArgs {
             match operator.send(&request, |reply| teller.print(&reply))? {
                 ControlOutcome::Done => {}
                 ControlOutcome::Refused(reason) => {
-                    mailrun_party::tell!("mailrun: {reason}");
+                    mailrun_process::tell!("mailrun: {reason}");
                     code = ExitCode::from(1);
                 }
                 ControlOutcome::Stopped => return teller.finish(None).map(|()| code),
@@ -179,7 +179,7 @@ impl QueueArgs {
         if teller.is_empty() {
             let overview = QueueOverview::ask(&mut operator)?;
             if let Some(reason) = self.nothing_found(&overview) {
-                mailrun_party::tell!("mailrun: {reason}");
+                mailrun_process::tell!("mailrun: {reason}");
                 // An empty list is a valid answer, but a command that matches no message is a
                 // mistake.
                 return Ok(ExitCode::from(if self.queue_order().is_some() { 1 } else { 0 }));

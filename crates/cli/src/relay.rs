@@ -6,8 +6,8 @@ use super::keep_awake::KeepAwakeArg;
 use super::values;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
-use mailrun_party::live::LiveMode;
-use mailrun_party::log_writer::LogWriter;
+use mailrun_process::live::LiveMode;
+use mailrun_process::log_writer::LogWriter;
 use mailrun_relay::config::{
     Config, ConfigError, ConfigErrors, DEFAULT_LISTEN, DeliveryScope, DurabilityLevel, LogLevel,
 };

@@ -13,9 +13,9 @@ use mailrun_bench::relays::{
     RelayComparisonOptions, ScenarioOptions, SoakOptions, SustainedLimits,
 };
 use mailrun_bench::{BenchTarget, TextReport};
-use mailrun_journey::record::{Arrival, Pipelining};
-use mailrun_journey::threshold::Threshold;
 use mailrun_load::sink::Receiver;
+use mailrun_measurement::record::{Arrival, Pipelining};
+use mailrun_measurement::threshold::Threshold;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -158,7 +158,7 @@ Examples:
   mailrun bench relay-400 127.0.0.1:25 --sink-listen 127.0.0.1:2526     a relay that is running";
 
 pub(super) fn scenario_options(name: &str, out: Option<PathBuf>, tables: &TableReportArgs) -> ScenarioOptions {
-    let command = mailrun_party::outputs::command_line();
+    let command = mailrun_process::outputs::command_line();
     ScenarioOptions { name: name.to_owned(), out, command, thresholds: Vec::new(), live: tables.live() }
 }
 

@@ -20,7 +20,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand
 use mailrun_bench::scenario::{Scenario, ScenarioKey, ScenarioValue};
 use mailrun_bench::tables::{self, SinkTool, SourceTool, TableOptions};
 use mailrun_bench::{BUILT_IN, Conclusion, TextReport, is_toml_file, load_scenario};
-use mailrun_party::toml_file::unknown_key;
+use mailrun_process::toml_file::unknown_key;
 use mailrun_text::table::{Align, Table};
 use std::error::Error;
 use std::ffi::OsString;

@@ -6,13 +6,13 @@ use super::values;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 use jiff::Timestamp;
-use mailrun_journey::record::Pipelining;
 use mailrun_load::send::{
     self, Attachment, DEFAULT_BODY, HeaderField, MessageParts, QuitAfter, SendOptions, SendTarget,
 };
 use mailrun_load::source::{AllowedTargets, DsnParameters};
+use mailrun_measurement::record::Pipelining;
 use mailrun_net::{Endpoint, clock};
-use mailrun_party::outputs::new_run_id;
+use mailrun_process::outputs::new_run_id;
 use mailrun_relay::config::DeliveryScope;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -302,7 +302,7 @@ fn read(file: &Path) -> Result<Vec<u8>> {
     } else {
         fs::File::open(file).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut content))
     };
-    read.map_err(|error| anyhow!("cannot read {name}: {}", mailrun_party::reason::reason(&error)))?;
+    read.map_err(|error| anyhow!("cannot read {name}: {}", mailrun_process::reason::reason(&error)))?;
     ensure!(content.len() as u64 <= MAX_FILE_BYTES, "{name} is larger than 1 GiB");
     Ok(content)
 }

@@ -2,8 +2,8 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use jiff::Timestamp;
-use mailrun_journey::RunId;
 use mailrun_load::source::{PlanHash, Shard, SourceShard};
+use mailrun_measurement::RunId;
 use std::time::Duration;
 
 /// A shorter wait for the start is not announced.
@@ -70,7 +70,7 @@ impl ShardArgs {
         let Some(start_at) = self.start_at else { return };
         let left = Duration::try_from(start_at.duration_since(Timestamp::now())).unwrap_or_default();
         if left >= MIN_ANNOUNCED_WAIT {
-            mailrun_party::tell!("The load begins at {start_at}, in {} s.", left.as_secs());
+            mailrun_process::tell!("The load begins at {start_at}, in {} s.", left.as_secs());
         }
     }
 }

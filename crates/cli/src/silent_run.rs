@@ -1,7 +1,7 @@
 //! The length of a run that shows no progress. Without it, nobody can tell a long run from a program
 //! that hangs.
-use mailrun_journey::record::Workload;
-use mailrun_party::live::LiveMode;
+use mailrun_measurement::record::Workload;
+use mailrun_process::live::LiveMode;
 use mailrun_text::numbers::seconds;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(super) fn announce_load(live: LiveMode, load: &Workload) {
 /// Does the same for work with this length. `work` is the beginning of the sentence.
 pub(super) fn announce(live: LiveMode, work: &str, length: Duration) {
     if let Some(text) = announcement(live, work, length) {
-        mailrun_party::tell!("mailrun: {text}");
+        mailrun_process::tell!("mailrun: {text}");
     }
 }
 

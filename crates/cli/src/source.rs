@@ -13,16 +13,16 @@ use super::silent_run;
 use super::values;
 use anyhow::{Result, bail};
 use clap::Args;
-use mailrun_journey::record::{Arrival, Pipelining, Workload};
-use mailrun_journey::threshold::{RunProtocol, Threshold};
 use mailrun_load::source::{
     self, AddressPattern, AllowedTargets, CorpusOptions, DialogueOutput, Distribution, DsnParameters,
     InvalidMessagePolicy, OfferedRate, Preflight, RateStage, RecipientTags, SourceOptions, TraceHeaders,
 };
-use mailrun_party::live::LiveMode;
-use mailrun_party::local_address::is_on_this_host;
-use mailrun_party::outputs::Outputs;
-use mailrun_party::party_options::{PartyOptions, TypedOptions};
+use mailrun_measurement::record::{Arrival, Pipelining, Workload};
+use mailrun_measurement::threshold::{RunProtocol, Threshold};
+use mailrun_process::live::LiveMode;
+use mailrun_process::local_address::is_on_this_host;
+use mailrun_process::outputs::Outputs;
+use mailrun_process::party_options::{PartyOptions, TypedOptions};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -4,9 +4,9 @@ use super::results::{self, write_all};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use mailrun_bench::stored::{read_run, run_file_stem};
-use mailrun_journey::record::Record;
-use mailrun_party::output_file::cannot_write;
-use mailrun_party::output_file::{self, is_standard_output};
+use mailrun_measurement::record::Record;
+use mailrun_process::output_file::cannot_write;
+use mailrun_process::output_file::{self, is_standard_output};
 use mailrun_report::ReportLength;
 use mailrun_report::exports::ExportFormat;
 use mailrun_text::printable::printable;
@@ -70,7 +70,7 @@ Examples:
 impl StoredRunsArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
         if self.schema {
-            write_all(&mut io::stdout().lock(), &mailrun_journey::record::schema())?;
+            write_all(&mut io::stdout().lock(), &mailrun_measurement::record::schema())?;
             return Ok(ExitCode::SUCCESS);
         }
         let format = self.export_format();

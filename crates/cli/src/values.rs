@@ -1,10 +1,10 @@
 //! Parsers of values as people type them: `10s`, `64k`, `10k`, `1%`, `2s..3s`.
 use mailrun_bench::mades_compare::SendWindow;
-use mailrun_journey::Stage;
-use mailrun_journey::threshold::{MetricSource, RunProtocol, Threshold};
 use mailrun_load::source::{AddressPattern, Distribution, RateStage};
+use mailrun_measurement::Stage;
+use mailrun_measurement::threshold::{MetricSource, RunProtocol, Threshold};
 use mailrun_net::Endpoint;
-pub(super) use mailrun_party::party_options::value_name;
+pub(super) use mailrun_process::party_options::value_name;
 use mailrun_text::quantities::{self, MAX_COUNT, count_up_to, positive};
 pub(super) use mailrun_text::quantities::{bytes, count, duration, probability};
 use std::net::SocketAddr;

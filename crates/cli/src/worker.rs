@@ -6,10 +6,10 @@ use super::source::{MessageArgs, SessionArgs, source_options};
 use super::values;
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
-use mailrun_journey::record::Arrival;
 use mailrun_load::locust_worker::{self, LocustWorkerOptions};
 use mailrun_load::source::{AllowedTargets, OfferedRate, SourceOptions, look_up};
 use mailrun_locust::canonical_target;
+use mailrun_measurement::record::Arrival;
 use std::process::ExitCode;
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 //! round, in all its metrics together. A metric's p is the share of flips in which the largest statistic of *any*
 //! metric reaches that metric's (Westfall and Young: Resampling-based multiple testing, 1993, max-T).
 use crate::ranks::midranks;
-use mailrun_journey::seeded::SeededRng;
+use mailrun_measurement::seeded::SeededRng;
 
 /// Up to so many rounds, all flips are tried; with more rounds, random ones.
 const MAX_EXACT_ROUNDS: usize = 14;

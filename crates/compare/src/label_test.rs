@@ -1,7 +1,7 @@
 //! Tests a family of metrics by permutation. If A and B are equal, any of the runs could just as well have been those
 //! of A. A metric's p is the share of divisions in which the largest statistic of *any* metric reaches that metric's.
 use crate::ranks::midranks;
-use mailrun_journey::seeded::SeededRng;
+use mailrun_measurement::seeded::SeededRng;
 
 /// Up to so many divisions, all are tried; otherwise random ones.
 const MAX_EXACT_DIVISIONS: u64 = 20_000;

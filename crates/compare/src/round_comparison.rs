@@ -8,7 +8,7 @@ use crate::run_figures::RunFigure;
 use crate::settings::CompareSettings;
 use crate::signed_rank;
 use crate::stored_runs::ComparisonOutcome;
-use mailrun_journey::record::KeepAwake;
+use mailrun_measurement::record::KeepAwake;
 use mailrun_text::printable::printable;
 use mailrun_text::table::plain;
 use serde::Serialize;
@@ -301,7 +301,7 @@ impl PairedMetric {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use mailrun_journey::seeded::SeededRng;
+    use mailrun_measurement::seeded::SeededRng;
 
     pub(crate) const LOAD: RoundLoad = RoundLoad { messages: 1_000, sessions: 10, message_bytes: 400 };
 

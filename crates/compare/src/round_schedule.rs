@@ -1,5 +1,5 @@
 //! The rounds of a comparison: how many there are, and in which order the contestants run in each.
-use mailrun_journey::seeded::SeededRng;
+use mailrun_measurement::seeded::SeededRng;
 
 /// Distinguishes these random numbers from others of the same seed.
 const PURPOSE: u64 = 0x726f_756e;

@@ -2,7 +2,7 @@
 use crate::finding::MetricVerdict;
 use crate::round_comparison::{ContestantComparison, PairedMetric, RoundComparison};
 use crate::stored_runs::ComparisonOutcome;
-use mailrun_journey::record::Outcome;
+use mailrun_measurement::record::Outcome;
 use mailrun_report::comparison::{ComparedFigure, ComparedSide, ComparisonPage, percent};
 use mailrun_text::numbers::{count, counted, figure, memory, octets, seconds};
 use mailrun_text::table::plain;
@@ -216,7 +216,7 @@ impl RoundComparison {
 mod tests {
     use crate::round_comparison::RoundSamples;
     use crate::round_comparison::tests::{compare, contestant};
-    use mailrun_journey::record::{KeepAwake, Outcome};
+    use mailrun_measurement::record::{KeepAwake, Outcome};
 
     #[test]
     fn a_stranger_reads_who_is_faster() {

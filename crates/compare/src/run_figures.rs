@@ -1,8 +1,8 @@
 //! Runs of a comparison: whether their loads and hosts are the same, which of them count, and their figures.
 use crate::metric::{ComparedMetric, Gain};
-use mailrun_journey::judge;
-use mailrun_journey::record::{Ending, KeepAwake, Outcome, Record};
-use mailrun_journey::stage::Stage;
+use mailrun_measurement::judge;
+use mailrun_measurement::record::{Ending, KeepAwake, Outcome, Record};
+use mailrun_measurement::stage::Stage;
 use mailrun_report::final_stage;
 use mailrun_text::words::{counted, grouped};
 use std::collections::BTreeSet;

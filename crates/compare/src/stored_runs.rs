@@ -8,7 +8,7 @@ use crate::selection::{self, ComparableRuns, RunSide};
 use crate::settings::CompareSettings;
 use crate::unpaired::{MIN_RUNS, compare_runs};
 use anyhow::{Result, bail};
-use mailrun_journey::record::{Outcome, Record};
+use mailrun_measurement::record::{Outcome, Record};
 use mailrun_report::comparison::{ComparedFigure, ComparedSide, ComparisonPage, RunCurves, percent};
 use mailrun_text::printable::printable;
 use serde::Serialize;
@@ -354,8 +354,8 @@ impl StoredComparison {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mailrun_journey::record::{Ending, KeepAwake};
-    use mailrun_journey::stage::Stage;
+    use mailrun_measurement::record::{Ending, KeepAwake};
+    use mailrun_measurement::stage::Stage;
 
     /// Runs with the sample's load and these rates, varied as a host would.
     fn side(name: &str, rates: &[f64]) -> RunSide {

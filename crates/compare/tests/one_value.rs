@@ -3,8 +3,8 @@
 //! show its new value. A form that reckoned the figure in a way of its own would keep the old value
 //! or show another one.
 use mailrun_compare::{RunSide, compare_stored};
-use mailrun_journey::record::{LatencyMs, Record, StageRow};
-use mailrun_journey::threshold::{RunProtocol, Threshold};
+use mailrun_measurement::record::{LatencyMs, Record, StageRow};
+use mailrun_measurement::threshold::{RunProtocol, Threshold};
 use mailrun_report::exports::{CsvTable, ExportFormat};
 use mailrun_report::{ReportLength, TextStyle, render, sample};
 use proptest::prelude::*;

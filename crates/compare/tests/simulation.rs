@@ -4,7 +4,7 @@ use mailrun_compare::{
     CompareSettings, ComparedMetric, Gain, LookPlan, MetricFinding, MetricVerdict, RoundRatios, RunValues,
     compare_rounds, compare_runs,
 };
-use mailrun_journey::seeded::SeededRng;
+use mailrun_measurement::seeded::SeededRng;
 use serde_json::Value;
 
 const METRICS: [&str; 6] = ["rate", "p50", "p90", "p99", "src", "snk"];

@@ -9,9 +9,9 @@
 //! ```
 use mailrun_dashboard::live_display::LiveDisplay;
 use mailrun_dashboard::sample;
-use mailrun_party::interrupt::{Interrupt, StopRequest};
-use mailrun_party::live::{LiveMode, LiveProgress};
-use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
+use mailrun_process::interrupt::{Interrupt, StopRequest};
+use mailrun_process::live::{LiveMode, LiveProgress};
+use mailrun_process::live_line::{LiveLine, NonTerminalOutput};
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn main() -> anyhow::Result<ExitCode> {
     if let Ok(seconds) = ending.parse() {
         return measure(display, seconds);
     }
-    mailrun_party::tell!("a line that was told meanwhile");
+    mailrun_process::tell!("a line that was told meanwhile");
     while interrupt.requested() == StopRequest::Nothing {
         display.show(|| LiveLine::of(&LiveProgress::default(), 0, "accepted", 0.0));
         std::thread::sleep(Duration::from_millis(50));

@@ -1,8 +1,8 @@
 //! Shows progress as a line, which the dashboard replaces once the run is long enough.
 use crate::dashboard_display::DashboardDisplay;
 use crate::snapshot::RunSnapshot;
-use mailrun_party::live::LiveMode;
-use mailrun_party::live_line::{LineDisplay, LiveLine, NonTerminalOutput};
+use mailrun_process::live::LiveMode;
+use mailrun_process::live_line::{LineDisplay, LiveLine, NonTerminalOutput};
 
 #[derive(Debug)]
 pub struct LiveDisplay {

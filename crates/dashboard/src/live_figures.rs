@@ -1,10 +1,10 @@
 //! Computes the dashboard's figures from the progress that the parties report.
 use crate::snapshot::{MessageCounts, PartyLoad, RunSnapshot, StageTimes, ThresholdState, TimesMs};
-use mailrun_journey::Stage;
-use mailrun_journey::record::{LatencyMs, LedgerRow};
-use mailrun_journey::threshold::{MetricSource, RunningFigures, RunningStage, Threshold, format_row};
-use mailrun_party::live::{LiveProgress, LiveTimes};
-use mailrun_party::usage_sampler::UsageSampler;
+use mailrun_measurement::Stage;
+use mailrun_measurement::record::{LatencyMs, LedgerRow};
+use mailrun_measurement::threshold::{MetricSource, RunningFigures, RunningStage, Threshold, format_row};
+use mailrun_process::live::{LiveProgress, LiveTimes};
+use mailrun_process::usage_sampler::UsageSampler;
 
 /// Figures of a running bench for its thresholds. Figures that are not reported yet are unknown.
 pub struct LiveValues<'a> {
@@ -143,7 +143,7 @@ mod tests {
             ("lost <= 0", "", None),
         ];
         for (expression, value, passed) in rows {
-            let threshold = Threshold::parse(expression, mailrun_journey::threshold::RunProtocol::Smtp).unwrap();
+            let threshold = Threshold::parse(expression, mailrun_measurement::threshold::RunProtocol::Smtp).unwrap();
             let expected = ThresholdState { expression: expression.to_owned(), value: value.to_owned(), passed };
             assert_eq!(values.states(&[threshold]), [expected]);
         }

@@ -4,15 +4,15 @@
 //!
 //! It neither waits nor reads a clock: the caller does both, so threads and tasks can use it.
 use crate::progress_output::ProgressOutput;
-use mailrun_journey::record::{Ending, Surroundings, ThresholdRow};
-use mailrun_journey::threshold::{RunningFigures, Threshold};
-use mailrun_journey::{Latencies, Series};
-use mailrun_party::host_sampler::HostSampler;
-use mailrun_party::host_watch::{HostWatch, Parties};
-use mailrun_party::interrupt::StopRequest;
-use mailrun_party::live::LiveProgress;
-use mailrun_party::live_line::LiveLine;
-use mailrun_party::outputs::IntervalRecorder;
+use mailrun_measurement::record::{Ending, Surroundings, ThresholdRow};
+use mailrun_measurement::threshold::{RunningFigures, Threshold};
+use mailrun_measurement::{Latencies, Series};
+use mailrun_process::host_sampler::HostSampler;
+use mailrun_process::host_watch::{HostWatch, Parties};
+use mailrun_process::interrupt::StopRequest;
+use mailrun_process::live::LiveProgress;
+use mailrun_process::live_line::LiveLine;
+use mailrun_process::outputs::IntervalRecorder;
 use std::time::Duration;
 
 /// Time between two ticks.
@@ -225,10 +225,10 @@ impl<R: MonitoredLoad> Monitor<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mailrun_journey::record::LedgerRow;
-    use mailrun_journey::threshold::RunProtocol;
-    use mailrun_party::live::LiveMode;
-    use mailrun_party::live_line::NonTerminalOutput;
+    use mailrun_measurement::record::LedgerRow;
+    use mailrun_measurement::threshold::RunProtocol;
+    use mailrun_process::live::LiveMode;
+    use mailrun_process::live_line::NonTerminalOutput;
 
     /// A load that began at 0 s, and rejects messages from `rejects_from` on.
     #[derive(Default)]

@@ -2,11 +2,11 @@
 use crate::live_display::LiveDisplay;
 use crate::snapshot::RunSnapshot;
 use anyhow::Result;
-use mailrun_journey::Latencies;
-use mailrun_party::event_output::EventOutput;
-use mailrun_party::live::{LiveEvent, LiveMode, LiveProgress};
-use mailrun_party::live_line::{LiveLine, NonTerminalOutput, RateWindow};
-use mailrun_party::live_metrics::{LiveMetrics, MeasuredParty};
+use mailrun_measurement::Latencies;
+use mailrun_process::event_output::EventOutput;
+use mailrun_process::live::{LiveEvent, LiveMode, LiveProgress};
+use mailrun_process::live_line::{LiveLine, NonTerminalOutput, RateWindow};
+use mailrun_process::live_metrics::{LiveMetrics, MeasuredParty};
 use std::net::SocketAddr;
 
 pub struct ProgressOutput {

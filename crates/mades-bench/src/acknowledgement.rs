@@ -15,10 +15,10 @@ use super::acknowledgement_document::AcknowledgementText;
 use super::document_id::DocumentId;
 use super::options::AcknowledgementOptions;
 use super::run_payloads::RunPayloads;
-use mailrun_journey::RunId;
-use mailrun_journey::record::{AcknowledgementSender, MadesAcknowledgements};
 use mailrun_mades::Uuid;
 use mailrun_mades::api::{Payload, RunMessageId};
+use mailrun_measurement::RunId;
+use mailrun_measurement::record::{AcknowledgementSender, MadesAcknowledgements};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
 use tokio::sync::Notify;
@@ -253,7 +253,7 @@ mod tests {
 
     /// Returns payloads of this kind, in one form for all messages.
     fn payloads(kind: PayloadKind) -> RunPayloads {
-        let sizes = mailrun_workload::distribution::Distribution::constant(3_000);
+        let sizes = mailrun_schedule::distribution::Distribution::constant(3_000);
         RunPayloads::of_one_form(Payloads::new(&kind, &sizes, 5, RUN).unwrap())
     }
 

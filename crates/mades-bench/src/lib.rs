@@ -53,15 +53,15 @@ pub use stages::{AcknowledgementMode, MadesMode, MessagePath, MessageStage};
 use anyhow::{Context, Result, bail};
 use mailrun_dashboard::monitor::{LoadHost, Monitor};
 use mailrun_dashboard::progress_output::ProgressOutput;
-use mailrun_journey::record::{Ending, Record};
+use mailrun_measurement::record::{Ending, Record};
 use mailrun_net::clock;
-use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
-use mailrun_party::live::LiveEvent;
-use mailrun_party::live_line::NonTerminalOutput;
-use mailrun_party::live_metrics::MeasuredParty;
-use mailrun_party::output_file;
-use mailrun_party::outputs::{FinishedRun, IntervalRecorder, new_run_id, write_record};
-use mailrun_party::start_wait::StartWait;
+use mailrun_process::interrupt::{Interrupt, Interrupted, StopRequest};
+use mailrun_process::live::LiveEvent;
+use mailrun_process::live_line::NonTerminalOutput;
+use mailrun_process::live_metrics::MeasuredParty;
+use mailrun_process::output_file;
+use mailrun_process::outputs::{FinishedRun, IntervalRecorder, new_run_id, write_record};
+use mailrun_process::start_wait::StartWait;
 use mailrun_report::{markdown, page};
 use monitored::MadesLoad;
 use run_payloads::RunPayloads;
@@ -110,7 +110,7 @@ fn check_first_due(options: &MadesOptions) -> Result<()> {
 
 async fn execute(
     options: MadesOptions,
-    run: mailrun_journey::RunId,
+    run: mailrun_measurement::RunId,
     payloads: RunPayloads,
     interrupt: &Interrupt,
 ) -> Result<FinishedRun> {
@@ -170,7 +170,7 @@ async fn execute(
 /// number that is also returned counts the purged messages.
 async fn open_queues(
     options: &MadesOptions,
-    run: mailrun_journey::RunId,
+    run: mailrun_measurement::RunId,
     interrupt: &Interrupt,
 ) -> Result<(Vec<(BrokerSide, OpenLinks)>, u64)> {
     let sides = side::sides(options);

@@ -10,7 +10,7 @@
 //! every 10s; type ACE; received.within(30s) >= 99%      with a message type and conditions of its own
 //! ```
 use jiff::tz::TimeZone;
-use mailrun_journey::threshold::{RunProtocol, Threshold};
+use mailrun_measurement::threshold::{RunProtocol, Threshold};
 use mailrun_text::quantities::duration;
 use std::fmt;
 use std::str::FromStr;

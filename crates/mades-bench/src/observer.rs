@@ -1,6 +1,6 @@
 //! Observes a run. An observer sees every stage that a message reaches, and can end the run.
 use super::stages::MessageStage;
-use mailrun_party::interrupt::StopRequest;
+use mailrun_process::interrupt::StopRequest;
 use std::fmt::Debug;
 use std::time::Duration;
 

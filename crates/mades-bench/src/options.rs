@@ -1,13 +1,13 @@
 use super::market::MarketLoad;
 use super::observer::RunObserver;
 use super::stages::{AcknowledgementMode, MadesMode, MessagePath};
-use mailrun_journey::RunId;
-use mailrun_journey::record::Arrival;
 use mailrun_mades::Broker;
 use mailrun_mades::api::EndpointQueueNames;
-use mailrun_party::live::LiveMode;
-use mailrun_workload::distribution::Distribution;
-use mailrun_workload::offered_rate::OfferedRate;
+use mailrun_measurement::RunId;
+use mailrun_measurement::record::Arrival;
+use mailrun_process::live::LiveMode;
+use mailrun_schedule::distribution::Distribution;
+use mailrun_schedule::offered_rate::OfferedRate;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -128,9 +128,9 @@ pub struct MadesOptions {
     pub observer: Option<Rc<dyn RunObserver>>,
     /// Command line without passwords.
     pub command: Vec<String>,
-    pub thresholds: Vec<mailrun_journey::threshold::Threshold>,
+    pub thresholds: Vec<mailrun_measurement::threshold::Threshold>,
     /// Thresholds that end the run as soon as they are missed.
-    pub abort_on: Vec<mailrun_journey::threshold::Threshold>,
+    pub abort_on: Vec<mailrun_measurement::threshold::Threshold>,
 }
 
 impl MadesOptions {

@@ -2,7 +2,7 @@
 //! message at once, and an open loop creates it at its scheduled time.
 use super::options::MadesOptions;
 use super::shape_schedule::ShapeSchedule;
-use mailrun_workload::pacing::ArrivalSchedule;
+use mailrun_schedule::pacing::ArrivalSchedule;
 use std::rc::Rc;
 use std::time::Duration;
 

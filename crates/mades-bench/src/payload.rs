@@ -7,7 +7,7 @@
 //!          <!-- X-Mailrun: v1 …CRLF CRLF --> … points … blanks </…>
 //! file     the file, unchanged
 //! ```
-//! The trace (crate `journey`) holds the run, the number, the time, and a checksum of the bytes
+//! The trace (crate `measurement`) holds the run, the number, the time, and a checksum of the bytes
 //! after it, as in mail. A file, or a payload that is too small for a trace, is written again and
 //! compared byte by byte. So are the bytes before the trace, which include the mRID and differ in
 //! each document.
@@ -16,13 +16,13 @@ use super::market_document::DocumentText;
 use super::options::PayloadKind;
 use anyhow::{Context, Result, bail};
 use bytes::BytesMut;
-use mailrun_journey::record::Varied;
-use mailrun_journey::trace::{Checksum, RecipientNumbering, ZeroPhase};
-use mailrun_journey::{RunId, Trace, TraceReader, TraceResult};
 use mailrun_mades::Uuid;
-use mailrun_party::outputs;
-use mailrun_workload::distribution::Distribution;
-use mailrun_workload::random::RandomStream;
+use mailrun_measurement::record::Varied;
+use mailrun_measurement::trace::{Checksum, RecipientNumbering, ZeroPhase};
+use mailrun_measurement::{RunId, Trace, TraceReader, TraceResult};
+use mailrun_process::outputs;
+use mailrun_schedule::distribution::Distribution;
+use mailrun_schedule::random::RandomStream;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::time::Duration;

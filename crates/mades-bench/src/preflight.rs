@@ -9,11 +9,11 @@ use super::side::{self, RunSides};
 use super::stages::{MadesMode, MessageStage};
 use super::timer_fd::TimerFd;
 use anyhow::{Result, anyhow};
-use mailrun_journey::RunId;
-use mailrun_journey::record::Arrival;
+use mailrun_measurement::RunId;
+use mailrun_measurement::record::Arrival;
 use mailrun_net::clock;
-use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
-use mailrun_party::start_wait::StartWait;
+use mailrun_process::interrupt::{Interrupt, Interrupted, StopRequest};
+use mailrun_process::start_wait::StartWait;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -79,7 +79,9 @@ async fn await_answer(run_state: &MadesRunState, interrupt: &Interrupt) -> Resul
             }
         }
         if waited >= NOTICE_DELAY && !std::mem::replace(&mut is_told, true) {
-            mailrun_party::tell!("mailrun mades: waiting for the answer to a first message (--no-preflight skips it)");
+            mailrun_process::tell!(
+                "mailrun mades: waiting for the answer to a first message (--no-preflight skips it)"
+            );
         }
     }
 }

@@ -5,19 +5,19 @@ use super::stages::{MadesMode, MessageStage};
 use super::tracker::ReceiveQueue;
 use super::troubles::TroubleTimes;
 use super::verdict;
-use mailrun_journey::merge::{join_events, with_queue};
-use mailrun_journey::overdue::complete_stages;
-use mailrun_journey::record::{
+use mailrun_measurement::merge::{join_events, with_queue};
+use mailrun_measurement::overdue::complete_stages;
+use mailrun_measurement::record::{
     Ending, ErrorRow, EventKind, EventRow, LedgerRow, Mades, MadesAcknowledgements, MadesQueue, MadesShape,
     MadesTrouble, Record, Role, SlowMessage, StallRow, Surroundings, ThresholdRow, Workload,
 };
-use mailrun_journey::slowest::MessagePhases;
-use mailrun_journey::threshold::evaluate_all;
-use mailrun_journey::{Latencies, Phase, Series};
+use mailrun_measurement::slowest::MessagePhases;
+use mailrun_measurement::threshold::evaluate_all;
+use mailrun_measurement::{Latencies, Phase, Series};
 use mailrun_net::clock;
-use mailrun_party::outputs;
-use mailrun_party::usage_sampler::UsageSampler;
-use mailrun_workload::run_events::RunCourse;
+use mailrun_process::outputs;
+use mailrun_process::usage_sampler::UsageSampler;
+use mailrun_schedule::run_events::RunCourse;
 use std::time::Duration;
 
 pub(super) struct MadesResults<'a> {
@@ -161,7 +161,7 @@ pub(super) fn workload(run_state: &MadesRunState) -> Workload {
         seed: options.seed,
         sizes_varied: run_state.payloads.varied(),
         rcpt: options.receiver.clone(),
-        stages: options.offer.as_ref().map(mailrun_workload::offered_rate::OfferedRate::stages).unwrap_or_default(),
+        stages: options.offer.as_ref().map(mailrun_schedule::offered_rate::OfferedRate::stages).unwrap_or_default(),
         ..Workload::default()
     }
 }

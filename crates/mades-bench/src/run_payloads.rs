@@ -8,8 +8,8 @@ use super::payload::Payloads;
 use super::shape_schedule::ShapeSchedule;
 use anyhow::Result;
 use bytes::BytesMut;
-use mailrun_journey::RunId;
-use mailrun_journey::record::Varied;
+use mailrun_measurement::RunId;
+use mailrun_measurement::record::Varied;
 use std::rc::Rc;
 use std::time::Duration;
 

@@ -3,8 +3,8 @@ use super::market::MarketLoad;
 use super::options::MadesOptions;
 use super::shape_schedule::ShapeSchedule;
 use super::stages::{MessagePath, MessageStage};
-use mailrun_journey::record::{MadesMarket, MadesShape, MadesWindow, StageRow};
-use mailrun_journey::{Latencies, Stage, StageFigures, Throughput};
+use mailrun_measurement::record::{MadesMarket, MadesShape, MadesWindow, StageRow};
+use mailrun_measurement::{Latencies, Stage, StageFigures, Throughput};
 use std::rc::Rc;
 use std::time::Duration;
 

@@ -1,15 +1,15 @@
-//! Situations of a run over MADES, each with the conclusion that it must lead to, as `journey` has them for SMTP. The events
+//! Situations of a run over MADES, each with the conclusion that it must lead to, as `measurement` has them for SMTP. The events
 //! are simulated, so no clock is read.
 use super::stages::{MadesMode, MessageStage};
 use super::tracker::{EndpointReply, MessageTracker, PayloadIntegrity};
 use super::verdict::conclude;
-use mailrun_journey::overdue::complete_stages;
-use mailrun_journey::record::{
+use mailrun_measurement::overdue::complete_stages;
+use mailrun_measurement::record::{
     Arrival, ForeignLoad, HostProcess, Mades, MadesNoCredit, MadesOutage, MadesQueue, Outcome, Party, Record, Role,
     SeriesRow, Surroundings, WaitRow, Workload,
 };
-use mailrun_journey::threshold::{RunProtocol, Threshold};
-use mailrun_journey::{Latencies, Stage};
+use mailrun_measurement::threshold::{RunProtocol, Threshold};
+use mailrun_measurement::{Latencies, Stage};
 use std::time::Duration;
 
 const ZERO: Duration = Duration::from_secs(1_000);
@@ -364,7 +364,10 @@ fn what_held_messages_up_is_told_apart() {
         let verdict = conclude(&record, &mades);
         let said = verdict.reasons.join("\n");
         let is_right = said.contains(expected) && !unwanted.iter().any(|text| said.contains(text));
-        if !is_right || verdict.outcome != Some(Outcome::Fail) || !mailrun_journey::account::fates_sum(&record.ledger) {
+        if !is_right
+            || verdict.outcome != Some(Outcome::Fail)
+            || !mailrun_measurement::account::fates_sum(&record.ledger)
+        {
             wrong.push(format!("{situation}: expected {expected:?}, and none of {unwanted:?}\n  found {verdict:?}"));
         }
     }

@@ -10,7 +10,7 @@
 //! With acknowledgement documents, every mode except the last one also has the stage acknowledged
 //! at its end. A correct endpoint reports the stages in this order, but the bench does not rely on
 //! that, because events may overtake the reply.
-use mailrun_journey::Stage;
+use mailrun_measurement::Stage;
 
 /// A stage of a message. Arrays of figures by stage use the number of the variant as the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -132,7 +132,7 @@ impl MessagePath {
     }
 
     /// Returns the stage that a stage of the record means on this path. Stages that all protocols
-    /// share have other names here, as in [`mailrun_journey::record::stage_named`].
+    /// share have other names here, as in [`mailrun_measurement::record::stage_named`].
     pub fn find(self, of: Stage) -> Option<MessageStage> {
         let own = self.stages().iter().copied().find(|stage| stage.stage() == of);
         own.or_else(|| match of {

@@ -12,8 +12,8 @@ use super::redelivery::RecentDeliveries;
 use super::stages::{self, MadesFate, MadesMode, MessageFlags, MessagePath, MessageStage, WaitState};
 use super::troubles::{TroubleKind, Troubles};
 use super::waterfall::Waterfall;
-use mailrun_journey::record::LedgerRow;
-use mailrun_journey::slowest::Slowest;
+use mailrun_measurement::record::LedgerRow;
+use mailrun_measurement::slowest::Slowest;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -503,7 +503,7 @@ fn add_arrived(slowest: &mut Slowest<InFlightEntry>, mode: MadesMode, entry: &In
 mod tests {
     use super::super::stages::AcknowledgementMode;
     use super::*;
-    use mailrun_journey::Stage;
+    use mailrun_measurement::Stage;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -860,7 +860,7 @@ mod tests {
             prop_assert_eq!(balance.ledger.expired, fates("expired"));
             prop_assert_eq!(balance.ledger.lost, fates("lost"));
             prop_assert_eq!(balance.ledger.in_flight, fates("in flight"));
-            prop_assert!(mailrun_journey::account::fates_sum(&balance.ledger));
+            prop_assert!(mailrun_measurement::account::fates_sum(&balance.ledger));
             prop_assert_eq!(balance.ledger.corrupt, Some(corrupt));
             for row in tracker.waterfall.stage_rows(Duration::ZERO, 0.0, |_| 0).iter().skip(2) {
                 let stage = MessageStage::ALL.into_iter().find(|stage| stage.stage() == row.name).unwrap();

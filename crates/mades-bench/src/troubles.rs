@@ -1,7 +1,7 @@
 //! Counts troubles by their kind and by the code of the peer, and keeps the first text of each. The
 //! number of rows is limited, so that a peer that keeps sending new codes cannot use up memory.
-use mailrun_journey::record::MadesTrouble;
-use mailrun_journey::seconds::EventTimes;
+use mailrun_measurement::record::MadesTrouble;
+use mailrun_measurement::seconds::EventTimes;
 use mailrun_net::clock;
 use mailrun_text::printable::clipped;
 use std::collections::BTreeMap;

@@ -2,18 +2,18 @@
 //! figures may be wrong, and notes for the reader.
 use super::run_state::GIVEN_UP;
 use super::troubles::TroubleKind;
-use mailrun_journey::Stage;
-use mailrun_journey::account::{fates_sum, unsent};
-use mailrun_journey::judge::{
+use mailrun_measurement::Stage;
+use mailrun_measurement::account::{fates_sum, unsent};
+use mailrun_measurement::judge::{
     MissedRate, behind_note, busy_share, decide, ending_reasons, has_threshold, lag_reason, missed_rate, pass_text,
     stall_reasons, threshold_reasons,
 };
-use mailrun_journey::reason::Reason;
-use mailrun_journey::record::{
+use mailrun_measurement::reason::Reason;
+use mailrun_measurement::record::{
     AcknowledgementSender, Arrival, Cause, LedgerRow, Mades, MadesOutage, MadesTrouble, Record, StageRow, Verdict,
 };
-use mailrun_journey::threshold::Fate;
-use mailrun_journey::validity::{limits, warnings};
+use mailrun_measurement::threshold::Fate;
+use mailrun_measurement::validity::{limits, warnings};
 use mailrun_text::words::{counted, grouped, listed};
 
 /// Maximum 99th percentile of the lag in milliseconds in an open loop. The lag counts messages that
@@ -512,7 +512,7 @@ fn window_note(record: &Record, mades: &Mades) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mailrun_journey::record::{MadesAcknowledgements, MadesMarket, MadesWindow, Outcome, ThresholdRow};
+    use mailrun_measurement::record::{MadesAcknowledgements, MadesMarket, MadesWindow, Outcome, ThresholdRow};
     use mailrun_report::sample;
 
     fn verdict(change: impl Fn(&mut Record, &mut Mades)) -> Verdict {

@@ -11,9 +11,9 @@ use super::in_flight::InFlightEntry;
 use super::observer::RunObserver;
 use super::shape_stats::{Reach, Reached, ShapeStats};
 use super::stages::{MessagePath, MessageStage};
-use mailrun_journey::record::{MadesHop, StageRow};
-use mailrun_journey::seconds::Seconds;
-use mailrun_journey::{Latencies, Stage, StageFigures};
+use mailrun_measurement::record::{MadesHop, StageRow};
+use mailrun_measurement::seconds::Seconds;
+use mailrun_measurement::{Latencies, Stage, StageFigures};
 use std::rc::Rc;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Errors of a connection to a broker. Errors that need different reactions have different
 //! variants.
 use mailrun_amqp::{ConnectionError, LoginError, PeerError, Scope, SessionRefused, Violation};
-use mailrun_trust::Remedies;
+use mailrun_tls_verify::Remedies;
 use std::io;
 use std::time::Duration;
 

@@ -98,12 +98,12 @@ impl TlsSetup {
         let builder = match (self.verification, &self.authority) {
             (Verification::On, None) => builder.with_root_certificates(system_roots()?),
             (Verification::On, Some(path)) => {
-                let verifier = mailrun_trust::servers_of(certificates(path)?, &provider);
+                let verifier = mailrun_tls_verify::servers_of(certificates(path)?, &provider);
                 let verifier = verifier.map_err(|error| Error::Misuse(format!("{}: {error}", path.display())))?;
                 builder.dangerous().with_custom_certificate_verifier(verifier)
             }
             (Verification::Off, _) => {
-                builder.dangerous().with_custom_certificate_verifier(mailrun_trust::any_server(&provider))
+                builder.dangerous().with_custom_certificate_verifier(mailrun_tls_verify::any_server(&provider))
             }
         };
         let Some((chain, key)) = &self.identity else {

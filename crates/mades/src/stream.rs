@@ -2,7 +2,7 @@
 //! the user can do.
 use crate::broker::Broker;
 use crate::error::{Error, REMEDIES, of_tls};
-use mailrun_trust::HandshakeFault;
+use mailrun_tls_verify::HandshakeFault;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};

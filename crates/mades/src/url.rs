@@ -1,7 +1,7 @@
 //! The URL of a broker with its user: `amqp://user:password@host:port`. The password is never
 //! shown.
 use mailrun_amqp::Password;
-use mailrun_party::password_file;
+use mailrun_process::password_file;
 use percent_encoding::percent_decode_str;
 use std::fmt;
 use std::path::Path;

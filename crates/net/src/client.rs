@@ -34,7 +34,7 @@ pub enum Error {
     #[error("no reply within {0:?}")]
     Timeout(Duration),
     /// TLS could not be started. If the user can repair the fault, the error contains a
-    /// [`mailrun_trust::HandshakeFault`].
+    /// [`mailrun_tls_verify::HandshakeFault`].
     #[error("TLS: {0}")]
     Tls(io::Error),
     /// The server does not speak SMTP correctly.

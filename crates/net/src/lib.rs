@@ -82,7 +82,7 @@ pub use mailrun_eventloop::{
     listener, open_files, sleep, sleep_until,
 };
 pub use mailrun_smtp as smtp;
-pub use mailrun_trust::{CertificateRecorder, ShownCertificates};
+pub use mailrun_tls_verify::{CertificateRecorder, ShownCertificates};
 pub use message_handler::{BufferBudget, BufferingHandler, MessageHandler, MessageService, ReceivedMessage};
 pub use nonce::nonce;
 pub use outbox::Outbox;

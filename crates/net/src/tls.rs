@@ -3,7 +3,7 @@
 use crate::tls_setup::{ClientTls, ServerTls};
 use mailrun_eventloop::Socket;
 use mailrun_eventloop::clock;
-use mailrun_trust::HandshakeFault;
+use mailrun_tls_verify::HandshakeFault;
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus};

@@ -1,5 +1,5 @@
 //! Settings of each side for a TLS handshake: certificates, keys and trusted roots.
-use mailrun_trust::CertificateRecorder;
+use mailrun_tls_verify::CertificateRecorder;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{
     ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue, WebPkiServerVerifier,
@@ -290,8 +290,8 @@ fn verifier_of(trust: &Trust) -> Result<Arc<dyn ServerCertVerifier>, TlsSetupErr
             let verifier = WebPkiServerVerifier::builder_with_provider(system_roots()?, provider()).build();
             verifier.map_err(|error| rustls::Error::General(error.to_string()))?
         }
-        Trust::Roots(pem) => mailrun_trust::servers_of(certificates_from(pem)?, &provider())?,
-        Trust::Anybody => mailrun_trust::any_server(&provider()),
+        Trust::Roots(pem) => mailrun_tls_verify::servers_of(certificates_from(pem)?, &provider())?,
+        Trust::Anybody => mailrun_tls_verify::any_server(&provider()),
     })
 }
 

@@ -10,7 +10,7 @@ use crate::log_target::LOG_TARGET;
 use crate::smtpd::login_limits::LoginGuard;
 use crate::smtpd::memory_budget::MemoryBudget;
 use mailrun_net::{ClientRefusal, Clients, Endpoint, clock};
-use mailrun_party::log_writer::LogWriter;
+use mailrun_process::log_writer::LogWriter;
 use mailrun_spool::{Backlog, Spool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

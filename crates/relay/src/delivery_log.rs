@@ -12,7 +12,7 @@ use crate::message::Message;
 use crate::message::envelope::{DeliveryRefusal, MessageEnvelope};
 use crate::qmgr::{DeliveryRequest, DeliveryResult, MessageId, RecipientNumbers, RecipientStatus};
 use jiff::Timestamp;
-use mailrun_party::log_writer::LogWriter;
+use mailrun_process::log_writer::LogWriter;
 use std::cell::{Cell, RefCell};
 use std::fmt::Write as _;
 use std::io;

@@ -6,7 +6,7 @@
 //! lower limits when it starts.
 use crate::config::{Config, DurabilityLevel};
 use anyhow::{Result, bail};
-use mailrun_party::http_server::CONNECTION_LIMIT;
+use mailrun_process::http_server::CONNECTION_LIMIT;
 use rustix::process::{Resource, getrlimit};
 use std::path::Path;
 

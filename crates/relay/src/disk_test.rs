@@ -1,10 +1,10 @@
 //! Tests a disk before a relay uses it: writes and syncs in a directory as the spool does, and
 //! computes the message rate that the disk permits.
 use anyhow::{Context, Result, anyhow, bail};
-use mailrun_journey::record::{HostDisk, Outcome};
-use mailrun_party::interrupt::{Interrupt, StopRequest};
-use mailrun_party::live::LiveMode;
-use mailrun_party::live_line::{LineDisplay, LiveLine, NonTerminalOutput};
+use mailrun_measurement::record::{HostDisk, Outcome};
+use mailrun_process::interrupt::{Interrupt, StopRequest};
+use mailrun_process::live::LiveMode;
+use mailrun_process::live_line::{LineDisplay, LiveLine, NonTerminalOutput};
 use mailrun_spool::DiskProbe;
 use mailrun_text::numbers::{memory, octets, rate};
 use serde::Serialize;
@@ -198,7 +198,7 @@ impl DiskTestRow {
 }
 
 fn result(options: &DiskTestOptions, segment_bytes: u64, rows: Vec<DiskTestRow>, interrupted: bool) -> DiskTestResult {
-    let disk = mailrun_party::host::disk_under(&options.directory);
+    let disk = mailrun_process::host::disk_under(&options.directory);
     let file_system = disk.as_ref().map(|disk| disk.file_system.clone()).unwrap_or_default();
     let durable = !IN_MEMORY.contains(&file_system.as_str());
     let reachable = reachable(&rows, options.message_bytes);

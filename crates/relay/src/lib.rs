@@ -76,14 +76,14 @@ use fault_log::CommonFault;
 use inherited_sockets::InheritedSockets;
 use log_target::LOG_TARGET;
 use mailrun_net::{Endpoint, Proxied, RunningServer, Server, ServerSecurity, Service, clock};
-use mailrun_party::dialogue_output::{DialogueOptions, DialogueOutput};
-use mailrun_party::event_output::EventOutput;
-use mailrun_party::interrupt::{Interrupt, StopRequest};
-use mailrun_party::live::{LiveEvent, LiveMode};
-use mailrun_party::live_line::ServerLiveLine;
-use mailrun_party::log_writer::LogWriter;
-use mailrun_party::outputs::Outputs;
-use mailrun_party::reason::reason;
+use mailrun_process::dialogue_output::{DialogueOptions, DialogueOutput};
+use mailrun_process::event_output::EventOutput;
+use mailrun_process::interrupt::{Interrupt, StopRequest};
+use mailrun_process::live::{LiveEvent, LiveMode};
+use mailrun_process::live_line::ServerLiveLine;
+use mailrun_process::log_writer::LogWriter;
+use mailrun_process::outputs::Outputs;
+use mailrun_process::reason::reason;
 use mailrun_smtp::sasl::Mechanisms;
 use mailrun_smtp::server::Protocol;
 use mailrun_smtp::xclient::Attributes;
@@ -181,7 +181,7 @@ pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
     let failed = failed.or_else(|| context.spool.failure());
     let unwritten = outputs.write_or_report(
         &report.record(&context, relay.workers.count()),
-        &[&mailrun_journey::Ledger::default()],
+        &[&mailrun_measurement::Ledger::default()],
         &events,
     );
     events.event(&LiveEvent::Done);

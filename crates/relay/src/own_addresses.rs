@@ -1,7 +1,7 @@
 //! The addresses on which this relay listens. The relay must not deliver to them, because the mail
 //! would come back.
 use mailrun_net::Endpoint;
-use mailrun_party::local_address::is_of_this_host;
+use mailrun_process::local_address::is_of_this_host;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::OnceLock;
 

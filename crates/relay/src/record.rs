@@ -1,15 +1,15 @@
 //! The record of a relay's run (`mailrun-run/1`), and the progress that the relay reports to the
 //! bench. Both use only numbers that the workers count anyway, so they cost nothing.
 use crate::context::RelayContext;
-use mailrun_journey::record::{Record, Role, StageRow, Workload};
-use mailrun_journey::seconds::{SecondTally, second_of};
-use mailrun_journey::{MIN_ARRIVALS, Series, Stage};
-use mailrun_journey::{judge, validity};
+use mailrun_measurement::record::{Record, Role, StageRow, Workload};
+use mailrun_measurement::seconds::{SecondTally, second_of};
+use mailrun_measurement::{MIN_ARRIVALS, Series, Stage};
+use mailrun_measurement::{judge, validity};
 use mailrun_net::clock;
-use mailrun_party::host_sampler::HostSampler;
-use mailrun_party::live::LiveProgress;
-use mailrun_party::outputs;
-use mailrun_party::usage_sampler::UsageSampler;
+use mailrun_process::host_sampler::HostSampler;
+use mailrun_process::live::LiveProgress;
+use mailrun_process::outputs;
+use mailrun_process::usage_sampler::UsageSampler;
 use mailrun_text::words::counted;
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //!
 //! Only their owner can read the files of the spool. Still, a user with write permission for the
 //! directory could remove or replace them, and a user with read permission could count them.
-use mailrun_party::reason::reason;
+use mailrun_process::reason::reason;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Access, AtFlags, Mode, OFlags, Stat};
 use std::io;

@@ -1,8 +1,8 @@
 //! The report of an audit of a server: the fate of the mail under each kind of fault, and the
 //! missing messages.
 use super::section::{Section, SectionBody};
-use mailrun_journey::audit::bound_text;
-use mailrun_journey::record::{Audit, AuditLoss, Record};
+use mailrun_measurement::audit::bound_text;
+use mailrun_measurement::record::{Audit, AuditLoss, Record};
 use mailrun_text::numbers::{count, seconds};
 use mailrun_text::table::{Align, Table, plain, right};
 

@@ -6,8 +6,8 @@ use mailrun_capacity::{
     CapacityPlan, GoalFinding, PlanningInputs, SearchEnding, SearchResult, SearchTrial, TrialFigures, TrialLoad,
     TrialOutcome,
 };
-use mailrun_journey::record::{LatencyMs, Outcome, Record};
-use mailrun_journey::threshold::{LossGoal, MetricSource, format_value};
+use mailrun_measurement::record::{LatencyMs, Outcome, Record};
+use mailrun_measurement::threshold::{LossGoal, MetricSource, format_value};
 use mailrun_text::numbers::{counted, latency, median, memory, rate, seconds};
 use mailrun_text::table::{Align, Cell, Table, plain, right};
 use mailrun_text::words::listed;
@@ -572,7 +572,7 @@ pub(crate) fn is_local(target: &str) -> bool {
 mod tests {
     use super::*;
     use mailrun_capacity::VoidCause;
-    use mailrun_journey::record::{BusyPollRow, HostProcess, Surroundings};
+    use mailrun_measurement::record::{BusyPollRow, HostProcess, Surroundings};
 
     #[test]
     fn what_longer_trials_do_not_confirm_is_no_capacity() {

@@ -2,8 +2,8 @@
 //! between programs that ran in turn, round by round.
 use crate::figures::final_stage;
 use crate::seconds::step;
-use mailrun_journey::record::{Outcome, Record, SeriesRow};
-use mailrun_journey::{Latencies, Stage};
+use mailrun_measurement::record::{Outcome, Record, SeriesRow};
+use mailrun_measurement::{Latencies, Stage};
 use mailrun_text::numbers::{count, counted};
 use mailrun_text::table::{Align, Cell, Table, right};
 

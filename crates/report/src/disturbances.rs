@@ -1,4 +1,4 @@
-use mailrun_journey::record::{Record, Resource, Surroundings};
+use mailrun_measurement::record::{Record, Resource, Surroundings};
 use mailrun_text::numbers::count;
 use mailrun_text::table::plain;
 
@@ -56,8 +56,8 @@ fn pauses(record: &Record) -> Option<String> {
 mod tests {
     use super::super::sample;
     use super::*;
-    use mailrun_journey::record::{ExhaustedRow, PauseRow};
-    use mailrun_journey::stage::Phase;
+    use mailrun_measurement::record::{ExhaustedRow, PauseRow};
+    use mailrun_measurement::stage::Phase;
 
     fn quiet() -> Record {
         let around = Surroundings {

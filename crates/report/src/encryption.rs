@@ -1,5 +1,5 @@
 use super::section::Section;
-use mailrun_journey::record::Record;
+use mailrun_measurement::record::Record;
 use mailrun_text::table::{Align, Cell, Table, right};
 
 /// Returns the number of TLS handshakes by party, version and cipher suite. `None` if there were
@@ -24,7 +24,7 @@ pub(crate) fn handshakes(record: &Record) -> Option<Section> {
 mod tests {
     use super::super::sample;
     use super::*;
-    use mailrun_journey::record::TlsRow;
+    use mailrun_measurement::record::TlsRow;
 
     #[test]
     fn handshakes_have_a_row_a_kind_and_no_section_without_tls() {

@@ -2,7 +2,7 @@
 //! the verdict.
 use super::headline::{self, Headline};
 use super::text_style::{TextStyle, styled};
-use mailrun_journey::record::{Outcome, Record};
+use mailrun_measurement::record::{Outcome, Record};
 use mailrun_text::table::plain;
 use mailrun_text::wrap::{clipped_words, display_width, wrapped};
 
@@ -30,7 +30,7 @@ pub(crate) fn notes(record: &Record) -> Vec<String> {
 
 /// Returns the notes that ask the reader to do something.
 pub(super) fn notes_to_act_on(record: &Record) -> Vec<String> {
-    notes(record).into_iter().filter(|text| text != mailrun_journey::judge::NO_SERVER).collect()
+    notes(record).into_iter().filter(|text| text != mailrun_measurement::judge::NO_SERVER).collect()
 }
 
 /// Returns a note in lines. A command in it stands on a line of its own, so that it can be copied.

@@ -2,8 +2,8 @@
 //! errors and the thresholds.
 use super::seconds::seconds_of_errors;
 use super::section::{Section, SectionBody};
-use mailrun_journey::record::{ErrorRow, LedgerRow, MadesTrouble, Record, ThresholdRow};
-use mailrun_journey::threshold;
+use mailrun_measurement::record::{ErrorRow, LedgerRow, MadesTrouble, Record, ThresholdRow};
+use mailrun_measurement::threshold;
 use mailrun_text::numbers::{count, share};
 use mailrun_text::table::{Align, Cell, Table, plain, right};
 
@@ -150,7 +150,7 @@ fn sum(ledger: &LedgerRow, unit: &str) -> String {
     let Some(created) = ledger.created else {
         return format!("a unit is a {unit}; how many were created is unknown here");
     };
-    let total = mailrun_journey::account::sum_of_fates(ledger);
+    let total = mailrun_measurement::account::sum_of_fates(ledger);
     if total == created {
         return format!("a unit is a {unit}; rows add up to all units");
     }
@@ -270,8 +270,8 @@ fn table_of<'a>(rows: impl Iterator<Item = &'a ThresholdRow>) -> Table {
 mod tests {
     use super::super::sample;
     use super::*;
-    use mailrun_journey::record::ErrorRow;
-    use mailrun_journey::stage::Phase;
+    use mailrun_measurement::record::ErrorRow;
+    use mailrun_measurement::stage::Phase;
 
     fn text(section: Option<Section>) -> String {
         let section = section.expect("the sample has it");

@@ -1,6 +1,6 @@
 //! The stage whose figures stand for a run, its latencies as text, and errors in one form for SMTP and MADES.
-use mailrun_journey::record::{ErrorRow, MadesTrouble, Record, StageRow};
-use mailrun_journey::stage::Stage;
+use mailrun_measurement::record::{ErrorRow, MadesTrouble, Record, StageRow};
+use mailrun_measurement::stage::Stage;
 use mailrun_text::numbers::latency;
 
 /// Returns the last stage that messages reached. Its figures stand for the whole run.

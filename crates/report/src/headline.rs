@@ -1,8 +1,8 @@
 //! The facts that a reader must see first: the outcome of the run, the number of delivered
 //! messages, and the rate.
 use super::figures::{final_stage, stage_latency};
-use mailrun_journey::judge;
-use mailrun_journey::record::{LedgerRow, Outcome, Record, StageRow};
+use mailrun_measurement::judge;
+use mailrun_measurement::record::{LedgerRow, Outcome, Record, StageRow};
 use mailrun_text::numbers::{counted, known, memory, octets, rate, seconds};
 use mailrun_text::table::plain;
 

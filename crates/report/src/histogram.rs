@@ -1,6 +1,6 @@
 //! Draws the distributions of a run's latencies as bars of text on a logarithmic scale.
-use mailrun_journey::record::{Record, StageRow};
-use mailrun_journey::{Latencies, Stage};
+use mailrun_measurement::record::{Record, StageRow};
+use mailrun_measurement::{Latencies, Stage};
 use mailrun_text::numbers::{count, counted, latency, share};
 use mailrun_text::table::plain;
 use mailrun_text::wrap::{display_width, wrapped};

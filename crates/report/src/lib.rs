@@ -66,7 +66,7 @@ pub(crate) use terminal::terminal;
 pub use text_style::TextStyle;
 pub use workload::{load_in_short, quoted};
 
-use mailrun_journey::record::Record;
+use mailrun_measurement::record::Record;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportLength {

@@ -4,7 +4,7 @@ use super::fates::when;
 use super::section::{Section, SectionBody};
 use super::stages::time_cell;
 use super::workload::{arrival, security, sizes};
-use mailrun_journey::record::{
+use mailrun_measurement::record::{
     AcknowledgementSender, Arrival, Mades, MadesAcknowledgements, MadesHop, MadesWindow, Record,
 };
 use mailrun_text::numbers::{count, counted, figure, latency, seconds};
@@ -25,7 +25,8 @@ pub(crate) fn offered(record: &Record, mades: &Mades) -> Option<Section> {
         (one, other) if one == other => format!("{one}, {}", security(workload)),
         (outbox, inbox) => format!("outbox at {outbox}, inbox at {inbox}, {}", security(workload)),
     };
-    let queue = |queue: &mailrun_journey::record::MadesQueue| format!("{} {}", plain(&queue.role), plain(&queue.name));
+    let queue =
+        |queue: &mailrun_measurement::record::MadesQueue| format!("{} {}", plain(&queue.role), plain(&queue.name));
     let mut facts = vec![
         ("mode", mode(&mades.mode)),
         ("load", format!("{how_many}, {} each, {durable}", sizes(workload))),
@@ -303,12 +304,12 @@ mod tests {
     use super::super::sample;
     use super::super::{markdown, terminal};
     use super::*;
-    use mailrun_journey::record::{LatencyMs, MadesCount, MadesTimes, MadesTruth};
+    use mailrun_measurement::record::{LatencyMs, MadesCount, MadesTimes, MadesTruth};
     use mailrun_text::wrap::display_width;
 
     #[test]
     fn of_many_windows_the_worst_are_shown_in_the_order_of_time() {
-        let window = |number: u32| mailrun_journey::record::MadesWindow {
+        let window = |number: u32| mailrun_measurement::record::MadesWindow {
             begin: format!("window {number}"),
             from_s: f64::from(number),
             due: 3,
@@ -318,7 +319,7 @@ mod tests {
             ..Default::default()
         };
         let market =
-            mailrun_journey::record::MadesMarket { windows: (0..100).map(window).collect(), ..Default::default() };
+            mailrun_measurement::record::MadesMarket { windows: (0..100).map(window).collect(), ..Default::default() };
         let section = super::windows(&Mades { market: Some(market), ..Mades::default() }).unwrap();
         assert!(section.note.as_deref().unwrap_or_default().ends_with("; the worst, without 52 others"));
         let text = format!("{section:?}");

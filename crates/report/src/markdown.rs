@@ -2,7 +2,7 @@
 use super::headline::{self, Headline};
 use super::section::{Section, SectionBody};
 use super::sections::sections;
-use mailrun_journey::record::Record;
+use mailrun_measurement::record::Record;
 use mailrun_text::table::markdown_text;
 
 const BARS: usize = 60;

@@ -1,7 +1,7 @@
 //! The costs of each process of a run: processor time and memory.
 use super::section::Section;
-use mailrun_journey::record::{Party, Record, Role};
-use mailrun_journey::stage::Stage;
+use mailrun_measurement::record::{Party, Record, Role};
+use mailrun_measurement::stage::Stage;
 use mailrun_text::numbers::{fixed, memory};
 use mailrun_text::table::{Align, Cell, Table, plain, right};
 
@@ -99,7 +99,7 @@ mod tests {
     use super::super::sample;
     use super::super::section::SectionBody;
     use super::*;
-    use mailrun_journey::record::BusyPollRow;
+    use mailrun_measurement::record::BusyPollRow;
 
     fn text(record: &Record) -> (String, String) {
         let section = costs(record).expect("the sample has parties");

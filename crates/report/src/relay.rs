@@ -1,7 +1,7 @@
 //! Reports the relay between source and sink: its rates, its queue, and its cost.
 use super::section::{Section, SectionBody};
-use mailrun_journey::Stage;
-use mailrun_journey::record::{Party, Record, Role};
+use mailrun_measurement::Stage;
+use mailrun_measurement::record::{Party, Record, Role};
 use mailrun_text::numbers::{count, figure, memory, seconds};
 use mailrun_text::table::plain;
 
@@ -109,7 +109,7 @@ fn disk(record: &Record, passage: &RelayFigures) -> Option<String> {
 mod tests {
     use super::super::sample;
     use super::*;
-    use mailrun_journey::record::Audit;
+    use mailrun_measurement::record::Audit;
 
     #[test]
     fn a_run_without_a_relay_has_no_section() {

@@ -1,9 +1,9 @@
 //! Sample records for the tests of reports, with one record for each outcome.
-use mailrun_journey::record::{
+use mailrun_measurement::record::{
     Cause, Host, LatencyMs, LedgerRow, Mades, MadesHop, MadesOutage, MadesQueue, MadesTrouble, Outcome, Party,
     PhaseRow, Record, Role, SeriesRow, StageRow, Surroundings, Verdict, Workload,
 };
-use mailrun_journey::stage::{Phase, Stage};
+use mailrun_measurement::stage::{Phase, Stage};
 
 const MESSAGES: u64 = 200_000;
 

@@ -5,8 +5,8 @@ use mailrun_capacity::{
     GoalFinding, GoalOutcome, PlanningInputs, SearchEnding, SearchResult, SearchTrial, TrialFigures, TrialLoad,
     TrialOutcome, VoidCause,
 };
-use mailrun_journey::record::LatencyMs;
-use mailrun_journey::threshold::{RunProtocol, Threshold};
+use mailrun_measurement::record::LatencyMs;
+use mailrun_measurement::threshold::{RunProtocol, Threshold};
 
 pub fn searches() -> Vec<(&'static str, CapacityRun)> {
     let hostile = "<img src=x onerror=alert(1)>\u{202e}</p><script>alert(2)</script>";

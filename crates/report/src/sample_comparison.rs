@@ -2,8 +2,8 @@
 //! hostile names.
 use crate::comparison::{ComparedFigure, ComparedSide, ComparisonPage, MetricVerdict, RunCurves};
 use crate::sample_load::noise;
-use mailrun_journey::Latencies;
-use mailrun_journey::record::Outcome;
+use mailrun_measurement::Latencies;
+use mailrun_measurement::record::Outcome;
 use std::time::Duration;
 
 pub fn comparisons() -> Vec<(&'static str, ComparisonPage)> {

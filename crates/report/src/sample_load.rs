@@ -1,8 +1,8 @@
 //! The load of a sample run, message by message. All figures of the run are sums over this load, so
 //! they are consistent.
-use mailrun_journey::Latencies;
-use mailrun_journey::record::{SeriesRow, SlowMessage, SlowPhase};
-use mailrun_journey::stage::Phase;
+use mailrun_measurement::Latencies;
+use mailrun_measurement::record::{SeriesRow, SlowMessage, SlowPhase};
+use mailrun_measurement::stage::Phase;
 use std::ops::Range;
 use std::time::Duration;
 

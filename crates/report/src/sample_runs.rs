@@ -2,12 +2,12 @@
 //! second, and use all fields of a record.
 use crate::sample;
 use crate::sample_load::{RATE, SampleLoad, SampleTrouble, noise};
-use mailrun_journey::Latencies;
-use mailrun_journey::record::{
+use mailrun_measurement::Latencies;
+use mailrun_measurement::record::{
     Arrival, Cause, DomainRow, ErrorRow, EventKind, EventRow, LedgerRow, MissingFate, MissingMessage, OfferedStage,
     Outcome, PartyUsage, Record, SeriesRow, StallRow, Surroundings, ThresholdRow, UsageRow, Verdict,
 };
-use mailrun_journey::stage::{Phase, Stage};
+use mailrun_measurement::stage::{Phase, Stage};
 use std::time::Duration;
 
 pub fn kinds() -> Vec<(&'static str, Record)> {

@@ -1,6 +1,6 @@
 //! Shows the run over time, with one line of bars for each figure.
 use super::section::Section;
-use mailrun_journey::record::{Record, SeriesRow};
+use mailrun_measurement::record::{Record, SeriesRow};
 use mailrun_text::numbers::{counted, decimals_of_figures, fixed};
 use mailrun_text::spark::{Fold, sparkline};
 use mailrun_text::table::{Align, Table, right};

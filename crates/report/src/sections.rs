@@ -1,6 +1,6 @@
 use super::section::Section;
 use super::{audit, encryption, fates, freshness, mades, parties, relay, seconds, server, stages, workload};
-use mailrun_journey::record::{Mades, Record};
+use mailrun_measurement::record::{Mades, Record};
 
 /// Returns every section that this record can fill, in the order in which they are read. `room` is
 /// the number of bars in a sparkline.

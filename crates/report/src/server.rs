@@ -2,7 +2,7 @@
 //! this host, and the processes of the server if they are visible.
 use super::capacity::{is_local, resources_used};
 use super::section::{Section, SectionBody};
-use mailrun_journey::record::{HostProcess, Record, ServerRow};
+use mailrun_measurement::record::{HostProcess, Record, ServerRow};
 use mailrun_text::numbers::memory;
 use mailrun_text::table::plain;
 
@@ -67,7 +67,7 @@ fn processes(record: &Record) -> Option<String> {
 mod tests {
     use super::super::sample;
     use super::*;
-    use mailrun_journey::record::Surroundings;
+    use mailrun_measurement::record::Surroundings;
 
     #[test]
     fn a_server_is_shown_as_it_introduced_itself() {

@@ -22,8 +22,8 @@ use super::seconds::rate_over_time;
 use super::stages::time_cell;
 use super::text_style::{TextStyle, bold};
 use super::workload::sizes;
-use mailrun_journey::record::{Arrival, LatencyMs, Mades, MissingFate, Outcome, Record, Role, StageRow, Workload};
-use mailrun_journey::stage::Stage;
+use mailrun_measurement::record::{Arrival, LatencyMs, Mades, MissingFate, Outcome, Record, Role, StageRow, Workload};
+use mailrun_measurement::stage::Stage;
 use mailrun_text::numbers::{count, counted, latency, rate, seconds};
 use mailrun_text::table::{Align, Cell, Table, plain, right};
 use mailrun_text::wrap::{clipped_words, display_width, wrapped};
@@ -333,8 +333,8 @@ mod tests {
     use super::super::sample;
     use super::super::terminal::full;
     use super::*;
-    use mailrun_journey::record::{Cause, ErrorRow, MadesTrouble, ThresholdRow, Verdict};
-    use mailrun_journey::stage::Phase;
+    use mailrun_measurement::record::{Cause, ErrorRow, MadesTrouble, ThresholdRow, Verdict};
+    use mailrun_measurement::stage::Phase;
     use proptest::collection::vec;
     use proptest::prelude::*;
     use std::collections::HashSet;
@@ -374,7 +374,8 @@ mod tests {
     #[test]
     fn a_remark_that_nobody_can_act_on_is_in_the_full_report_alone() {
         let mut record = sample::relayed();
-        record.verdict.reasons = vec![mailrun_journey::judge::NO_SERVER.to_owned(), "Use an idle machine.".to_owned()];
+        record.verdict.reasons =
+            vec![mailrun_measurement::judge::NO_SERVER.to_owned(), "Use an idle machine.".to_owned()];
         let text = text(&record);
         assert!(text.contains("! Use an idle machine.") && !text.contains("There was no server"), "{text}");
         assert!(full(&record, 80, TextStyle::Plain, None).contains("! There was no server"));

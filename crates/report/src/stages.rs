@@ -1,8 +1,8 @@
 //! The stages in figures: the number of messages, the latencies, and the times of a session's
 //! phases.
 use super::section::Section;
-use mailrun_journey::Stage;
-use mailrun_journey::record::{Arrival, LatencyMs, Pipelining, Record, stage_named};
+use mailrun_measurement::Stage;
+use mailrun_measurement::record::{Arrival, LatencyMs, Pipelining, Record, stage_named};
 use mailrun_text::numbers::{count, counted, figure, latency};
 use mailrun_text::table::{Align, Cell, Table, plain, right};
 
@@ -151,7 +151,7 @@ mod tests {
     use super::super::sample;
     use super::super::section::SectionBody;
     use super::*;
-    use mailrun_journey::record::{LoadStageRow, OfferedStage};
+    use mailrun_measurement::record::{LoadStageRow, OfferedStage};
 
     fn text(section: Option<Section>) -> String {
         match section.expect("the sample has it").body {

@@ -8,7 +8,7 @@ use super::section::{Section, SectionBody};
 use super::sections::sections;
 use super::short;
 use super::text_style::{TextStyle, bold, styled};
-use mailrun_journey::record::Record;
+use mailrun_measurement::record::Record;
 use mailrun_text::table::plain;
 use mailrun_text::wrap::{display_width, wrapped};
 

@@ -1,7 +1,7 @@
 //! Describes the offered load and the host on which it ran.
 use super::disturbances;
 use super::section::{Section, SectionBody};
-use mailrun_journey::record::{Arrival, OfferedStage, Pipelining, Record, Role, Varied, Workload};
+use mailrun_measurement::record::{Arrival, OfferedStage, Pipelining, Record, Role, Varied, Workload};
 use mailrun_text::numbers::{count, counted, figure, latency, memory, octets, rate, seconds};
 use mailrun_text::table::plain;
 
@@ -238,7 +238,7 @@ pub fn quoted(command: &[String]) -> String {
 mod tests {
     use super::super::sample;
     use super::*;
-    use mailrun_journey::record::{CorpusRow, KeepAwake, WarmUp};
+    use mailrun_measurement::record::{CorpusRow, KeepAwake, WarmUp};
 
     #[test]
     fn the_machine_is_named_with_the_sleep_of_its_processors() {

@@ -1,6 +1,6 @@
 //! The kinds of faults that an audit causes, and the random moments at which they occur.
-use mailrun_forgetful::Profile;
-use mailrun_journey::seeded::SeededRng;
+use mailrun_crashfs::Profile;
+use mailrun_measurement::seeded::SeededRng;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ impl AuditFault {
         }
     }
 
-    /// Reports whether the fault needs the mail to be on the in-memory disk of `mailrun_forgetful`,
+    /// Reports whether the fault needs the mail to be on the in-memory disk of `mailrun_crashfs`,
     /// which can lose unsynced data and fail operations.
     pub(super) fn needs_disk(self) -> bool {
         !matches!(self, Self::Kill | Self::Stop)

@@ -22,11 +22,11 @@ use crate::recipe::leftovers;
 use anyhow::{Context, Result, bail, ensure};
 use fault::AuditCase;
 pub use fault::AuditFault;
-pub use mailrun_forgetful::Profile;
-use mailrun_journey::judge;
-use mailrun_journey::reason::Reason;
-use mailrun_journey::record::Cause;
-use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
+pub use mailrun_crashfs::Profile;
+use mailrun_measurement::judge;
+use mailrun_measurement::reason::Reason;
+use mailrun_measurement::record::Cause;
+use mailrun_process::interrupt::{Interrupt, Interrupted, StopRequest};
 pub use options::{AuditLength, AuditOptions};
 use round::{Round, RoundEnd, RoundLoad, RoundResult};
 use std::fs;
@@ -51,7 +51,7 @@ pub fn run(options: &AuditOptions) -> Result<BenchOutcome> {
     );
     options.recipe.check_host(&program)?;
     let (faults, left_out) = possible_faults(options);
-    left_out.iter().for_each(|line| mailrun_party::tell!("mailrun: {line}"));
+    left_out.iter().for_each(|line| mailrun_process::tell!("mailrun: {line}"));
     ensure!(!faults.is_empty(), "no fault is left to audit {} with", options.recipe);
     let options = &AuditOptions { faults, ..options.clone() };
     let started_at = jiff::Timestamp::now();
@@ -88,7 +88,7 @@ fn possible_faults(options: &AuditOptions) -> (Vec<AuditFault>, Vec<String>) {
     let reason = match options.recipe.uses_state() {
         _ if others.is_empty() => None,
         false => Some("the recipe keeps no mail in {state}".to_owned()),
-        true => mailrun_forgetful::obstacle().or_else(mailrun_forgetful::sync_calls_obstacle),
+        true => mailrun_crashfs::obstacle().or_else(mailrun_crashfs::sync_calls_obstacle),
     };
     let Some(reason) = reason else { return (options.faults.clone(), Vec::new()) };
     let line = |fault: &AuditFault| format!("{} was left out: {reason}", fault.name());
@@ -105,7 +105,7 @@ fn try_queue(options: &AuditOptions, program: &Path, directory: &RunDirectory) -
     leftovers::reap_orphans();
     let complaint = complaint?;
     match complaint {
-        Some(complaint) => mailrun_party::tell!("mailrun: the recipe's [queue] command {complaint}"),
+        Some(complaint) => mailrun_process::tell!("mailrun: the recipe's [queue] command {complaint}"),
         None => fs::remove_dir_all(own.path())?,
     }
     Ok(complaint)
@@ -161,7 +161,7 @@ fn run_rounds(
                     AuditLength::Rounds(rounds) => format!(" of {rounds}"),
                     AuditLength::Time(_) => String::new(),
                 };
-                mailrun_party::tell!("mailrun: round {number}{of}, {}: {}", case.name(), result.line());
+                mailrun_process::tell!("mailrun: round {number}{of}, {}: {}", case.name(), result.line());
             }
             let is_good = result.is_good();
             results.push(result);

@@ -1,9 +1,9 @@
 //! What an audit does, and when it is complete.
 use super::fault::AuditFault;
 use crate::recipe::Recipe;
-use mailrun_forgetful::Profile;
-use mailrun_journey::threshold::Threshold;
-use mailrun_party::live::LiveMode;
+use mailrun_crashfs::Profile;
+use mailrun_measurement::threshold::Threshold;
+use mailrun_process::live::LiveMode;
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -6,8 +6,8 @@ use crate::gather;
 use crate::parties::PartyCommand;
 use crate::supervisor::Supervisor;
 use anyhow::{Result, anyhow};
-use mailrun_journey::record::Role;
-use mailrun_party::interrupt::{Interrupted, StopRequest};
+use mailrun_measurement::record::Role;
+use mailrun_process::interrupt::{Interrupted, StopRequest};
 use std::time::{Duration, Instant};
 
 /// Time in which the server may try again. Some servers wait for minutes. The end of the queue is

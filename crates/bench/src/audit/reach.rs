@@ -2,7 +2,7 @@
 //! is left, and no process uses its directory. A process that the fault did not reach, for example
 //! in a container that a service outside has started, would keep mail that a crash loses.
 use crate::recipe::{Places, leftovers};
-use mailrun_party::proc_stat;
+use mailrun_process::proc_stat;
 use mailrun_text::words::listed;
 use std::collections::HashMap;
 use std::fs;

@@ -17,15 +17,15 @@ use crate::recipe::{Places, ServerCommand, leftovers, next_hop};
 use crate::relay::Relay;
 use crate::supervisor::Supervisor;
 use anyhow::{Context, Result, anyhow};
-use mailrun_forgetful::{Disk, Fault, Plan, Profile};
-use mailrun_journey::account::{RelayInputs, ServerQueue};
-use mailrun_journey::judge;
-use mailrun_journey::ledger::Ledger;
-use mailrun_journey::record::{Arrival, AuditLoss, LedgerRow, Record, Role, Workload};
-use mailrun_journey::trace::RunId;
-use mailrun_party::interrupt::StopRequest;
-use mailrun_party::outputs;
-use mailrun_party::party_options::PartyOptions;
+use mailrun_crashfs::{Disk, Fault, Plan, Profile};
+use mailrun_measurement::account::{RelayInputs, ServerQueue};
+use mailrun_measurement::judge;
+use mailrun_measurement::ledger::Ledger;
+use mailrun_measurement::record::{Arrival, AuditLoss, LedgerRow, Record, Role, Workload};
+use mailrun_measurement::trace::RunId;
+use mailrun_process::interrupt::StopRequest;
+use mailrun_process::outputs;
+use mailrun_process::party_options::PartyOptions;
 use mailrun_text::numbers::{count, seconds};
 use rustix::io::Errno;
 use std::fs;
@@ -564,7 +564,7 @@ impl Round<'_> {
         source.record.ledger = gather::close_account(&mut source.record, source.units.as_ref(), Some(&mut sink), queue);
         let fault_s = events.first().map_or(0.0, |fault| fault.event(source.record.origin_ns).at_s);
         let missing = gather::not_seen(&mut gather::known_replies(self.directory.path()), &source, Some(&sink));
-        let loss = |message: mailrun_journey::record::MissingMessage| AuditLoss {
+        let loss = |message: mailrun_measurement::record::MissingMessage| AuditLoss {
             round: self.number,
             fault: self.case.name(),
             message: message.message,

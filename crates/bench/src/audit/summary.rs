@@ -5,17 +5,17 @@ use super::options::AuditOptions;
 use super::round::{NOTHING_ACCEPTED, RoundAccount, RoundEnd, RoundResult};
 use crate::gather::BenchFault;
 use jiff::Timestamp;
-use mailrun_journey::account::fates_sum;
-use mailrun_journey::audit::{bound_text, loss_bound};
-use mailrun_journey::judge;
-use mailrun_journey::merge::{join_events, merge_records};
-use mailrun_journey::reason::Reason;
-use mailrun_journey::record::{
+use mailrun_measurement::account::fates_sum;
+use mailrun_measurement::audit::{bound_text, loss_bound};
+use mailrun_measurement::judge;
+use mailrun_measurement::merge::{join_events, merge_records};
+use mailrun_measurement::reason::Reason;
+use mailrun_measurement::record::{
     Audit, AuditRow, Cause, Ending, EventRow, FORMAT, LedgerRow, MAX_LOSSES, Party, Record, Role, Verdict,
 };
-use mailrun_journey::threshold::Fate;
-use mailrun_journey::union::RecordUnion;
-use mailrun_party::host;
+use mailrun_measurement::threshold::Fate;
+use mailrun_measurement::union::RecordUnion;
+use mailrun_process::host;
 use mailrun_text::numbers::{count, counted};
 use mailrun_text::words::listed;
 use std::path::Path;
@@ -260,8 +260,8 @@ fn pass_text(rows: &[AuditRow], ledger: &LedgerRow) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mailrun_journey::record::Outcome;
-    use mailrun_journey::threshold::{RunProtocol, Threshold};
+    use mailrun_measurement::record::Outcome;
+    use mailrun_measurement::threshold::{RunProtocol, Threshold};
     use std::time::Duration;
 
     /// Makes the record of an audit with these rows, in which all mail is accounted for.

@@ -2,13 +2,13 @@
 //! the growth of the backlog, and whether the trial counts at all.
 use anyhow::{Result, bail};
 use mailrun_capacity::{BacklogSample, SearchTrial, TrialFigures, TrialLoad, TrialOutcome, VoidCause, backlog_growth};
-use mailrun_journey::Stage;
-use mailrun_journey::judge;
-use mailrun_journey::record::{Arrival, Cause, Outcome, Record, Role, StageRow};
-use mailrun_journey::threshold::{LossGoal, MetricValues as _};
+use mailrun_measurement::Stage;
+use mailrun_measurement::judge;
+use mailrun_measurement::record::{Arrival, Cause, Outcome, Record, Role, StageRow};
+use mailrun_measurement::threshold::{LossGoal, MetricValues as _};
 use mailrun_report::capacity::JudgedTrial;
-use mailrun_workload::offered_rate::OfferedRate;
-use mailrun_workload::pacing::ArrivalSchedule;
+use mailrun_schedule::offered_rate::OfferedRate;
+use mailrun_schedule::pacing::ArrivalSchedule;
 use std::time::Duration;
 
 /// If a trial is too short to measure the growth of its backlog, the source may leave this share of
@@ -115,7 +115,7 @@ fn void_cause(record: &Record, subject: TrialSubject) -> Option<(VoidCause, Stri
 /// Returns the source or the sink, whichever used more CPU time per worker.
 fn busiest(record: &Record) -> Option<Role> {
     let parties = record.parties.iter().filter(|party| party.role != Role::Relay);
-    let share = |party: &&mailrun_journey::record::Party| {
+    let share = |party: &&mailrun_measurement::record::Party| {
         Some((party.user_s? + party.sys_s?) / f64::from(party.workers.unwrap_or(1).max(1)))
     };
     let known = parties.filter_map(|party| Some((share(&party)?, party.role)));
@@ -242,9 +242,9 @@ fn is_drained(record: &Record, duration_s: f64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mailrun_journey::reason::Reason;
-    use mailrun_journey::record::{SeriesRow, WarmUp};
-    use mailrun_journey::threshold::{RunProtocol, Threshold};
+    use mailrun_measurement::reason::Reason;
+    use mailrun_measurement::record::{SeriesRow, WarmUp};
+    use mailrun_measurement::threshold::{RunProtocol, Threshold};
     use mailrun_report::sample;
 
     /// Makes the record of a trial of 2 s through our relay at 1,000/s. Each row has the messages

@@ -6,8 +6,8 @@ use super::trial_series::{TrialOrder, TrialSeries};
 use crate::mades::{self, MadesTarget};
 use anyhow::Result;
 use mailrun_capacity::TrialLoad;
-use mailrun_journey::record::{Arrival, Record};
-use mailrun_party::party_options::value_name;
+use mailrun_measurement::record::{Arrival, Record};
+use mailrun_process::party_options::value_name;
 
 pub(super) struct MadesTrials<'a> {
     options: &'a MadesCapacityOptions,

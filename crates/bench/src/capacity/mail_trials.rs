@@ -7,7 +7,7 @@ use crate::relay_keeper::RelayKeeper;
 use crate::{BenchPreflight, BenchTarget, run_in_series};
 use anyhow::Result;
 use mailrun_capacity::TrialLoad;
-use mailrun_journey::record::{Arrival, Record};
+use mailrun_measurement::record::{Arrival, Record};
 use std::path::{Path, PathBuf};
 
 /// Maximum time for which the load runs before the judged part of a trial begins.

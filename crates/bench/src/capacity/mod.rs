@@ -21,10 +21,10 @@ use mailrun_capacity::{
     CONFIRMATION_SHARES, CapacityGoal, CapacitySearch, SearchEnding, SearchResult, SearchSettings, SearchTrial,
     TrialLoad, TrialOutcome, confirmation_trials,
 };
-use mailrun_journey::record::{Outcome, Record};
-use mailrun_journey::threshold::{LossGoal, RunProtocol, Threshold};
-use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
-use mailrun_party::output_file;
+use mailrun_measurement::record::{Outcome, Record};
+use mailrun_measurement::threshold::{LossGoal, RunProtocol, Threshold};
+use mailrun_process::interrupt::{Interrupt, Interrupted, StopRequest};
+use mailrun_process::output_file;
 use mailrun_report::capacity::{CapacityRun, CapacityTrial, ConfirmedLoad, resources_used, search_facts};
 use mailrun_text::numbers::{latency, rate, seconds};
 pub use options::{CapacityOptions, MadesCapacityOptions, SearchCourse};
@@ -342,7 +342,7 @@ fn within_a_minute(stage: &str, protocol: RunProtocol) -> Result<LossGoal> {
 mod tests {
     use super::*;
     use mailrun_capacity::TrialFigures;
-    use mailrun_journey::record::LatencyMs;
+    use mailrun_measurement::record::LatencyMs;
     use mailrun_report::capacity::JudgedTrial;
 
     #[test]

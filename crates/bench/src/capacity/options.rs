@@ -2,8 +2,8 @@
 use crate::BenchOptions;
 use crate::mades::MadesBenchOptions;
 use mailrun_capacity::{PlanningInputs, SearchSettings};
-use mailrun_journey::record::Arrival;
-use mailrun_journey::threshold::LossGoal;
+use mailrun_measurement::record::Arrival;
+use mailrun_measurement::threshold::LossGoal;
 use std::time::Duration;
 
 #[derive(Clone, Debug)]

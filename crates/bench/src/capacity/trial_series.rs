@@ -2,7 +2,7 @@
 use super::judgement::TrialSubject;
 use anyhow::Result;
 use mailrun_capacity::SearchTrial;
-use mailrun_journey::record::{Arrival, Record};
+use mailrun_measurement::record::{Arrival, Record};
 use std::path::Path;
 
 pub(super) struct TrialOrder<'a> {

@@ -1,6 +1,6 @@
 //! The verdict of a scenario with several runs. It uses the words of a single run's verdict, and
 //! the same order of weight.
-use mailrun_journey::record::Outcome;
+use mailrun_measurement::record::Outcome;
 use mailrun_report::{TextStyle, outcome_word};
 
 /// Defects of a scenario, from the weightiest to the lightest. The first list that is not empty

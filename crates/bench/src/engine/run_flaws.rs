@@ -3,9 +3,9 @@
 use super::Defects;
 use super::report::distinct_remarks;
 use super::runner::{ComparedRun, ComparisonResults, Contestant};
-use mailrun_journey::judge;
-use mailrun_journey::reason::Reason;
-use mailrun_journey::record::{Cause, Outcome, Record};
+use mailrun_measurement::judge;
+use mailrun_measurement::reason::Reason;
+use mailrun_measurement::record::{Cause, Outcome, Record};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RunFlaws {

@@ -1,6 +1,6 @@
 //! The report of a scenario: a title, tables, remarks below them, and the conclusion.
 use super::conclusion::Conclusion;
-use mailrun_party::host;
+use mailrun_process::host;
 use mailrun_text::numbers::counted;
 use mailrun_text::table::{Table, plain};
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ impl TextReport {
 
     #[cfg(test)]
     pub(crate) fn is_good(&self) -> bool {
-        self.conclusion.outcome == mailrun_journey::record::Outcome::Pass
+        self.conclusion.outcome == mailrun_measurement::record::Outcome::Pass
     }
 }
 

@@ -6,8 +6,8 @@
 //! uses. If the child uses less, its peak is the last value in `/proc/PID/status`, which is read at
 //! each wait.
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use mailrun_party::live::LiveEvent;
-use mailrun_party::process_usage;
+use mailrun_process::live::LiveEvent;
+use mailrun_process::process_usage;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};

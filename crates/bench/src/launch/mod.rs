@@ -11,7 +11,7 @@ use super::programs::own_program;
 use super::recipe::{Places, Recipe, ServerCommand, next_hop};
 use super::relay::{Relay, RelayCommand};
 use anyhow::{Context, Result};
-use mailrun_journey::record::Role;
+use mailrun_measurement::record::Role;
 pub(super) use port::free as free_port;
 pub(super) use ready_signal::{ReadySignal, RelayLaunch};
 use std::fs::DirBuilder;

@@ -6,7 +6,7 @@
 use crate::directory::RunDirectory;
 use crate::parties::{PartyCommand, ProcessScope};
 use anyhow::{Context, Result};
-use mailrun_journey::record::Role;
+use mailrun_measurement::record::Role;
 use std::fs;
 use std::path::{Path, PathBuf};
 

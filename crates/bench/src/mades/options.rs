@@ -1,8 +1,8 @@
 //! What a bench of MADES runs and measures.
-use mailrun_journey::record::{Mades, Workload};
-use mailrun_journey::threshold::Threshold;
-use mailrun_party::live::LiveMode;
-use mailrun_party::party_options::PartyOptions;
+use mailrun_measurement::record::{Mades, Workload};
+use mailrun_measurement::threshold::Threshold;
+use mailrun_process::live::LiveMode;
+use mailrun_process::party_options::PartyOptions;
 use std::path::PathBuf;
 
 #[derive(Clone, Debug)]

@@ -1,13 +1,13 @@
 //! Compares what the stand-in counted with what the MADES bench counted. After a complete run, all
 //! counts must be equal. If one is not, the account does not close.
-use mailrun_journey::judge::{self, has_threshold};
-use mailrun_journey::reason::Reason;
-use mailrun_journey::record::Cause;
-use mailrun_journey::record::{
+use mailrun_measurement::judge::{self, has_threshold};
+use mailrun_measurement::reason::Reason;
+use mailrun_measurement::record::Cause;
+use mailrun_measurement::record::{
     AcknowledgementSender, LatencyMs, Mades, MadesCount, MadesTimes, MadesTruth, Record, StageRow,
 };
-use mailrun_journey::threshold::Fate;
-use mailrun_journey::{Latencies, Stage};
+use mailrun_measurement::threshold::Fate;
+use mailrun_measurement::{Latencies, Stage};
 use mailrun_text::numbers::counted;
 use serde::Deserialize;
 
@@ -195,7 +195,7 @@ fn times(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesTim
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mailrun_journey::record::{MadesAcknowledgements, Outcome, Verdict};
+    use mailrun_measurement::record::{MadesAcknowledgements, Outcome, Verdict};
     use mailrun_report::sample;
 
     /// Makes a run in which one message was lost and all others arrived, and the stand-in's totals

@@ -2,13 +2,13 @@
 //! progress, and the way it ended.
 use super::options::MadesBenchOptions;
 use crate::gather;
-use mailrun_journey::Stage;
-use mailrun_journey::judge;
-use mailrun_journey::reason::Reason;
-use mailrun_journey::record::{Cause, Death, LedgerRow, Mades, Record, Verdict, Workload};
-use mailrun_journey::threshold::evaluate_all;
-use mailrun_party::live::LiveProgress;
-use mailrun_party::outputs;
+use mailrun_measurement::Stage;
+use mailrun_measurement::judge;
+use mailrun_measurement::reason::Reason;
+use mailrun_measurement::record::{Cause, Death, LedgerRow, Mades, Record, Verdict, Workload};
+use mailrun_measurement::threshold::evaluate_all;
+use mailrun_process::live::LiveProgress;
+use mailrun_process::outputs;
 use mailrun_text::numbers::count;
 
 /// Makes the record. `progress` is the last that the MADES bench reported, and `url` is that of the

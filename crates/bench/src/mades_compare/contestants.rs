@@ -6,8 +6,8 @@ use super::options::MadesTool;
 use super::options::SendWindow;
 use super::queues::CompareQueues;
 use crate::programs::ComparedProgram;
-use mailrun_party::party_options::value_name;
-use mailrun_party::users::PASSWORD_VARIABLE;
+use mailrun_process::party_options::value_name;
+use mailrun_process::users::PASSWORD_VARIABLE;
 use std::path::Path;
 use std::process::Command;
 
@@ -129,7 +129,7 @@ pub(super) fn sample() -> CompareOptions {
         prefix: "p".to_owned(),
         drop: 0.0,
         max_time: std::time::Duration::from_secs(30),
-        live: mailrun_party::live::LiveMode::Off,
+        live: mailrun_process::live::LiveMode::Off,
     }
 }
 

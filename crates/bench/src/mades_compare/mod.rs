@@ -20,7 +20,7 @@ mod runs;
 use super::engine::{RunPlan, TextReport, run_all};
 use super::programs::{InstalledPrograms, own_program};
 use anyhow::Result;
-use mailrun_party::interrupt::{Interrupt, StopRequest};
+use mailrun_process::interrupt::{Interrupt, StopRequest};
 pub use options::{CompareBroker, CompareOptions};
 pub use options::{CompareMode, MadesTool, SendWindow};
 use runs::MadesComparison;

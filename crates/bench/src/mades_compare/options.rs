@@ -1,7 +1,7 @@
 //! What a comparison of MADES benches does.
 use crate::engine::RoundOrder;
 use clap::ValueEnum;
-use mailrun_party::live::LiveMode;
+use mailrun_process::live::LiveMode;
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -10,7 +10,7 @@ use crate::engine::{
     bytes, ratio_table, rounds_text,
 };
 use crate::programs::{ComparedProgram, missing_note};
-use mailrun_party::party_options::value_name;
+use mailrun_process::party_options::value_name;
 use mailrun_text::numbers::{count, counted, figure, octets, rate};
 use mailrun_text::table::Table;
 

@@ -2,10 +2,10 @@
 //! 250, the CPU costs, and faults of the run.
 use crate::engine::{BenchFigures, RunFlaws};
 use anyhow::{Result, bail};
-use mailrun_journey::judge::has_threshold;
-use mailrun_journey::record::{LatencyMs, Record, Role};
-use mailrun_journey::threshold::Fate;
-use mailrun_journey::{Phase, Stage};
+use mailrun_measurement::judge::has_threshold;
+use mailrun_measurement::record::{LatencyMs, Record, Role};
+use mailrun_measurement::threshold::Fate;
+use mailrun_measurement::{Phase, Stage};
 use mailrun_text::numbers::count;
 
 #[derive(Clone, Debug, PartialEq)]

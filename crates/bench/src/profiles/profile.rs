@@ -10,9 +10,9 @@ use crate::engine::{
 };
 use crate::relays::{LoadShape, ScenarioOptions, reuse_text};
 use anyhow::Result;
-use mailrun_journey::record::{Pipelining, Workload};
-use mailrun_party::live::LiveMode;
-use mailrun_party::party_options::PartyOptions;
+use mailrun_measurement::record::{Pipelining, Workload};
+use mailrun_process::live::LiveMode;
+use mailrun_process::party_options::PartyOptions;
 use mailrun_text::numbers::{counted, latency, megabytes, octets, rate, seconds};
 use mailrun_text::table::{Table, plain};
 use std::path::PathBuf;
@@ -199,7 +199,7 @@ mod tests {
     use crate::engine::Contestant;
     use crate::plan::BenchTarget;
     use crate::relays::sample_options;
-    use mailrun_journey::record::{LatencyMs, Outcome};
+    use mailrun_measurement::record::{LatencyMs, Outcome};
     use mailrun_report::sample;
 
     fn options() -> ProfileOptions {

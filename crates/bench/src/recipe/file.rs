@@ -2,7 +2,7 @@
 //! mistake.
 use crate::toml_file::{self, MAX_BYTES, error_at, is_toml_file, parse};
 use anyhow::{Result, anyhow, bail};
-use mailrun_party::party_options::PartyOptions;
+use mailrun_process::party_options::PartyOptions;
 use mailrun_text::misspelling::is_misspelling;
 use mailrun_text::quantities::{duration, positive};
 use serde::Deserialize;

@@ -5,7 +5,7 @@
 //! next to that directory identifies the server. An audit also adopts the orphans of its server
 //! (`adopt_orphans`), so that a process without the token is known by its descent.
 use crate::usage::tree;
-use mailrun_party::proc_stat::{self, ProcessStat};
+use mailrun_process::proc_stat::{self, ProcessStat};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, set_child_subreaper, waitid};
@@ -123,7 +123,7 @@ pub(crate) fn send_kill(processes: &[RecipeProcess]) {
 fn unmount_dead() -> Vec<String> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let fields = mounts.lines().filter_map(|line| line.split_once(' '));
-    let ours = fields.filter(|(source, _)| *source == mailrun_forgetful::FILE_SYSTEM);
+    let ours = fields.filter(|(source, _)| *source == mailrun_crashfs::FILE_SYSTEM);
     let path = |rest: &str| PathBuf::from(rest.split(' ').next().unwrap_or_default().replace("\\040", " "));
     let is_dead = |path: &PathBuf| rustix::fs::statfs(path).is_err_and(|error| error == Errno::NOTCONN);
     let dead = ours.map(|(_, rest)| path(rest)).filter(is_dead);

@@ -158,7 +158,7 @@ impl Recipe {
                 return Err(self.server_error(&words));
             }
         }
-        leftovers::remove().iter().for_each(|line| mailrun_party::tell!("{line}"));
+        leftovers::remove().iter().for_each(|line| mailrun_process::tell!("{line}"));
         let directory = &places.directory;
         let cannot = || format!("cannot set up {self} in {}", directory.display());
         fs::create_dir_all(directory).with_context(cannot)?;

@@ -2,7 +2,7 @@
 //! needs, and the bench writes them into a relay.toml and the files that it names.
 use crate::directory::RunDirectory;
 use anyhow::{Context, Result};
-use mailrun_party::tls_mode::TlsMode;
+use mailrun_process::tls_mode::TlsMode;
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io::Write;

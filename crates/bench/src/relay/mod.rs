@@ -8,7 +8,7 @@ use super::stored::last_audit;
 use super::toml_file::is_toml_file;
 pub(super) use listener::CERTIFICATE_FILE;
 pub use listener::{ListenerOptions, OwnCertificate, RelayLogin};
-use mailrun_journey::record::{Record, Role};
+use mailrun_measurement::record::{Record, Role};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;

@@ -26,14 +26,14 @@ use crate::remote_sink::{PolledCount, RemoteSink};
 use crate::supervisor::{Completeness, Supervisor};
 use crate::usage::{self, DiskUsage, MemoryCurve};
 use anyhow::{Context, Result, bail, ensure};
-use mailrun_journey::account::Topology;
-use mailrun_journey::record::{Ending, EventKind, EventRow, Record, Recovery, Role, SeriesRow, Workload};
-use mailrun_journey::recovery::recovery;
-use mailrun_journey::trace::RunId;
-use mailrun_party::host_sampler::HostSampler;
-use mailrun_party::interrupt::StopRequest;
-use mailrun_party::outputs;
-use mailrun_party::party_options::PartyOptions;
+use mailrun_measurement::account::Topology;
+use mailrun_measurement::record::{Ending, EventKind, EventRow, Record, Recovery, Role, SeriesRow, Workload};
+use mailrun_measurement::recovery::recovery;
+use mailrun_measurement::trace::RunId;
+use mailrun_process::host_sampler::HostSampler;
+use mailrun_process::interrupt::StopRequest;
+use mailrun_process::outputs;
+use mailrun_process::party_options::PartyOptions;
 use mailrun_text::numbers::{count, counted, memory, octets, rate, seconds};
 use mailrun_text::table::{Align, Table};
 use std::path::PathBuf;
@@ -476,7 +476,7 @@ impl<'g> BacklogRun<'g> {
     }
 
     fn record_fill(&mut self, source: &Record) {
-        let stage = source.stage(mailrun_journey::Stage::Accepted);
+        let stage = source.stage(mailrun_measurement::Stage::Accepted);
         let accepted = FillPhase {
             messages: gather::accepted_messages(source),
             took_s: stage.map_or(0.0, |row| row.duration_s),
@@ -787,7 +787,7 @@ fn account_goal(results: &BacklogResults, record: &Record, messages: u64) -> Goa
 mod tests {
     use super::super::scenario::sample_options;
     use super::*;
-    use mailrun_journey::record::{Outcome, Pipelining};
+    use mailrun_measurement::record::{Outcome, Pipelining};
     use mailrun_report::sample;
 
     fn options(messages: u64) -> BacklogOptions {

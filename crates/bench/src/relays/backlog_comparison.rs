@@ -7,7 +7,7 @@ use crate::engine::{
 };
 use crate::relay::Relay;
 use anyhow::Result;
-use mailrun_party::live::LiveMode;
+use mailrun_process::live::LiveMode;
 use mailrun_text::numbers::{count, latency, rate, seconds};
 use mailrun_text::table::Table;
 

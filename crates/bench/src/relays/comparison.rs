@@ -11,8 +11,8 @@ use crate::launch::strace::{self, SyscallCounts};
 use crate::plan::{BenchOptions, SyscallCounting};
 use crate::relay::Relay;
 use anyhow::{Context, Result};
-use mailrun_journey::record::Record;
-use mailrun_party::live::LiveMode;
+use mailrun_measurement::record::Record;
+use mailrun_process::live::LiveMode;
 use mailrun_text::numbers::{count, rate, seconds};
 use std::path::Path;
 

@@ -19,8 +19,8 @@ use anyhow::{Context, Result};
 use mailrun_capacity::{
     CapacityGoal, CapacitySearch, SearchEnding, SearchResult, SearchSettings, TrialFigures, TrialLoad, TrialOutcome,
 };
-use mailrun_journey::Stage;
-use mailrun_journey::record::{Arrival, LatencyMs, Record, Workload};
+use mailrun_measurement::Stage;
+use mailrun_measurement::record::{Arrival, LatencyMs, Record, Workload};
 use mailrun_text::numbers::{count, figure, latency, rate, seconds};
 use mailrun_text::table::{Align, Table};
 use std::time::Duration;

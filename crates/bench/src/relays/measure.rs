@@ -1,10 +1,10 @@
 //! Figures of one run through a relay: times, rates, costs and faults.
 use crate::engine::{BenchFigures, RunFlaws};
 use anyhow::{Context, Result};
-use mailrun_journey::Stage;
-use mailrun_journey::judge::has_threshold;
-use mailrun_journey::record::{Cause, LatencyMs, Record};
-use mailrun_journey::threshold::Fate;
+use mailrun_measurement::Stage;
+use mailrun_measurement::judge::has_threshold;
+use mailrun_measurement::record::{Cause, LatencyMs, Record};
+use mailrun_measurement::threshold::Fate;
 use mailrun_report::relay::{self, RelayFigures};
 use mailrun_text::numbers::count;
 
@@ -123,7 +123,7 @@ mod tests {
     fn mail_that_may_be_queued_is_no_fault_that_is_known() {
         let mut record = sample::lossy();
         record.ledger.not_delivered = record.ledger.lost.take();
-        record.verdict.outcome = Some(mailrun_journey::record::Outcome::Inconclusive);
+        record.verdict.outcome = Some(mailrun_measurement::record::Outcome::Inconclusive);
         (record.verdict.causes, record.verdict.reasons) = (vec![Cause::NotDelivered], vec!["200 were not.".to_owned()]);
         let measured = RelayMeasurement::of(&record, None, 200_000).unwrap();
         assert!(measured.flaws.fault.unwrap().ends_with("not delivered 200"));

@@ -1,7 +1,7 @@
 //! Operates a running relay of the scenario as an administrator does: reads its HTTP status, and
 //! gives it orders through its control socket.
 use anyhow::{Context, Result, bail};
-use mailrun_party::http_client::{Bytes, HttpClient};
+use mailrun_process::http_client::{Bytes, HttpClient};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
     use crate::engine::RoundOrder;
     use crate::relay::RelayDurability;
-    use mailrun_journey::record::{LatencyMs, Pipelining};
+    use mailrun_measurement::record::{LatencyMs, Pipelining};
     use mailrun_report::sample;
 
     fn measure(deliver_s: f64, cpu_ms: f64) -> RelayMeasurement {

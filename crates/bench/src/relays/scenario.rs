@@ -7,12 +7,12 @@ use crate::plan::{BenchOptions, BenchTarget};
 use crate::programs::own_program;
 use crate::relay::Relay;
 use anyhow::{Result, bail};
-use mailrun_journey::judge;
-use mailrun_journey::record::{Arrival, Pipelining, Workload};
-use mailrun_journey::threshold::Threshold;
-use mailrun_party::interrupt::{Interrupt, StopRequest};
-use mailrun_party::live::LiveMode;
-use mailrun_party::party_options::PartyOptions;
+use mailrun_measurement::judge;
+use mailrun_measurement::record::{Arrival, Pipelining, Workload};
+use mailrun_measurement::threshold::Threshold;
+use mailrun_process::interrupt::{Interrupt, StopRequest};
+use mailrun_process::live::LiveMode;
+use mailrun_process::party_options::PartyOptions;
 use mailrun_text::numbers::{counted, octets};
 use std::path::{Path, PathBuf};
 
@@ -173,7 +173,7 @@ impl ScenarioRun {
     /// Prints a line on standard error, unless progress output is off.
     pub(crate) fn print_line(&self, line: &str) {
         if self.options.live.is_shown() {
-            mailrun_party::tell!("{line}");
+            mailrun_process::tell!("{line}");
         }
     }
 }

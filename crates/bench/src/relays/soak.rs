@@ -10,7 +10,7 @@ use crate::launch;
 use crate::relay::Relay;
 use crate::usage::{DiskUsage, MemoryCurve};
 use anyhow::{Context, Result};
-use mailrun_journey::record::{Ending, Record, SeriesRow};
+use mailrun_measurement::record::{Ending, Record, SeriesRow};
 use mailrun_text::numbers::{count, counted, figure, memory, rate};
 use mailrun_text::table::{Align, Table};
 

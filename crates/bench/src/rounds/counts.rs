@@ -6,7 +6,7 @@ use super::wire_counter::WireBytes;
 use crate::engine::RunTurns;
 use crate::launch::strace;
 use mailrun_compare::{ExactRow, RoundComparison, RoundLoad};
-use mailrun_party::live_line::LiveLine;
+use mailrun_process::live_line::LiveLine;
 use std::path::Path;
 use std::time::Duration;
 

@@ -20,10 +20,10 @@ use counts::Counting;
 use mailrun_compare::{
     CompareSettings, LookPlan, RoundComparison, RoundCourse, RoundLoad, RoundSamples, RoundSchedule, RoundTurning,
 };
-use mailrun_party::interrupt::{Interrupt, StopRequest};
-use mailrun_party::keep_awake;
-use mailrun_party::live::LiveMode;
-use mailrun_party::live_line::LiveLine;
+use mailrun_process::interrupt::{Interrupt, StopRequest};
+use mailrun_process::keep_awake;
+use mailrun_process::live::LiveMode;
+use mailrun_process::live_line::LiveLine;
 use mailrun_text::numbers::counted;
 use round_run::{RoundCase, RoundRun, RoundRuns};
 use round_sink::RoundSink;

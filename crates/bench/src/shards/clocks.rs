@@ -1,9 +1,9 @@
 //! Differences between the clocks of the hosts that sent the load and the clocks of the sinks'
 //! hosts.
 use super::parts::{Parts, named};
-use mailrun_journey::clocks::ClockError;
-use mailrun_journey::reason::Reason;
-use mailrun_journey::record::Cause;
+use mailrun_measurement::clocks::ClockError;
+use mailrun_measurement::reason::Reason;
+use mailrun_measurement::record::Cause;
 use mailrun_text::printable::printable;
 
 pub(super) struct SinkHostClock {

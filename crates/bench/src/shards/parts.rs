@@ -2,14 +2,14 @@
 //! need no more memory than one.
 pub(super) use crate::stored::read_run as read_record;
 use anyhow::{Context, Result, bail, ensure};
-use mailrun_journey::ledger::Ledger;
-use mailrun_journey::reason::Reason;
-use mailrun_journey::record::{Cause, Record, ShardRow};
-use mailrun_journey::union::RecordUnion;
-use mailrun_party::reason::reason;
+use mailrun_measurement::ledger::Ledger;
+use mailrun_measurement::reason::Reason;
+use mailrun_measurement::record::{Cause, Record, ShardRow};
+use mailrun_measurement::union::RecordUnion;
+use mailrun_process::reason::reason;
+use mailrun_schedule::shard::Shard;
 use mailrun_text::printable::printable;
 use mailrun_text::words::{counted, listed};
-use mailrun_workload::shard::Shard;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufReader;

@@ -1,6 +1,6 @@
 //! The last audit of a server, which is shown in the tables of other runs.
 use super::reading::read_run;
-use mailrun_journey::record::{Audit, AuditRow, Cause, Ending, Record};
+use mailrun_measurement::record::{Audit, AuditRow, Cause, Ending, Record};
 use mailrun_text::numbers::{count, counted};
 use mailrun_text::table::plain;
 use mailrun_text::words::listed;
@@ -111,7 +111,7 @@ mod tests {
                 ..Audit::default()
             };
             let record = Record {
-                format: mailrun_journey::record::FORMAT.to_owned(),
+                format: mailrun_measurement::record::FORMAT.to_owned(),
                 name: name.to_owned(),
                 started_at: started_at.to_owned(),
                 audit: Some(audit),

@@ -6,8 +6,8 @@
 //! ```
 use super::reading::{StoredRun, read_runs, run_file_stem};
 use anyhow::{Result, bail};
-use mailrun_party::output_file::cannot_write;
-use mailrun_party::reason::reason;
+use mailrun_process::output_file::cannot_write;
+use mailrun_process::reason::reason;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;

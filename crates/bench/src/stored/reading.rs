@@ -1,7 +1,7 @@
 //! Reads run records. If a record cannot be read, the error says in one line what is wrong with it.
 use anyhow::{Result, anyhow, bail};
-use mailrun_journey::record::{FORMAT, Record};
-use mailrun_party::reason::reason;
+use mailrun_measurement::record::{FORMAT, Record};
+use mailrun_process::reason::reason;
 use mailrun_text::printable::printable;
 use serde::Deserialize;
 use std::fs::{self, File};

@@ -18,7 +18,7 @@ use super::engine::{RunPlan, TextReport, run_all};
 use super::programs::InstalledPrograms;
 use anyhow::Result;
 use cases::cases;
-use mailrun_party::interrupt::{Interrupt, StopRequest};
+use mailrun_process::interrupt::{Interrupt, StopRequest};
 pub use options::{SinkTool, SourceTool, TableOptions};
 use runs::TableComparison;
 pub(super) use sinks::TableSink;

@@ -1,7 +1,7 @@
 //! What a published table measures.
 use crate::engine::RoundOrder;
 use clap::ValueEnum;
-use mailrun_party::live::LiveMode;
+use mailrun_process::live::LiveMode;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

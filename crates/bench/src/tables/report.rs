@@ -87,7 +87,7 @@ mod tests {
     use super::*;
     use crate::engine::RoundOrder;
     use crate::engine::{ComparedRun, Costs, miscount};
-    use mailrun_party::live::LiveMode;
+    use mailrun_process::live::LiveMode;
     use std::time::Duration;
 
     fn case(tool: SourceTool) -> TableCase {

@@ -4,7 +4,7 @@ use super::options::SinkTool;
 use crate::engine::{Costs, TimedChild};
 use crate::launch::free_port;
 use anyhow::{Context, Result};
-use mailrun_party::live::{LiveEvent, LiveProgress};
+use mailrun_process::live::{LiveEvent, LiveProgress};
 use std::fs;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};

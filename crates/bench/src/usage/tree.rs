@@ -18,8 +18,8 @@
 //! therefore taken when the relay is idle. Processes that have left the tree, such as daemons whose
 //! parent has ended, are not seen, and neither are processes that ended without being waited for. A
 //! `ControlGroup` counts the CPU time of them all.
-use mailrun_party::proc_stat::{self, ProcessStat, field};
-use mailrun_party::process_usage::ProcessUsage;
+use mailrun_process::proc_stat::{self, ProcessStat, field};
+use mailrun_process::process_usage::ProcessUsage;
 use std::collections::HashMap;
 use std::fs;
 
@@ -194,7 +194,7 @@ mod tests {
         // shell starts to sleep.
         let shell = TestShell::run(&format!("({BUSY}); sleep 600; :"));
         let seen = shell.cpu_s_when(|seen| seen.user_s + seen.sys_s >= 0.05 && children(shell.0.id()).len() == 1);
-        let own = mailrun_party::process_usage::of(shell.0.id()).expect("it lives");
+        let own = mailrun_process::process_usage::of(shell.0.id()).expect("it lives");
         assert!(own.user_s + own.sys_s < seen.user_s + seen.sys_s, "{own:?} {seen:?}");
     }
 

@@ -5,14 +5,14 @@ use super::orders::LoadOrder;
 use super::stats::{self, ReportTimes};
 use crate::source::{LoadControl, NUMBERS_LOG2};
 use anyhow::Result;
-use mailrun_journey::trace::MESSAGE_NUMBERS;
 use mailrun_locust::{
     ClassCounts, LoadStatus, LocustWorker, MasterClockExchange, MasterCommand, Percent, StatsReport, WorkerAction,
     WorkerExit, WorkerLimits, WorkerMessage,
 };
+use mailrun_measurement::trace::MESSAGE_NUMBERS;
 use mailrun_net::clock;
-use mailrun_party::interrupt::{Interrupt, StopRequest};
-use mailrun_party::process_usage;
+use mailrun_process::interrupt::{Interrupt, StopRequest};
+use mailrun_process::process_usage;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -160,7 +160,7 @@ impl MasterLink {
                 // After another registration, this worker must not use the numbers again that it
                 // has already used.
                 self.next_message = index << NUMBERS_LOG2;
-                mailrun_party::tell!("worker {index} of the Locust master at {}", self.master);
+                mailrun_process::tell!("worker {index} of the Locust master at {}", self.master);
             }
             MasterCommand::Spawn(target) => {
                 let skew = target.timestamp - unix_s();
@@ -186,7 +186,7 @@ impl MasterLink {
         self.connection = None;
         self.worker.disconnected(clock::now());
         if !std::mem::replace(&mut self.has_said_absent, true) {
-            mailrun_party::tell!("no connection to the Locust master at {}: {error:#}; trying again", self.master);
+            mailrun_process::tell!("no connection to the Locust master at {}: {error:#}; trying again", self.master);
         }
     }
 
@@ -320,7 +320,7 @@ impl MasterLink {
 fn process_identity() -> Result<String> {
     let host = rustix::system::uname().nodename().to_string_lossy().replace('_', "-");
     let host: String = host.chars().filter(char::is_ascii).take(64).collect();
-    Ok(format!("{host}_{}", mailrun_party::outputs::new_run_id()?))
+    Ok(format!("{host}_{}", mailrun_process::outputs::new_run_id()?))
 }
 
 fn unix_s() -> f64 {

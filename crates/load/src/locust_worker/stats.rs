@@ -4,8 +4,8 @@
 //! All values come from the histograms, so a master's percentiles agree with the exact ones to two
 //! digits.
 use crate::source::LoadCounts;
-use mailrun_journey::{Latencies, Phase};
 use mailrun_locust::{ErrorEntry, ExactHistogram, StatsEntry, StatsReport};
+use mailrun_measurement::{Latencies, Phase};
 use std::collections::BTreeMap;
 
 const NS_PER_MS: f64 = 1e6;
@@ -122,7 +122,7 @@ fn two_digits(ms: f64) -> f64 {
 }
 
 fn errors(counts: &LoadCounts) -> Vec<ErrorEntry> {
-    let row = |row: mailrun_journey::record::ErrorRow| ErrorEntry {
+    let row = |row: mailrun_measurement::record::ErrorRow| ErrorEntry {
         name: row.phase.name().to_owned(),
         method: PROTOCOL.to_owned(),
         error: if row.code == 0 { row.text } else { format!("{} at {}", row.code, row.phase.name()) },

@@ -9,8 +9,8 @@
 //! created = in flight + rejected + failed + in doubt + delivered + bounced + lost − late + unwatched
 //! ```
 use crate::sink::arrivals::{Arrival, ArrivalKind};
-use mailrun_journey::Latencies;
-use mailrun_journey::buckets::Buckets;
+use mailrun_measurement::Latencies;
+use mailrun_measurement::buckets::Buckets;
 use mailrun_net::clock;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};

@@ -4,8 +4,8 @@
 //! with its CRC-32C. A probe that was killed may leave part of a line at the end, which it forgets.
 //! From time to time the file is replaced by one with the account alone, so it stays small.
 use super::account::{Account, Event};
-use mailrun_journey::trace::checksum;
-use mailrun_party::reason::reason;
+use mailrun_measurement::trace::checksum;
+use mailrun_process::reason::reason;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};

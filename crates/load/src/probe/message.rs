@@ -3,8 +3,8 @@ use super::options::RouteOptions;
 use crate::send::{HeaderField, MessageParts, compose, set_header};
 use anyhow::{Result, anyhow};
 use jiff::Timestamp;
-use mailrun_journey::trace::{RecipientNumbering, ZeroPhase, checksum};
-use mailrun_journey::{ClockId, RunId, Trace};
+use mailrun_measurement::trace::{RecipientNumbering, ZeroPhase, checksum};
+use mailrun_measurement::{ClockId, RunId, Trace};
 use memchr::memmem;
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ fn printable_name(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mailrun_journey::{TraceReader, TraceResult};
+    use mailrun_measurement::{TraceReader, TraceResult};
 
     #[test]
     fn a_message_has_its_trace_and_is_marked_as_automatic() {

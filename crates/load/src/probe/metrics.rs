@@ -1,7 +1,7 @@
 //! The probe's `/metrics`, in the text format of Prometheus.
 use super::account::{Ns, ProbeStage, RouteAccount};
 use super::pacer::{Probe, Route, Skip};
-use mailrun_journey::buckets::BOUNDS_S;
+use mailrun_measurement::buckets::BOUNDS_S;
 use mailrun_text::metrics_text::{Exposition, MetricsText};
 use std::collections::HashMap;
 

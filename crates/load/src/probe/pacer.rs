@@ -2,7 +2,7 @@
 //! arguments, and what happens is returned as events for the account.
 use super::account::{Account, Answer, Event, Ns, day_of, route_of};
 use crate::sink::arrivals::{Arrival, ArrivalKind};
-use mailrun_journey::{Ledger, MarkResult};
+use mailrun_measurement::{Ledger, MarkResult};
 
 /// A server that refuses is left alone for this long at most, or for one interval if that is longer.
 const MAX_BACKOFF_NS: Ns = 600 * 1_000_000_000;

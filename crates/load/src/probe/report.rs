@@ -3,12 +3,12 @@ use super::account::{Day, ProbeStage};
 use super::options::RouteOptions;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use mailrun_journey::account::Topology;
-use mailrun_journey::judge::{VerdictInputs, judge};
-use mailrun_journey::record::{Ending, LedgerRow, Record, Role, StageRow, Workload};
-use mailrun_journey::{RunId, Stage};
-use mailrun_party::output_file;
-use mailrun_party::outputs::{new_record, own_party, write_record};
+use mailrun_measurement::account::Topology;
+use mailrun_measurement::judge::{VerdictInputs, judge};
+use mailrun_measurement::record::{Ending, LedgerRow, Record, Role, StageRow, Workload};
+use mailrun_measurement::{RunId, Stage};
+use mailrun_process::output_file;
+use mailrun_process::outputs::{new_record, own_party, write_record};
 use std::path::{Path, PathBuf};
 
 const SECONDS_PER_DAY: i64 = 86_400;
@@ -107,7 +107,7 @@ fn record(name: &str, route: Option<&RouteOptions>, run: RunId, begin: Timestamp
 mod tests {
     use super::*;
     use crate::probe::account::Counts;
-    use mailrun_journey::record::Outcome;
+    use mailrun_measurement::record::Outcome;
     use std::time::Duration;
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
         let place = write(root.path(), ("a/../b", Some(&route)), RunId([1; 16]), (20_786, &day)).unwrap();
         assert_eq!(place, root.path().join("2026-11-29/a_.._b"));
         let record = Record::from_json(&std::fs::read(place.join("run.json")).unwrap()).unwrap();
-        assert!(mailrun_journey::account::fates_sum(&record.ledger), "{:?}", record.ledger);
+        assert!(mailrun_measurement::account::fates_sum(&record.ledger), "{:?}", record.ledger);
         assert_eq!(record.ledger.lost, Some(1), "the late one is put right");
         let min_ms = record.stage(Stage::Delivered).and_then(|stage| stage.latency_ms).map(|times| times.min.round());
         assert_eq!(min_ms, Some(100.0));

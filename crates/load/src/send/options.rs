@@ -1,9 +1,9 @@
 //! What to send, and to whom.
 use crate::source::{DsnParameters, TransportOptions};
 use clap::ValueEnum;
-use mailrun_journey::record::Pipelining;
+use mailrun_measurement::record::Pipelining;
 use mailrun_net::Endpoint;
-use mailrun_party::tls_mode::TlsMode;
+use mailrun_process::tls_mode::TlsMode;
 use mailrun_smtp::client::StopPoint;
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! How the sending of one message ended: a line for people, and an exit status for scripts.
 use mailrun_net::SessionEnd;
-use mailrun_party::reason::reason;
+use mailrun_process::reason::reason;
 use mailrun_smtp::client::{GaveUp, Verb};
 use std::io::ErrorKind;
 use std::time::Duration;

@@ -6,7 +6,7 @@
 use super::policies::{DomainCap, GcraLimiter, Greylist, KeyedLimiter};
 use super::rulebook::Rulebook;
 use super::rules::{LimitKey, Rule, RuleAction};
-use mailrun_journey::record::EventKind;
+use mailrun_measurement::record::EventKind;
 use mailrun_net::clock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

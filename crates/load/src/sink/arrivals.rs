@@ -4,8 +4,8 @@
 //! Workers record nothing for this. The messages of a tally are those of a quarter of a second, so a
 //! gentle load has one message in each, and its histograms have one value: that of the message. If
 //! a tally has several messages, their times are right together but may be interchanged.
-use mailrun_journey::trace::message_number;
-use mailrun_journey::{Latencies, Ledger, RunTally};
+use mailrun_measurement::trace::message_number;
+use mailrun_measurement::{Latencies, Ledger, RunTally};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 

@@ -1,9 +1,9 @@
 //! Settings of a session that hold before its first command: TLS, logins, LMTP, PROXY and XCLIENT.
 use anyhow::{Context, Result};
 use mailrun_net::{Certificate, Proxied, ServerSecurity, ServerTls, SessionResumption, TlsFiles, TlsWatch};
-use mailrun_party::output_file;
-use mailrun_party::tls_mode::TlsMode;
-use mailrun_party::users::Users;
+use mailrun_process::output_file;
+use mailrun_process::tls_mode::TlsMode;
+use mailrun_process::users::Users;
 use mailrun_smtp::sasl::{Mechanism, Mechanisms};
 use mailrun_smtp::server::{Offer, Protocol};
 use mailrun_smtp::xclient::Attributes;

@@ -1,7 +1,7 @@
 //! The sink's certificate files, which are read again when they change and on SIGHUP.
 use anyhow::Result;
 use mailrun_net::{TlsWatch, clock};
-use mailrun_party::interrupt::SighupWatch;
+use mailrun_process::interrupt::SighupWatch;
 
 pub(super) struct SinkCertificates {
     watch: TlsWatch,
@@ -24,8 +24,8 @@ impl SinkCertificates {
         };
         match outcome {
             None => {}
-            Some(Ok(())) => mailrun_party::tell!("mailrun sink: the certificate was reloaded"),
-            Some(Err(reason)) => mailrun_party::tell!("mailrun sink: {reason}; the old certificate stays in use"),
+            Some(Ok(())) => mailrun_process::tell!("mailrun sink: the certificate was reloaded"),
+            Some(Err(reason)) => mailrun_process::tell!("mailrun sink: {reason}; the old certificate stays in use"),
         }
     }
 }

@@ -9,13 +9,13 @@ use super::worker_state::{SinkContext, TallyTransfer};
 use anyhow::Result;
 use mailrun_dashboard::monitor::{Monitor, MonitoredRun};
 use mailrun_dashboard::progress_output::ProgressOutput;
-use mailrun_journey::{Latencies, Series};
+use mailrun_measurement::{Latencies, Series};
 use mailrun_net::clock;
-use mailrun_party::http_server::HostNames;
-use mailrun_party::interrupt::{Interrupt, StopRequest};
-use mailrun_party::live::{LiveEvent, LiveProgress, LiveTimes};
-use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
-use mailrun_party::outputs::{FinishedRun, IntervalRecorder};
+use mailrun_process::http_server::HostNames;
+use mailrun_process::interrupt::{Interrupt, StopRequest};
+use mailrun_process::live::{LiveEvent, LiveProgress, LiveTimes};
+use mailrun_process::live_line::{LiveLine, NonTerminalOutput};
+use mailrun_process::outputs::{FinishedRun, IntervalRecorder};
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
@@ -68,8 +68,10 @@ impl SinkCollector {
         let http = status.as_ref().map(|status| status.address().to_string());
         output.events().event(&LiveEvent::Listening { smtp: vec![place.name.clone()], http: http.clone() });
         match http {
-            Some(http) => mailrun_party::tell!("mailrun sink: {} {}, status on http://{http}/", place.does, place.name),
-            None => mailrun_party::tell!("mailrun sink: {} {}", place.does, place.name),
+            Some(http) => {
+                mailrun_process::tell!("mailrun sink: {} {}, status on http://{http}/", place.does, place.name)
+            }
+            None => mailrun_process::tell!("mailrun sink: {} {}", place.does, place.name),
         }
         let run = SinkRun { report: view, context: Arc::clone(shared) };
         Ok(Self { monitor: Monitor::new(run, recorder, output, now), _status: status })
@@ -110,7 +112,7 @@ impl SinkCollector {
         let mut view = lock(&self.monitor.run.report);
         let run = view.chosen_run();
         let record = view.record(run);
-        let none = mailrun_journey::Ledger::default();
+        let none = mailrun_measurement::Ledger::default();
         let tally = run.and_then(|run| view.total.runs.find(run));
         let units = tally.map_or([&none; 3], |tally| [&tally.units, &tally.bounces.units, &tally.rewrites.units]);
         let unwritten = view.options.outputs.write_or_report(&record, &units, output);

@@ -8,16 +8,16 @@ use super::session_rules::{CommandContext, DomainSlots, ReadStep, RuleDecision, 
 use super::worker_state::{
     RunNotice, SinkContext, SinkMessage, SinkRecipient, SinkWorkerState, TallyTransfer, sequence,
 };
-use mailrun_journey::errors::ErrorEvent;
-use mailrun_journey::record::Resource;
-use mailrun_journey::trace::NAME as TRACE_NAME;
-use mailrun_journey::{Phase, TraceReader, TraceResult};
+use mailrun_measurement::errors::ErrorEvent;
+use mailrun_measurement::record::Resource;
+use mailrun_measurement::trace::NAME as TRACE_NAME;
+use mailrun_measurement::{Phase, TraceReader, TraceResult};
 use mailrun_mime::NoticeReader;
 use mailrun_net::{
     Answer, CloseReason, Handler, Handshake, LoginOutcome, Peer, ReadLimit, ResourceExhausted, Service, clock,
 };
-use mailrun_party::outputs::SESSION_PANICKED;
-use mailrun_party::planned_panic::planned_panic;
+use mailrun_process::outputs::SESSION_PANICKED;
+use mailrun_process::planned_panic::planned_panic;
 use mailrun_smtp::Path;
 use mailrun_smtp::command::{Hello, Mail, Recipient};
 use mailrun_smtp::login::Auth;
@@ -662,17 +662,17 @@ mod tests {
 
     #[test]
     fn a_notification_counts_for_the_message_that_it_returns_and_not_as_mail() {
-        let trace = |sequence| mailrun_journey::Trace {
-            run: mailrun_journey::RunId([1; 16]),
+        let trace = |sequence| mailrun_measurement::Trace {
+            run: mailrun_measurement::RunId([1; 16]),
             sequence,
             zero: Default::default(),
-            numbering: mailrun_journey::trace::RecipientNumbering::address_bits(20),
+            numbering: mailrun_measurement::trace::RecipientNumbering::address_bits(20),
             created: Duration::ZERO,
-            clock: mailrun_journey::ClockId::realtime(""),
-            checksum: mailrun_journey::trace::checksum(b"x\r\n"),
+            clock: mailrun_measurement::ClockId::realtime(""),
+            checksum: mailrun_measurement::trace::checksum(b"x\r\n"),
         };
         let message = |sequence| {
-            let mut header = [0; mailrun_journey::Trace::HEADER_BYTES];
+            let mut header = [0; mailrun_measurement::Trace::HEADER_BYTES];
             trace(sequence).write(&mut header);
             format!("{}\r\nx\r\n", String::from_utf8_lossy(&header))
         };
@@ -713,7 +713,7 @@ mod tests {
             assert_eq!(send(&mut handler, b"a@b", &notice(6, "one@b", "failed")), refusal);
             assert_eq!(send(&mut handler, b"", "Subject: away\r\n\r\nBack soon.\r\n"), 250);
             let tally = service.0.tally.borrow();
-            let run = tally.runs.find(mailrun_journey::RunId([1; 16])).unwrap();
+            let run = tally.runs.find(mailrun_measurement::RunId([1; 16])).unwrap();
             let bounces = &run.bounces;
             assert_eq!((bounces.units.count(), bounces.repeated, bounces.delayed, bounces.notices), (3, 1, 1, 5));
             let row = &bounces.rows()[0];
@@ -726,7 +726,7 @@ mod tests {
 
     #[test]
     fn mail_counts_for_the_recipient_that_the_source_named() {
-        use mailrun_journey::trace::{RecipientId, RecipientNumbering, Trace};
+        use mailrun_measurement::trace::{RecipientId, RecipientNumbering, Trace};
         use mailrun_smtp::command::Command;
         let single = RecipientNumbering::address_bits(16);
         let number = |address: &str| single.number(RecipientId::new(address.as_bytes()));
@@ -748,13 +748,13 @@ mod tests {
             ("<t\u{f6}@x> ORCPT=utf-8;t\\x{F6}@x", single, [1, 0, 0, 0], ""),
         ] {
             let trace = Trace {
-                run: mailrun_journey::RunId([1; 16]),
+                run: mailrun_measurement::RunId([1; 16]),
                 sequence: 7,
                 zero: Default::default(),
                 numbering,
                 created: Duration::ZERO,
-                clock: mailrun_journey::ClockId::realtime(""),
-                checksum: mailrun_journey::trace::checksum(b"x\r\n"),
+                clock: mailrun_measurement::ClockId::realtime(""),
+                checksum: mailrun_measurement::trace::checksum(b"x\r\n"),
             };
             let rules = ActiveRules::new(Rulebook { seed: None, rules: Vec::new() }, 1);
             let context = Arc::new(SinkContext::new(rules, None, None, None, None, Protocol::Smtp));
@@ -770,7 +770,7 @@ mod tests {
             handler.block(&header);
             handler.block(b"\r\nx\r\n");
             handler.message(1, clock::now());
-            let mut all = mailrun_journey::SinkTally::default();
+            let mut all = mailrun_measurement::SinkTally::default();
             service.0.send_tally();
             all.merge(&tallies.recv().unwrap().0);
             let tally = all.runs.find(trace.run).unwrap();

@@ -8,7 +8,7 @@
 use super::dump::MessageWriter;
 use super::session_rules::{DomainSlots, RuleEffect, SERVICE_CLOSING};
 use super::worker_state::{RunNotice, SinkMessage, SinkRecipient, SinkWorkerState};
-use mailrun_journey::TraceResult;
+use mailrun_measurement::TraceResult;
 use mailrun_net::Answer;
 use mailrun_smtp::server::Protocol;
 use std::cell::RefCell;
@@ -178,9 +178,9 @@ mod tests {
     use super::super::rulebook::Rulebook;
     use super::super::worker_state::{DeliveryAddress, SinkContext};
     use super::*;
-    use mailrun_journey::RunId;
-    use mailrun_journey::record::Ordered;
-    use mailrun_journey::trace::{ClockId, RecipientId, RecipientNumbering, Trace, ZeroPhase};
+    use mailrun_measurement::RunId;
+    use mailrun_measurement::record::Ordered;
+    use mailrun_measurement::trace::{ClockId, RecipientId, RecipientNumbering, Trace, ZeroPhase};
     use mailrun_net::clock;
     use mailrun_smtp::Reply;
     use std::sync::Arc;
@@ -280,7 +280,7 @@ mod tests {
              --b\r\nContent-Type: message/rfc822\r\n\r\n{}\r\nx\r\n--b--\r\n",
             String::from_utf8_lossy(&header)
         );
-        let mut reader = mailrun_mime::NoticeReader::new(mailrun_journey::trace::NAME);
+        let mut reader = mailrun_mime::NoticeReader::new(mailrun_measurement::trace::NAME);
         reader.receive(text.as_bytes());
         let notice = Some(Box::new(RunNotice::read(reader).unwrap()));
         let worker = lmtp_worker();

@@ -2,10 +2,10 @@ use super::capabilities::CapabilityOptions;
 use super::dump::DumpTarget;
 use super::mailboxes::MailboxOptions;
 use super::rulebook::Rulebook;
-use mailrun_journey::RunId;
+use mailrun_measurement::RunId;
 use mailrun_net::BusyPoll;
-use mailrun_party::dialogue_output::DialogueOptions;
-use mailrun_party::outputs::Outputs;
+use mailrun_process::dialogue_output::DialogueOptions;
+use mailrun_process::outputs::Outputs;
 use mailrun_smtp::Limits;
 
 /// File descriptors for everything except sessions.

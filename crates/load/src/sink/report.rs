@@ -4,21 +4,21 @@ use super::active_rules::{self, ActiveRules, RuleChange, RuleCount};
 use super::arrivals::{ArrivalList, ArrivalLog};
 use super::mailboxes::WatchCounts;
 use super::options::{RESERVED_DESCRIPTORS, SinkOptions};
-use mailrun_journey::buckets::Buckets;
-use mailrun_journey::record::{
+use mailrun_measurement::buckets::Buckets;
+use mailrun_measurement::record::{
     EndedRow, EventRow, LedgerRow, Ordered, Reception, Record, Role, RuleRow, SlowMessage, StageRow, Workload,
 };
-use mailrun_journey::seconds::second_of;
-use mailrun_journey::slowest::SlowDelivery;
-use mailrun_journey::tally::MAX_RUNS;
-use mailrun_journey::trace::HeaderSample;
-use mailrun_journey::{MIN_ARRIVALS, Phase, RunId, RunTally, Series, SinkTally, Stage};
-use mailrun_journey::{judge, validity};
+use mailrun_measurement::seconds::second_of;
+use mailrun_measurement::slowest::SlowDelivery;
+use mailrun_measurement::tally::MAX_RUNS;
+use mailrun_measurement::trace::HeaderSample;
+use mailrun_measurement::{MIN_ARRIVALS, Phase, RunId, RunTally, Series, SinkTally, Stage};
+use mailrun_measurement::{judge, validity};
 use mailrun_net::clock;
-use mailrun_party::host_sampler::{self, HostSampler};
-use mailrun_party::outputs;
-use mailrun_party::party_options::value_name;
-use mailrun_party::usage_sampler::UsageSampler;
+use mailrun_process::host_sampler::{self, HostSampler};
+use mailrun_process::outputs;
+use mailrun_process::party_options::value_name;
+use mailrun_process::usage_sampler::UsageSampler;
 use mailrun_text::words::counted;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;

@@ -9,7 +9,7 @@
 //! ]
 //! ```
 use super::rules::{Rule, RuleError};
-use mailrun_party::toml_file::{self, ConfigError};
+use mailrun_process::toml_file::{self, ConfigError};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::path::Path;

@@ -10,7 +10,7 @@
 use super::active_rules::{PolicyState, RuleState, Ruleset, lock};
 use super::policies::{DomainKey, ReadThrottle, Triplet, tarpit};
 use super::rules::{LimitKey, RuleAction, RuleCommand, directed_reply};
-use mailrun_journey::seeded::splitmix64;
+use mailrun_measurement::seeded::splitmix64;
 use mailrun_net::Answer;
 use mailrun_smtp::{Domain, Path, Reply};
 use std::net::IpAddr;

@@ -7,7 +7,7 @@
 //! | `/ledger` | every run's counts |
 //! | `/ledger/RUN` | one run's counts; PUT announces a run, whose record then counts from there |
 //! | `/arrivals/RUN?after=N` | messages of a run one by one, but for the first N (`arrivals`) |
-//! | `/ledger/RUN/units` | which units arrived, bounced or were rewritten: the bits (`mailrun_journey::Ledger::read_arrivals`) |
+//! | `/ledger/RUN/units` | which units arrived, bounced or were rewritten: the bits (`mailrun_measurement::Ledger::read_arrivals`) |
 //! | `/record/RUN` | one run's record (`mailrun-run/1`) |
 //! | `/metrics` | counts so far, in the text format of Prometheus |
 //! | `/rules` | the rules in force, as JSON; PUT other ones as TOML or JSON (`rulebook`) |
@@ -21,11 +21,11 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use mailrun_journey::{Ledger, RunId, RunTally};
-use mailrun_party::clock_exchange::{ChronyAnswer, ClockAnswer};
-use mailrun_party::http_server::{self, HostNames};
-use mailrun_party::live_metrics;
-use mailrun_party::text_file;
+use mailrun_measurement::{Ledger, RunId, RunTally};
+use mailrun_process::clock_exchange::{ChronyAnswer, ClockAnswer};
+use mailrun_process::http_server::{self, HostNames};
+use mailrun_process::live_metrics;
+use mailrun_process::text_file;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::net::SocketAddr;

@@ -3,15 +3,15 @@ use super::active_rules::{ActiveRules, RuleState, Ruleset};
 use super::dump::{MessageDump, MessageWriter};
 use super::rules::RuleCommand;
 use super::session_rules::{DomainSlots, RuleEffect, SERVICE_CLOSING};
-use mailrun_journey::domains::{DomainUnit, MAX_DOMAINS};
-use mailrun_journey::errors::ErrorEvent;
-use mailrun_journey::rewrites::{MAX_REWRITES, Rewrite, RewrittenUnit};
-use mailrun_journey::slowest::SlowDelivery;
-use mailrun_journey::trace::{HeaderSample, MessageName, RecipientId, load_stage_of, message_number};
-use mailrun_journey::{ClockId, MarkResult, Phase, RunId, RunTally, SinkTally, Trace, TraceResult};
+use mailrun_measurement::domains::{DomainUnit, MAX_DOMAINS};
+use mailrun_measurement::errors::ErrorEvent;
+use mailrun_measurement::rewrites::{MAX_REWRITES, Rewrite, RewrittenUnit};
+use mailrun_measurement::slowest::SlowDelivery;
+use mailrun_measurement::trace::{HeaderSample, MessageName, RecipientId, load_stage_of, message_number};
+use mailrun_measurement::{ClockId, MarkResult, Phase, RunId, RunTally, SinkTally, Trace, TraceResult};
 use mailrun_mime::{Notice, NoticeReader};
 use mailrun_net::{Answer, clock};
-use mailrun_party::users::Users;
+use mailrun_process::users::Users;
 use mailrun_smtp::command::Recipient;
 use mailrun_smtp::dsn::Notify;
 use mailrun_smtp::login::Auth;
@@ -70,7 +70,7 @@ impl SinkContext {
             own_run,
             protocol,
             answered: AtomicU64::new(0),
-            monotonic: mailrun_party::outputs::monotonic_clock(),
+            monotonic: mailrun_process::outputs::monotonic_clock(),
             began,
             unix_offset: clock::wall().saturating_sub(began),
         }

@@ -7,10 +7,10 @@
 //! {000..999}                                                   numbers padded as the smaller one is written
 //! {{x}}@example.com                                            a brace itself is written twice
 //! ```
-use mailrun_journey::trace::MAX_RECIPIENTS;
+use mailrun_measurement::trace::MAX_RECIPIENTS;
+use mailrun_schedule::distribution::{parse_weight, weight_error};
+use mailrun_schedule::random::{SeededRng, scale};
 use mailrun_smtp::Path;
-use mailrun_workload::distribution::{parse_weight, weight_error};
-use mailrun_workload::random::{SeededRng, scale};
 use memchr::memrchr;
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -385,8 +385,8 @@ fn ends_in_digit(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mailrun_journey::trace::{RecipientId, RecipientNumbering};
-    use mailrun_workload::random::RandomStream;
+    use mailrun_measurement::trace::{RecipientId, RecipientNumbering};
+    use mailrun_schedule::random::RandomStream;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 

@@ -11,20 +11,20 @@ use mailrun_dashboard::RunSnapshot;
 use mailrun_dashboard::live_figures::{load_figures, party_load, threshold_states};
 use mailrun_dashboard::monitor::{LoadHost, Monitor, MonitoredLoad, MonitoredRun};
 use mailrun_dashboard::progress_output::ProgressOutput;
-use mailrun_journey::record::{Ending, LedgerRow};
-use mailrun_journey::stalls::{StallDetector, Tick};
-use mailrun_journey::threshold::RunningFigures;
-use mailrun_journey::{Latencies, RunId, Series, SourceTally};
+use mailrun_measurement::record::{Ending, LedgerRow};
+use mailrun_measurement::stalls::{StallDetector, Tick};
+use mailrun_measurement::threshold::RunningFigures;
+use mailrun_measurement::{Latencies, RunId, Series, SourceTally};
 use mailrun_net::clock;
-use mailrun_party::interrupt::{Interrupt, StopRequest};
-use mailrun_party::live::{LiveEvent, LiveMode, LiveProgress, LiveTimes};
-use mailrun_party::live_line::{LiveLine, NonTerminalOutput};
-use mailrun_party::live_metrics::MeasuredParty;
-use mailrun_party::outputs::{FinishedRun, IntervalRecorder};
-use mailrun_party::usage_sampler::UsageSampler;
+use mailrun_process::interrupt::{Interrupt, StopRequest};
+use mailrun_process::live::{LiveEvent, LiveMode, LiveProgress, LiveTimes};
+use mailrun_process::live_line::{LiveLine, NonTerminalOutput};
+use mailrun_process::live_metrics::MeasuredParty;
+use mailrun_process::outputs::{FinishedRun, IntervalRecorder};
+use mailrun_process::usage_sampler::UsageSampler;
 use mailrun_report::load_in_short;
-use mailrun_workload::pacing::ArrivalSchedule;
-use mailrun_workload::run_events::RunCourse;
+use mailrun_schedule::pacing::ArrivalSchedule;
+use mailrun_schedule::run_events::RunCourse;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
@@ -78,7 +78,7 @@ impl SourceCollector {
             usage_sampler: UsageSampler::of_own_process(now),
             reply_span: None,
             first_due: None,
-            stalls: StallDetector::new(mailrun_journey::Stage::Accepted, setting.zero, now),
+            stalls: StallDetector::new(mailrun_measurement::Stage::Accepted, setting.zero, now),
             schedules: setting.options.schedules(now),
             due_so_far: 0,
             stopped_at: None,

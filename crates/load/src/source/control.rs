@@ -4,11 +4,11 @@
 //! The collector adds each tally of a worker four times per second, so control makes no message
 //! more expensive.
 use super::plan::LoadPlan;
-use mailrun_journey::errors::Errors;
-use mailrun_journey::tally::PhaseTimes;
-use mailrun_journey::{Latencies, SourceTally};
+use mailrun_measurement::errors::Errors;
+use mailrun_measurement::tally::PhaseTimes;
+use mailrun_measurement::{Latencies, SourceTally};
 use mailrun_net::clock;
-use mailrun_party::interrupt::Interrupt;
+use mailrun_process::interrupt::Interrupt;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};

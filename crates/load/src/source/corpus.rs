@@ -21,8 +21,8 @@
 //! that is known. Nothing is left out silently.
 use super::file_lines::{FileLine, FileLines, MAX_LINE_BYTES};
 use anyhow::{Context, Result, anyhow, bail};
-use mailrun_journey::trace::Checksum;
-use mailrun_party::reason::reason;
+use mailrun_measurement::trace::Checksum;
+use mailrun_process::reason::reason;
 use mailrun_smtp::data;
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -453,7 +453,7 @@ impl CorpusMessageBuilder {
 mod tests {
     use super::*;
     use crate::source::checks::corpus::{check, received};
-    use mailrun_journey::trace;
+    use mailrun_measurement::trace;
     use proptest::prelude::*;
 
     fn options(path: &Path) -> CorpusOptions {

@@ -3,7 +3,7 @@
 //!
 //! A run whose recipients are all in one domain has no table and counts nothing by domain.
 use super::addresses::AddressPattern;
-use mailrun_journey::domains::{DomainTally, MAX_DOMAINS};
+use mailrun_measurement::domains::{DomainTally, MAX_DOMAINS};
 use memchr::memrchr;
 use std::collections::HashMap;
 
@@ -98,7 +98,7 @@ impl MessageDomains {
 mod tests {
     use super::super::addresses::RecipientTag;
     use super::*;
-    use mailrun_workload::random::{RandomStream, SeededRng};
+    use mailrun_schedule::random::{RandomStream, SeededRng};
     use proptest::prelude::*;
 
     fn of(typed: &[&str]) -> Option<RecipientDomains> {

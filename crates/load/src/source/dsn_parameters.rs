@@ -3,11 +3,11 @@
 use super::addresses::AddressPattern;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use mailrun_journey::trace::MessageName;
+use mailrun_measurement::trace::MessageName;
+use mailrun_schedule::random::{RandomStream, SeededRng};
 use mailrun_smtp::client::Notifications;
 use mailrun_smtp::dsn::{self, Notify, Return};
 use mailrun_smtp::xtext;
-use mailrun_workload::random::{RandomStream, SeededRng};
 
 /// Set on each option, because the heading of a struct would also apply to the options that follow
 /// it.
@@ -145,8 +145,8 @@ fn push_parameter(name: &str, value: &str, begin: usize, text: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mailrun_journey::RunId;
-    use mailrun_journey::trace::RecipientNumbering;
+    use mailrun_measurement::RunId;
+    use mailrun_measurement::trace::RecipientNumbering;
     use proptest::prelude::*;
 
     fn message() -> MessageName {

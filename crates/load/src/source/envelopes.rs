@@ -6,10 +6,10 @@ use super::dsn_parameters::DsnParameters;
 use super::message_set::{MessageChoice, MessageSet};
 use super::options::{BodyParameter, SourceOptions};
 use super::recipients::Recipients;
-use mailrun_journey::RunId;
-use mailrun_journey::trace::MessageName;
+use mailrun_measurement::RunId;
+use mailrun_measurement::trace::MessageName;
+use mailrun_schedule::random::{RandomStream, SeededRng};
 use mailrun_smtp::{Envelope, Extensions};
-use mailrun_workload::random::{RandomStream, SeededRng};
 use std::io::Write;
 use std::sync::Arc;
 
@@ -287,7 +287,7 @@ impl EnvelopeBuffer {
 mod tests {
     use super::super::recipients::RecipientTags;
     use super::*;
-    use mailrun_journey::trace::RecipientId;
+    use mailrun_measurement::trace::RecipientId;
     use mailrun_smtp::dsn::{Notify, Return};
     use std::collections::BTreeSet;
 
@@ -462,10 +462,10 @@ mod tests {
     fn template() -> crate::source::message::MessageTemplate {
         use crate::source::message::{MessageIdMode, MessageTemplate, TraceClock, TraceStamp};
         let stamp = TraceStamp::new(
-            mailrun_journey::RunId([1; 16]),
+            mailrun_measurement::RunId([1; 16]),
             crate::source::TraceHeaders::On,
             TraceClock::Monotonic,
-            mailrun_journey::trace::RecipientNumbering::SINGLE,
+            mailrun_measurement::trace::RecipientNumbering::SINGLE,
         );
         MessageTemplate::new(stamp, b"a: b\r\n\r\n", b".", MessageIdMode::Unchanged)
     }

@@ -1,6 +1,6 @@
 //! The stages of a run so far, for thresholds that can end the run.
-use mailrun_journey::threshold::{MetricSource, RunningStage};
-use mailrun_journey::{SourceTally, Stage};
+use mailrun_measurement::threshold::{MetricSource, RunningStage};
+use mailrun_measurement::{SourceTally, Stage};
 use std::time::Duration;
 
 pub(super) fn stage(tally: &SourceTally, now: Duration, of: MetricSource) -> Option<RunningStage> {

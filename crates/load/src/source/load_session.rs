@@ -6,19 +6,19 @@ use super::envelopes::{EnvelopeBuffer, EnvelopeInput};
 use super::message_set::MessageChoice;
 use super::options::DialogueOutput;
 use super::worker_state::{ClaimedMessage, ParkEntry, SourceWorkerState};
-use mailrun_journey::errors::ErrorEvent;
-use mailrun_journey::missing::MissingTransaction;
-use mailrun_journey::record::{MissingFate, Pipelining};
-use mailrun_journey::reply_text::ReplyText;
-use mailrun_journey::slowest::{MessagePhases, SlowTransaction};
-use mailrun_journey::{LatencyKind, Phase, SourceTally};
+use mailrun_measurement::errors::ErrorEvent;
+use mailrun_measurement::missing::MissingTransaction;
+use mailrun_measurement::record::{MissingFate, Pipelining};
+use mailrun_measurement::reply_text::ReplyText;
+use mailrun_measurement::slowest::{MessagePhases, SlowTransaction};
+use mailrun_measurement::{LatencyKind, Phase, SourceTally};
 use mailrun_net::{Handshake, MessageSource, NextAction, Outbox, SessionEnd, Timer, clock};
-use mailrun_party::outputs::SESSION_PANICKED;
-use mailrun_party::planned_panic::planned_panic;
-use mailrun_party::reason::reason;
+use mailrun_process::outputs::SESSION_PANICKED;
+use mailrun_process::planned_panic::planned_panic;
+use mailrun_process::reason::reason;
+use mailrun_schedule::random::RandomStream;
 use mailrun_smtp::Extensions;
 use mailrun_smtp::client::{Client, Event, GaveUp, Outcome, Verb, Violation};
-use mailrun_workload::random::RandomStream;
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -443,7 +443,7 @@ impl LoadSession {
         let mut accepted_count = 0;
         for place in (0..recipients).filter(|place| job.has_accepted(*place)) {
             accepted_count += 1;
-            if tally.accepted_units.mark(sequence, numbers[place]) == mailrun_journey::MarkResult::Full {
+            if tally.accepted_units.mark(sequence, numbers[place]) == mailrun_measurement::MarkResult::Full {
                 tally.overflow += 1;
             }
         }

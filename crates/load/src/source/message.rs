@@ -3,10 +3,10 @@
 use super::corpus::CorpusMessage;
 use super::options::TraceHeaders as Tracing;
 use anyhow::{Context, Result, bail};
-use mailrun_journey::trace::{RecipientNumbering, ZeroPhase};
-use mailrun_journey::{ClockId, RunId, Trace, trace};
+use mailrun_measurement::trace::{RecipientNumbering, ZeroPhase};
+use mailrun_measurement::{ClockId, RunId, Trace, trace};
 use mailrun_net::{Outbox, clock};
-use mailrun_party::outputs;
+use mailrun_process::outputs;
 use mailrun_smtp::data;
 use std::sync::Arc;
 use std::time::Duration;
@@ -371,7 +371,7 @@ mod tests {
         );
         let least = SizedTemplate::min_bytes(stamp(), fields.as_bytes());
         let cut = SizedTemplate::new(stamp(), fields.as_bytes(), 70_000);
-        let mut reader = mailrun_journey::TraceReader::default();
+        let mut reader = mailrun_measurement::TraceReader::default();
         for size in (least..least + 400).chain([16_000, 17_000, 65_536, 70_000]) {
             let mut outbox = Outbox::default();
             cut.render(size as u64, 9, Duration::from_secs(1), &mut outbox);
@@ -379,7 +379,7 @@ mod tests {
             assert_eq!(content.len(), size);
             reader.receive(&content);
             match reader.finish() {
-                mailrun_journey::TraceResult::Intact(trace) => {
+                mailrun_measurement::TraceResult::Intact(trace) => {
                     assert_eq!((trace.sequence, trace.created.as_secs()), (9, 1))
                 }
                 other => panic!("{size}: {other:?}"),

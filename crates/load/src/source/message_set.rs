@@ -6,12 +6,12 @@ use super::message::{self, MessageIdMode, MessageTemplate, SizedTemplate, TraceS
 use super::mime::{self, MimeFields};
 use super::options::SourceOptions;
 use anyhow::{Context, Result, bail};
-use mailrun_journey::RunId;
-use mailrun_journey::record::{CorpusRow, Varied, Workload};
+use mailrun_measurement::RunId;
+use mailrun_measurement::record::{CorpusRow, Varied, Workload};
 use mailrun_net::Outbox;
-use mailrun_party::party_options::value_name;
-use mailrun_workload::distribution::Distribution;
-use mailrun_workload::random::{RandomStream, SeededRng};
+use mailrun_process::party_options::value_name;
+use mailrun_schedule::distribution::Distribution;
+use mailrun_schedule::random::{RandomStream, SeededRng};
 use std::time::Duration;
 
 const DEFAULT_BYTES: u64 = 400;
@@ -239,7 +239,7 @@ impl SourceOptions {
             tls: value_name(self.transport.tls),
             arrival: self.arrival,
             rate_per_s: self.rate_per_s(),
-            protocol: mailrun_party::outputs::protocol_name(self.transport.protocol).to_owned(),
+            protocol: mailrun_process::outputs::protocol_name(self.transport.protocol).to_owned(),
             target: self.to.clone(),
             seed: self.seed,
             sizes_varied: about.sizes.clone(),
@@ -261,7 +261,7 @@ mod tests {
     use super::super::TraceHeaders as Tracing;
     use super::super::message::TraceClock;
     use super::*;
-    use mailrun_journey::trace::RecipientNumbering;
+    use mailrun_measurement::trace::RecipientNumbering;
 
     fn stamp() -> TraceStamp {
         TraceStamp::new(RunId([1; 16]), Tracing::Off, TraceClock::Monotonic, RecipientNumbering::SINGLE)

@@ -43,9 +43,9 @@ pub use control::{LoadControl, LoadCounts};
 pub use corpus::{CorpusOptions, InvalidMessagePolicy};
 pub(crate) use dialogue::DialoguePrinter;
 pub use dsn_parameters::DsnParameters;
-pub use mailrun_workload::distribution::Distribution;
-pub use mailrun_workload::offered_rate::{OfferedRate, RateStage};
-pub use mailrun_workload::shard::{PlanHash, Shard};
+pub use mailrun_schedule::distribution::Distribution;
+pub use mailrun_schedule::offered_rate::{OfferedRate, RateStage};
+pub use mailrun_schedule::shard::{PlanHash, Shard};
 pub(crate) use message::{date as date_field, from_field};
 pub use options::{AllowedTargets, BodyParameter, DialogueOutput, Preflight, SourceOptions, TraceHeaders};
 pub use recipients::{RecipientTags, check_recipients};
@@ -58,14 +58,14 @@ use collector::SourceCollector;
 use context::SourceContext;
 use domains::RecipientDomains;
 use envelopes::Envelopes;
-use mailrun_journey::trace::MESSAGE_NUMBERS;
+use mailrun_measurement::trace::MESSAGE_NUMBERS;
 use mailrun_net::{Endpoint, clock};
-use mailrun_party::interrupt::Interrupt;
-use mailrun_party::local_address::is_local_address;
-use mailrun_party::output_file;
-use mailrun_party::outputs::FinishedRun;
-use mailrun_party::reason::reason;
-use mailrun_party::start_wait::StartWait;
+use mailrun_process::interrupt::Interrupt;
+use mailrun_process::local_address::is_local_address;
+use mailrun_process::output_file;
+use mailrun_process::outputs::FinishedRun;
+use mailrun_process::reason::reason;
+use mailrun_process::start_wait::StartWait;
 use mailrun_smtp::dsn::Notify;
 use message::TraceStamp;
 use message_set::PreparedMessages;
@@ -96,7 +96,7 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
         None => options.part().numbers(options.messages),
     };
     let options = options.divided()?;
-    let run = options.run.map_or_else(mailrun_party::outputs::new_run_id, Ok)?;
+    let run = options.run.map_or_else(mailrun_process::outputs::new_run_id, Ok)?;
     let start_wait = match options.preflight {
         Preflight::On => StartWait::begin(),
         Preflight::Off => StartWait::none(),

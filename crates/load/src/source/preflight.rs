@@ -9,19 +9,19 @@ use super::message_set::MessageSet;
 use super::options::SourceOptions;
 use super::transport::Transport;
 use anyhow::{Result, bail};
-use mailrun_journey::record::ServerRow;
+use mailrun_measurement::record::ServerRow;
 use mailrun_net::{
     ClientSession, Endpoint, MessageSource, NextAction, Outbox, ResourceExhausted, SessionEnd, Timer, WorkerBuffers,
     clock,
 };
-use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
-use mailrun_party::reason::reason;
-use mailrun_party::start_wait::{StartWait, is_not_listening};
-use mailrun_party::tls_mode::TlsMode;
+use mailrun_process::interrupt::{Interrupt, Interrupted, StopRequest};
+use mailrun_process::reason::reason;
+use mailrun_process::start_wait::{StartWait, is_not_listening};
+use mailrun_process::tls_mode::TlsMode;
 use mailrun_smtp::Envelope;
 use mailrun_smtp::client::{Client, Event, GaveUp, Options, PipelineMode, Verb};
 use mailrun_smtp::server::Protocol;
-use mailrun_trust::{HandshakeFault, Remedies};
+use mailrun_tls_verify::{HandshakeFault, Remedies};
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};

@@ -9,8 +9,8 @@
 //! becomes `to0@b`, `to1@b` and so on. A pattern, or an address that ends in a digit, gets `+0`.
 use super::addresses::{AddressPattern, RecipientTag};
 use anyhow::{Result, anyhow, bail};
-use mailrun_journey::trace::{MAX_RECIPIENTS, RecipientId, RecipientNumbering};
-use mailrun_workload::random::SeededRng;
+use mailrun_measurement::trace::{MAX_RECIPIENTS, RecipientId, RecipientNumbering};
+use mailrun_schedule::random::SeededRng;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Minimum number of bits if there are many addresses. It costs 64 bits of memory per message.
@@ -264,7 +264,7 @@ fn pattern_for(typed: &AddressPattern, limit: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mailrun_workload::random::RandomStream;
+    use mailrun_schedule::random::RandomStream;
 
     fn patterns(typed: &[&str]) -> Vec<AddressPattern> {
         typed.iter().map(|typed| AddressPattern::parse(typed).unwrap()).collect()

@@ -1,8 +1,8 @@
 //! The server's replies to the last messages of a worker, in memory of a fixed size. A reply helps
 //! to find a message in the server's log (`250 2.0.0 Ok: queued as 4jZXTq1Xyz`).
-use mailrun_journey::reply_text::ReplyText;
-use mailrun_journey::trace::message_number;
-use mailrun_party::output_file::OutputFile;
+use mailrun_measurement::reply_text::ReplyText;
+use mailrun_measurement::trace::message_number;
+use mailrun_process::output_file::OutputFile;
 use mailrun_smtp::ReceivedReply;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -59,7 +59,7 @@ pub(super) fn write(logs: &[ReplyLog], recipients_of: impl Fn(u64) -> Vec<String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mailrun_journey::reply_text::MAX_REPLY_BYTES;
+    use mailrun_measurement::reply_text::MAX_REPLY_BYTES;
     use mailrun_smtp::reply::ReplyReader;
 
     fn record(log: &mut ReplyLog, sequence: u64, wire: &str) {

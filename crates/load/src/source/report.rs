@@ -2,21 +2,21 @@
 use super::context::SourceContext;
 use super::options::SourceOptions;
 use super::shard_start::ShardStart;
-use mailrun_journey::account::{self, AccountInputs, ServerQueue, Topology};
-use mailrun_journey::judge::{VerdictInputs, judge};
-use mailrun_journey::missing::MissingTransaction;
-use mailrun_journey::overdue::complete_stages;
-use mailrun_journey::record::{
+use mailrun_measurement::account::{self, AccountInputs, ServerQueue, Topology};
+use mailrun_measurement::judge::{VerdictInputs, judge};
+use mailrun_measurement::missing::MissingTransaction;
+use mailrun_measurement::overdue::complete_stages;
+use mailrun_measurement::record::{
     LoadStageRow, MissingMessage, Record, Role, ShardRow, SlowMessage, Surroundings, WarmUp,
 };
-use mailrun_journey::slowest::SlowTransaction;
-use mailrun_journey::threshold::{Threshold, evaluate_all};
-use mailrun_journey::trace::MAX_LOAD_STAGES;
-use mailrun_journey::{RunId, Series, SourceTally, Stage};
-use mailrun_party::host_sampler;
-use mailrun_party::outputs;
-use mailrun_party::usage_sampler::UsageSampler;
-use mailrun_workload::run_events::RunCourse;
+use mailrun_measurement::slowest::SlowTransaction;
+use mailrun_measurement::threshold::{Threshold, evaluate_all};
+use mailrun_measurement::trace::MAX_LOAD_STAGES;
+use mailrun_measurement::{RunId, Series, SourceTally, Stage};
+use mailrun_process::host_sampler;
+use mailrun_process::outputs;
+use mailrun_process::usage_sampler::UsageSampler;
+use mailrun_schedule::run_events::RunCourse;
 use std::time::Duration;
 
 /// File descriptors for everything except sessions.

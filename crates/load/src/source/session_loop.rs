@@ -2,9 +2,9 @@
 use super::context::SourceContext;
 use super::load_session::LoadSession;
 use super::worker_state::SourceWorkerState;
-use mailrun_journey::record::Resource;
+use mailrun_measurement::record::Resource;
 use mailrun_net::{ClientSession, ResourceExhausted, Timer, WorkerBuffers, clock};
-use mailrun_party::reason::reason;
+use mailrun_process::reason::reason;
 use mailrun_smtp::client::Client;
 use std::future::poll_fn;
 use std::io;

@@ -1,10 +1,10 @@
 //! A part of a load: what this source sends of it, and when all parts begin.
 use anyhow::{Result, bail, ensure};
 use jiff::Timestamp;
-use mailrun_journey::record::{OfferedStage, Workload};
+use mailrun_measurement::record::{OfferedStage, Workload};
 use mailrun_net::clock;
-use mailrun_party::interrupt::{Interrupt, Interrupted, StopRequest};
-use mailrun_workload::shard::{PlanHash, Shard};
+use mailrun_process::interrupt::{Interrupt, Interrupted, StopRequest};
+use mailrun_schedule::shard::{PlanHash, Shard};
 use std::time::Duration;
 
 /// While a source waits for its start, it looks at the clock and for signals in this interval.

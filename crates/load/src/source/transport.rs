@@ -1,11 +1,11 @@
 //! A session's connection: source address, PROXY header, TLS, login and protocol.
 use anyhow::{Result, anyhow, bail};
-use mailrun_journey::record::Pipelining;
+use mailrun_measurement::record::Pipelining;
 use mailrun_net::{
     Certificate, CertificateRecorder, ClientSecurity, ClientTls, Endpoint, SessionResumption, Socket, Timer,
     TlsSetupError, Trust, clock,
 };
-use mailrun_party::tls_mode::TlsMode;
+use mailrun_process::tls_mode::TlsMode;
 use mailrun_smtp::client::{
     BurstSize, Chunking, Notifications, Options, PipelineMode as Commands, StartTls, StopPoint,
 };

@@ -3,13 +3,13 @@
 use super::context::SourceContext;
 use super::control::{NUMBERS_LOG2, UserTarget};
 use super::reply_log::ReplyLog;
-use mailrun_journey::reply_text::ReplyText;
-use mailrun_journey::trace::sequence_of;
-use mailrun_journey::{LatencyKind, SourceTally};
+use mailrun_measurement::reply_text::ReplyText;
+use mailrun_measurement::trace::sequence_of;
+use mailrun_measurement::{LatencyKind, SourceTally};
 use mailrun_net::clock;
+use mailrun_schedule::offered_rate::OfferedRate;
+use mailrun_schedule::pacing::ArrivalSchedule;
 use mailrun_smtp::ReceivedReply;
-use mailrun_workload::offered_rate::OfferedRate;
-use mailrun_workload::pacing::ArrivalSchedule;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;

@@ -1,6 +1,6 @@
 //! Makes random decisions. Each decision depends only on the seed, its purpose and the number of
 //! the message. A seed therefore yields the same faults, in whatever order the messages arrive.
-pub(super) use mailrun_journey::seeded::{SeededRng, hash_text};
+pub(super) use mailrun_measurement::seeded::{SeededRng, hash_text};
 
 /// Random decisions of the simulator. Each of them uses a separate sequence of random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

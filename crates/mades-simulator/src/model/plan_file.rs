@@ -1,7 +1,7 @@
 //! Reads a plan file of the simulator (TOML), and applies it to a preset. All mistakes in the file
 //! are reported with their positions.
 use super::SimulatorPlan;
-use mailrun_party::toml_file::{ConfigError, ErrorCollector, Section};
+use mailrun_process::toml_file::{ConfigError, ErrorCollector, Section};
 use std::path::Path;
 
 const MAX_PLAN_BYTES: usize = 1 << 20;

@@ -1,7 +1,7 @@
 //! The simulator's record of what it did, for each message and in total. The report of the bench is
 //! compared with it.
-use mailrun_journey::Latencies;
-use mailrun_journey::record::LatencyMs;
+use mailrun_measurement::Latencies;
+use mailrun_measurement::record::LatencyMs;
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::time::Duration;

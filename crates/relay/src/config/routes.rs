@@ -10,10 +10,10 @@ use crate::routing::{
     RouteIndex, RouteTarget, Router, SenderPattern, Smtp, SmtpTarget, TargetHost, TlsPolicy, is_domain,
 };
 use mailrun_net::Endpoint;
-use mailrun_party::local_address::is_local_address;
-use mailrun_party::password_file;
-use mailrun_party::toml_file::{ErrorCollector, Section};
-use mailrun_party::users::PASSWORD_VARIABLE;
+use mailrun_process::local_address::is_local_address;
+use mailrun_process::password_file;
+use mailrun_process::toml_file::{ErrorCollector, Section};
+use mailrun_process::users::PASSWORD_VARIABLE;
 use mailrun_smtp::sasl::{Credentials, Mechanism, Mechanisms};
 use mailrun_smtp::{Domain, Path as Address};
 use std::collections::HashSet;

@@ -1,7 +1,7 @@
 use super::settings::ConfigEnvironment;
-use mailrun_party::reason::reason;
-use mailrun_party::text_file;
-use mailrun_party::toml_file::{ErrorCollector, Section};
+use mailrun_process::reason::reason;
+use mailrun_process::text_file;
+use mailrun_process::toml_file::{ErrorCollector, Section};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 

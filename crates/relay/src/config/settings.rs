@@ -3,7 +3,7 @@ use crate::qmgr::retry::RetrySchedule;
 use crate::routing::{Access, LocalDomains, Mx, RouteTarget, Router};
 use ipnet::IpNet;
 use mailrun_net::{BusyPoll, ClientLimits, Endpoint, ServerTls, TlsFiles};
-use mailrun_party::users::Users;
+use mailrun_process::users::Users;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};

@@ -3,7 +3,7 @@
 use crate::control::protocol::{ControlReply, ControlRequest};
 use crate::control::socket;
 use anyhow::{Context, Result, anyhow, bail};
-use mailrun_party::reason::reason;
+use mailrun_process::reason::reason;
 use std::io::{self, BufRead, BufReader, Write};
 use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;

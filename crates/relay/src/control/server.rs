@@ -12,7 +12,7 @@ use crate::worker::RelayWorker;
 use crate::worker_calls::{RunningRelay, WorkerUnavailable};
 use anyhow::{Result, anyhow};
 use mailrun_net::clock;
-use mailrun_party::reason::reason;
+use mailrun_process::reason::reason;
 use std::fs;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

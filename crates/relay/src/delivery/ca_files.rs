@@ -4,7 +4,7 @@ use crate::config;
 use crate::log_target::LOG_TARGET;
 use crate::routing::{CaFile, Router};
 use mailrun_net::FileStamp;
-use mailrun_party::reason::reason;
+use mailrun_process::reason::reason;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

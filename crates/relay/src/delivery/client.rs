@@ -19,12 +19,12 @@ use mailrun_net::{
     ClientSecurity, ClientSession, Endpoint, Handshake, MessageSource, NextAction, Outbox, SessionEnd, Socket, Timer,
     clock,
 };
-use mailrun_party::planned_panic::planned_panic;
-use mailrun_party::reason::reason;
+use mailrun_process::planned_panic::planned_panic;
+use mailrun_process::reason::reason;
 use mailrun_smtp::client::{self, Client, Event, GaveUp, StartTls, Verb};
 use mailrun_smtp::reply::EnhancedStatusCode;
 use mailrun_smtp::{Envelope, Extensions, ReceivedReply};
-use mailrun_trust::{HandshakeFault, Remedies};
+use mailrun_tls_verify::{HandshakeFault, Remedies};
 use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;

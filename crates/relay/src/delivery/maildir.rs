@@ -10,7 +10,7 @@
 //! begins with `Return-Path` (RFC 5321 §4.4) and `Delivered-To`.
 //!
 //! All functions block, so they must be called on a thread that may wait for a disk.
-use mailrun_party::reason::reason;
+use mailrun_process::reason::reason;
 use mailrun_smtp::reply::EnhancedStatusCode;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;

@@ -38,7 +38,7 @@ use crate::qmgr::{DeliveryRequest, DeliveryResult, DisconnectReason};
 use crate::routing::NextHop;
 use crate::worker::{NextMessage, RelayWorker, SlotGuard};
 use mailrun_net::{Timer, clock};
-use mailrun_party::planned_panic::planned_panic;
+use mailrun_process::planned_panic::planned_panic;
 use slots::{IDLE_TIMEOUT, SlotWaiter};
 use std::future::poll_fn;
 use std::rc::Rc;

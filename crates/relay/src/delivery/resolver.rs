@@ -18,7 +18,7 @@ use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::op::ResponseCode;
 use hickory_resolver::proto::rr::{RData, RecordType};
 use mailrun_net::Endpoint;
-use mailrun_party::local_address::is_local_address;
+use mailrun_process::local_address::is_local_address;
 use mailrun_smtp::Domain;
 use rand::SeedableRng;
 use rand::rngs::StdRng;

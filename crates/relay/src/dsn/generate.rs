@@ -17,7 +17,7 @@ use crate::routing::{Access, ResolvedRoute};
 use crate::worker::{RelayWorker, after_panic};
 use jiff::Timestamp;
 use mailrun_net::clock;
-use mailrun_party::planned_panic::planned_panic;
+use mailrun_process::planned_panic::planned_panic;
 use mailrun_smtp::Path;
 use mailrun_smtp::command::BodyType;
 use mailrun_smtp::dsn::Notify;

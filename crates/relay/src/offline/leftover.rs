@@ -2,9 +2,9 @@
 //! identify the units.
 use crate::message::envelope::{MessageEnvelope, MessageProgress};
 use anyhow::{Result, anyhow};
-use mailrun_journey::ledger::Ledger;
-use mailrun_journey::trace::RecipientId;
-use mailrun_journey::{RunId, TraceReader, TraceResult};
+use mailrun_measurement::ledger::Ledger;
+use mailrun_measurement::trace::RecipientId;
+use mailrun_measurement::{RunId, TraceReader, TraceResult};
 use mailrun_spool::{RealDisk, RecoveredMessage, Spool};
 use std::path::Path;
 use std::sync::Arc;

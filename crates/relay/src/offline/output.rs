@@ -1,7 +1,7 @@
 //! An output directory that appears completely or not at all. It is created under a temporary name
 //! beside its final path, and gets its final name when it is complete.
 use anyhow::{Context, Result, anyhow, bail};
-use mailrun_party::reason::reason;
+use mailrun_process::reason::reason;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File};

@@ -5,7 +5,7 @@ use super::content::{LeftOut, SpooledMessage, UnreadableMessage};
 use super::output::OutputDirectory;
 use crate::delivery::maildir::{self, MaildirMessage, MaildirNames};
 use anyhow::Result;
-use mailrun_party::reason::reason;
+use mailrun_process::reason::reason;
 use mailrun_spool::{Error, InspectedBody, InspectedMessage, NewMessage, Options, RealDisk, Receipt, Spool};
 use serde::Serialize;
 use std::path::{Path, PathBuf};

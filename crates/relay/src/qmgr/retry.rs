@@ -1,6 +1,6 @@
 //! Delays between attempts. Each delay is twice the last one, up to a maximum. A random spread
 //! ensures that messages which failed together are not retried together.
-use mailrun_journey::seeded::splitmix64;
+use mailrun_measurement::seeded::splitmix64;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use crate::recovery::redirect::{Redirect, redirect_all};
 use crate::routing::{NextHop, ResolvedRoute};
 use crate::worker::RelayWorker;
 use mailrun_net::clock;
-use mailrun_party::planned_panic::planned_panic;
+use mailrun_process::planned_panic::planned_panic;
 use mailrun_smtp::Path;
 use mailrun_spool::{Cost, Damage, RecoveredMessage};
 use std::collections::HashMap;

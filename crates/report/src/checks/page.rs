@@ -1,6 +1,6 @@
 //! Reads any JSON as a run record and draws its page. The page must be complete HTML, and no text
 //! of the record may become markup.
-use mailrun_journey::record::Record;
+use mailrun_measurement::record::Record;
 
 /// Start tags that the page contains only if a text of the record has become markup.
 const FOREIGN: [&str; 4] = ["<img", "<iframe", "<form", "<object"];

@@ -1,7 +1,7 @@
 //! Reads any bytes as a run record. If the bytes are a record, every format must write a text for
 //! it, and its JSON must be a record again.
 use crate::exports::{CsvTable, ExportFormat, annotations};
-use mailrun_journey::record::Record;
+use mailrun_measurement::record::Record;
 
 pub fn check(data: &[u8]) {
     let Ok(record) = Record::from_json(data) else { return };

@@ -2,7 +2,7 @@
 //! latencies have separate lists, because the tool has one direction of improvement for each list.
 use crate::figures::stage_latency;
 use crate::headline::Headline;
-use mailrun_journey::record::Record;
+use mailrun_measurement::record::Record;
 use mailrun_text::printable::printable;
 use serde_json::{Value, json};
 

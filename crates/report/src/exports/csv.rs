@@ -5,8 +5,8 @@
 //! peer begins so, it gets an apostrophe in front. Figures stay unchanged.
 use crate::fates::units;
 use crate::figures::errors;
-use mailrun_journey::record::{EventKind, LatencyMs, Record, StageRow};
-use mailrun_journey::stage::{Phase, Stage};
+use mailrun_measurement::record::{EventKind, LatencyMs, Record, StageRow};
+use mailrun_measurement::stage::{Phase, Stage};
 use mailrun_text::printable::printable;
 
 macro_rules! cells {

@@ -3,7 +3,7 @@ use super::junit::missed_text;
 use crate::headline::{self, Headline};
 use crate::markdown::push_section;
 use crate::sections::sections;
-use mailrun_journey::record::{Outcome, Record};
+use mailrun_measurement::record::{Outcome, Record};
 use mailrun_text::printable::printable;
 use mailrun_text::table::markdown_text;
 
@@ -68,8 +68,8 @@ fn property(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::sample;
-    use mailrun_journey::judge;
-    use mailrun_journey::record::ThresholdRow;
+    use mailrun_measurement::judge;
+    use mailrun_measurement::record::ThresholdRow;
 
     #[test]
     fn a_run_that_passed_says_nothing() {

@@ -1,7 +1,7 @@
 //! An interval log of HdrHistogram with the stored distributions, which any HDR tool can read. Each
 //! stage and each phase has one line for the whole run, tagged with its name.
-use mailrun_journey::record::Record;
-use mailrun_journey::{IntervalLog, Latencies};
+use mailrun_measurement::record::Record;
+use mailrun_measurement::{IntervalLog, Latencies};
 use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, SystemTime};

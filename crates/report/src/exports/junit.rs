@@ -2,7 +2,7 @@
 //! for each threshold.
 use crate::headline::{self, Headline};
 use crate::workload::quoted;
-use mailrun_journey::record::{Outcome, Record, ThresholdRow};
+use mailrun_measurement::record::{Outcome, Record, ThresholdRow};
 use mailrun_text::printable::printable;
 use quick_xml::Writer;
 use quick_xml::events::{BytesDecl, BytesText, Event};
@@ -263,7 +263,7 @@ mod tests {
     fn a_missed_threshold_counts_once_and_the_command_keeps_its_quotes() {
         let mut record = sample::held();
         record.thresholds = vec![threshold(Some(3.5), false)];
-        record.verdict = mailrun_journey::judge::decide(mailrun_journey::judge::threshold_reasons(&record), "");
+        record.verdict = mailrun_measurement::judge::decide(mailrun_measurement::judge::threshold_reasons(&record), "");
         record.command = ["mailrun", "bench", "--threshold", "accepted.p99 < 2ms"].map(str::to_owned).to_vec();
         let text = junit(&[record]);
         assert!(text.contains("tests=\"2\" failures=\"1\" errors=\"0\""), "{text}");

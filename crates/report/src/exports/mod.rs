@@ -26,7 +26,7 @@ use crate::text_style::TextStyle;
 use crate::{ReportLength, histograms, markdown, page, render};
 use action_benchmark::Direction;
 use bounded::bounded;
-use mailrun_journey::record::Record;
+use mailrun_measurement::record::Record;
 use mailrun_text::metrics_text::Exposition;
 
 const TEXT_WIDTH: usize = 100;

@@ -1,6 +1,6 @@
 //! Removes private words from command lines and sentences before a run is published: host names,
 //! addresses, paths and user names.
-use mailrun_journey::stage::Stage;
+use mailrun_measurement::stage::Stage;
 use std::net::{IpAddr, SocketAddr};
 
 /// Text that replaces a removed word.

@@ -6,8 +6,8 @@
 use crate::fates::units;
 use crate::figures::errors;
 use crate::headline::Headline;
-use mailrun_journey::record::{LatencyMs, Outcome, Party, Record, StageRow};
-use mailrun_journey::{Latencies, Stage};
+use mailrun_measurement::record::{LatencyMs, Outcome, Party, Record, StageRow};
+use mailrun_measurement::{Latencies, Stage};
 use mailrun_text::metrics_text::{Exposition, MetricsText, label_text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -258,7 +258,7 @@ fn parties(out: &mut MetricsText, record: &Record) {
 mod tests {
     use super::*;
     use crate::sample;
-    use mailrun_journey::record::BusyPollRow;
+    use mailrun_measurement::record::BusyPollRow;
 
     #[test]
     fn every_sample_belongs_to_a_family_and_is_there_once() {

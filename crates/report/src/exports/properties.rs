@@ -2,10 +2,10 @@
 //! back.
 use super::{CsvTable, ExportFormat, annotations};
 use crate::sample;
-use mailrun_journey::record::{
+use mailrun_measurement::record::{
     DomainRow, ErrorRow, EventKind, EventRow, MissingMessage, Record, SlowMessage, ThresholdRow,
 };
-use mailrun_journey::stage::Phase;
+use mailrun_measurement::stage::Phase;
 use mailrun_text::printable::is_hidden;
 use proptest::prelude::*;
 use quick_xml::events::Event;

@@ -4,7 +4,7 @@ use super::private_words::{LEFT_OUT, public_command, public_sentence};
 use crate::figures::final_stage;
 use crate::figures::stage_latency;
 use crate::headline::Headline;
-use mailrun_journey::record::{Arrival, Host, HostDisk, LatencyMs, Record, StageRow};
+use mailrun_measurement::record::{Arrival, Host, HostDisk, LatencyMs, Record, StageRow};
 use mailrun_text::numbers::{count, counted, latency, memory, octets, rate, seconds};
 use mailrun_text::table::{markdown_text, plain};
 
@@ -228,10 +228,10 @@ fn workload(record: &Record) -> String {
 mod tests {
     use super::*;
     use crate::sample;
-    use mailrun_journey::record::{
+    use mailrun_measurement::record::{
         BounceRow, Death, DomainRow, ErrorRow, EventKind, EventRow, MissingMessage, SlowMessage,
     };
-    use mailrun_journey::stage::Phase;
+    use mailrun_measurement::stage::Phase;
 
     #[test]
     fn every_item_is_there_and_a_missing_one_is_named() {
@@ -319,7 +319,7 @@ mod tests {
         ];
         for reason in whys {
             let mut record = telling();
-            record.verdict.outcome = Some(mailrun_journey::record::Outcome::Fail);
+            record.verdict.outcome = Some(mailrun_measurement::record::Outcome::Fail);
             record.verdict.why.clone_from(&reason);
             record.parties[0].died = Some(Death {
                 at_s: 1.5,

@@ -9,7 +9,7 @@ use crate::capacity::{CapacityRun, judged, rate_of, word};
 use crate::headline::Headline;
 use crate::workload::quoted;
 use mailrun_capacity::TrialOutcome;
-use mailrun_journey::record::Outcome;
+use mailrun_measurement::record::Outcome;
 use mailrun_text::numbers::{counted, seconds};
 
 const HEIGHT: u32 = 240;

@@ -11,7 +11,7 @@ use super::time_axis::TimeAxis;
 use super::verdict;
 use crate::comparison::{ComparedFigure, ComparedSide, ComparisonPage, MetricVerdict};
 use crate::headline::Headline;
-use mailrun_journey::Latencies;
+use mailrun_measurement::Latencies;
 use mailrun_text::numbers::median;
 use std::collections::BTreeSet;
 

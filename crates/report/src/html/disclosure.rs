@@ -1,7 +1,7 @@
 //! Tells the reader of a page what its numbers do not prove.
 use super::escape::isolated;
 use super::runs::PagePart;
-use mailrun_journey::record::{Arrival, Record, Role};
+use mailrun_measurement::record::{Arrival, Record, Role};
 use mailrun_text::numbers::{counted, seconds};
 
 pub(super) fn part(record: &Record) -> PagePart {

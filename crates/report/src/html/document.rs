@@ -4,7 +4,7 @@
 //! and only its own two scripts, which are identified by their hashes.
 use super::escape::{escaped, json};
 use super::runs::{PagePart, PageRuns};
-use mailrun_journey::record::Record;
+use mailrun_measurement::record::Record;
 use serde_json::Value;
 
 const UPLOT_SCRIPT: &str = include_str!("../../assets/uPlot.iife.min.js");

@@ -5,7 +5,7 @@ use super::slowest::SHOWN_MESSAGES;
 use super::tables;
 use crate::section::Section;
 use crate::{audit, encryption, fates, mades, parties, relay, server, stages, workload};
-use mailrun_journey::record::Record;
+use mailrun_measurement::record::Record;
 use mailrun_text::numbers::counted;
 
 /// Shows the missed thresholds with value, limit and margin. The thresholds that passed are folded.

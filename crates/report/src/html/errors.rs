@@ -5,7 +5,7 @@ use super::tables;
 use crate::fates::errors_once;
 use crate::mades;
 use crate::section::Section;
-use mailrun_journey::record::{ErrorRow, Record};
+use mailrun_measurement::record::{ErrorRow, Record};
 use mailrun_text::numbers::fixed;
 use mailrun_text::table::{Align, Cell, Table, right};
 

@@ -3,7 +3,7 @@ use super::plot;
 use super::runs::{PagePart, PageRuns};
 use super::tables::{self, BarColumn};
 use crate::fates;
-use mailrun_journey::record::{DomainRow, Record};
+use mailrun_measurement::record::{DomainRow, Record};
 use mailrun_text::numbers::known;
 use mailrun_text::table::{Align, Cell, Table, right};
 

@@ -5,7 +5,7 @@ use super::runs::{PagePart, PageRuns};
 use super::tables::{self, BarColumn};
 use crate::mades;
 use crate::section::{Section, SectionBody};
-use mailrun_journey::record::Mades;
+use mailrun_measurement::record::Mades;
 
 pub(super) fn waterfall(runs: PageRuns<'_>) -> Option<PagePart> {
     let own = runs.record.mades.as_ref()?;

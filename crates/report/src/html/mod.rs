@@ -30,7 +30,7 @@ pub use capacity::capacity_page;
 pub use comparison::comparison_page;
 
 use crate::headline::Headline;
-use mailrun_journey::record::{Outcome, Record};
+use mailrun_measurement::record::{Outcome, Record};
 use runs::{PagePart, PageRuns};
 
 /// Returns the page of a run. With a baseline, the curves of the baseline are drawn behind the
@@ -92,7 +92,7 @@ fn details(runs: PageRuns<'_>) -> Vec<PagePart> {
 mod tests {
     use super::*;
     use crate::{sample, sample_runs};
-    use mailrun_journey::record::{Audit, AuditLoss};
+    use mailrun_measurement::record::{Audit, AuditLoss};
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
@@ -229,7 +229,7 @@ mod tests {
         record.stages.clear();
         record.phases.clear();
         record.parties.clear();
-        record.ledger = mailrun_journey::record::LedgerRow::default();
+        record.ledger = mailrun_measurement::record::LedgerRow::default();
         assert_eq!(check_balance(&page(&record, Some(&record))), Ok(()));
     }
 

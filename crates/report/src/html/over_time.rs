@@ -12,7 +12,7 @@ use super::time_axis::{MAX_POINTS, TimeAxis};
 use super::value::data;
 use crate::figures::final_stage;
 use crate::seconds::{load_end, step};
-use mailrun_journey::record::{EventKind, EventRow, PartyUsage, Record, Role, SeriesRow, UsageRow};
+use mailrun_measurement::record::{EventKind, EventRow, PartyUsage, Record, Role, SeriesRow, UsageRow};
 use mailrun_text::numbers::{count, counted, latency, rate};
 use serde_json::{Value, json as value};
 use std::collections::BTreeSet;

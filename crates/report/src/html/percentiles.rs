@@ -4,8 +4,8 @@ use super::plot::{self, CurveStyle, PlotScale};
 use super::runs::{PagePart, PageRuns};
 use super::tables;
 use crate::stages;
-use mailrun_journey::Latencies;
-use mailrun_journey::record::{LatencyMs, Record};
+use mailrun_measurement::Latencies;
+use mailrun_measurement::record::{LatencyMs, Record};
 
 /// Number of nines of the largest percentile on the axis, which is 99.999 %.
 const MAX_NINES: f64 = 5.0;

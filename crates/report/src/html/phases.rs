@@ -3,7 +3,7 @@ use super::plot;
 use super::runs::{PagePart, PageRuns};
 use super::tables::{self, BarColumn};
 use crate::stages;
-use mailrun_journey::record::Record;
+use mailrun_measurement::record::Record;
 
 /// Returns the phases with their bars. `None` if the source timed no phases.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {

@@ -4,7 +4,7 @@ use super::plot::{self, PlotScale};
 use super::runs::{PagePart, PageRuns};
 use super::tables;
 use crate::seconds::{step, whole};
-use mailrun_journey::record::{Arrival, Record, SeriesRow};
+use mailrun_measurement::record::{Arrival, Record, SeriesRow};
 use mailrun_text::numbers::counted;
 use mailrun_text::table::{Align, Cell, Table, right};
 

@@ -1,4 +1,4 @@
-use mailrun_journey::record::Record;
+use mailrun_measurement::record::Record;
 
 #[derive(Clone, Copy)]
 pub(super) struct PageRuns<'a> {

@@ -5,9 +5,9 @@ use super::plot;
 use super::runs::{PagePart, PageRuns};
 use super::tables::{self, BarColumn};
 use crate::short::kept;
-use mailrun_journey::account::is_open_loop;
-use mailrun_journey::record::{Record, SlowMessage};
-use mailrun_journey::stage::Phase;
+use mailrun_measurement::account::is_open_loop;
+use mailrun_measurement::record::{Record, SlowMessage};
+use mailrun_measurement::stage::Phase;
 use mailrun_text::numbers::{self, fixed, latency, octets};
 use mailrun_text::table::{Align, Cell, Table, right};
 
@@ -236,7 +236,7 @@ fn legend(messages: &[&SlowMessage], record: &Record) -> String {
 mod tests {
     use super::*;
     use crate::sample_runs;
-    use mailrun_journey::record::MissingMessage;
+    use mailrun_measurement::record::MissingMessage;
 
     fn page_part(record: &Record, part: fn(PageRuns<'_>) -> Option<PagePart>) -> String {
         part(PageRuns { record, baseline: None }).expect("the record has such messages").body

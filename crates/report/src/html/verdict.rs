@@ -7,7 +7,7 @@ use crate::fates::errors_once;
 use crate::figures::final_stage;
 use crate::figures::stage_latency;
 use crate::headline::{self, Headline};
-use mailrun_journey::record::{Outcome, Record};
+use mailrun_measurement::record::{Outcome, Record};
 use mailrun_text::numbers::{count, rate, seconds};
 
 struct KeyFigure<'a> {

@@ -1,10 +1,10 @@
 //! Watches a Maildir: `new`, in which deliveries appear, and `cur`, to which programs that read mail move
 //! them. The directories are listed when their times change.
 use super::watcher::{Watcher, read_trace};
-use mailrun_journey::Phase;
 use mailrun_mailbox::{Announced, MailboxUrl};
+use mailrun_measurement::Phase;
 use mailrun_net::{clock, sleep};
-use mailrun_party::reason::reason;
+use mailrun_process::reason::reason;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;

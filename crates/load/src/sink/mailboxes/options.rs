@@ -1,6 +1,6 @@
 //! Which mailboxes are watched, and how.
-use mailrun_journey::{Ledger, RunId};
 use mailrun_mailbox::MailboxUrl;
+use mailrun_measurement::{Ledger, RunId};
 use mailrun_net::Endpoint;
 use mailrun_smtp::sasl::Credentials;
 use std::path::PathBuf;

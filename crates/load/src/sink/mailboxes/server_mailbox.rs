@@ -2,14 +2,14 @@
 //! session reports what came meanwhile.
 use super::options::WatchedMailbox;
 use super::watcher::{TRACE_FIELD, Watcher, read_trace};
-use mailrun_journey::Phase;
 use mailrun_mailbox::imap::{ImapSession, Position};
 use mailrun_mailbox::pop::{Listing, PopSession};
 use mailrun_mailbox::{Event, MailboxUrl, Scheme, SessionError, Step, WatchOptions};
+use mailrun_measurement::Phase;
 use mailrun_net::{ClientTls, Endpoint, Socket, Stream, Timer, clock, sleep};
-use mailrun_party::reason::reason;
+use mailrun_process::reason::reason;
 use mailrun_smtp::sasl::Credentials;
-use mailrun_trust::{HandshakeFault, Remedies};
+use mailrun_tls_verify::{HandshakeFault, Remedies};
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;

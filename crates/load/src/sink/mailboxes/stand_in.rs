@@ -4,8 +4,8 @@ use super::super::active_rules::ActiveRules;
 use super::super::rulebook::Rulebook;
 use super::super::worker_state::{SinkContext, TallyTransfer};
 use super::{MailboxOptions, MailboxTls, WatchedMailbox, Watchers};
-use mailrun_journey::trace::{RecipientNumbering, ZeroPhase};
-use mailrun_journey::{RunId, RunTally, SinkTally, Trace};
+use mailrun_measurement::trace::{RecipientNumbering, ZeroPhase};
+use mailrun_measurement::{RunId, RunTally, SinkTally, Trace};
 use mailrun_net::{Endpoint, clock};
 use mailrun_smtp::sasl::Credentials;
 use mailrun_smtp::server::Protocol;
@@ -155,7 +155,7 @@ fn field(sequence: u64) -> Vec<u8> {
         zero: ZeroPhase::of(Duration::ZERO),
         numbering: RecipientNumbering::SINGLE,
         created: clock::now(),
-        clock: mailrun_party::outputs::monotonic_clock(),
+        clock: mailrun_process::outputs::monotonic_clock(),
         checksum: 0,
     };
     trace.write(&mut line);

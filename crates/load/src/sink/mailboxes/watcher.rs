@@ -1,11 +1,11 @@
 //! What every kind of mailbox does with its messages: it reads their traces and counts them.
 use super::super::worker_state::{SinkRecipient, SinkWorkerState};
 use super::options::{MailboxOptions, WatchedMailbox};
-use mailrun_journey::errors::ErrorEvent;
-use mailrun_journey::record::Watched;
-use mailrun_journey::trace::message_number;
-use mailrun_journey::{Phase, Trace, TraceReader, TraceResult};
 use mailrun_mailbox::Announced;
+use mailrun_measurement::errors::ErrorEvent;
+use mailrun_measurement::record::Watched;
+use mailrun_measurement::trace::message_number;
+use mailrun_measurement::{Phase, Trace, TraceReader, TraceResult};
 use mailrun_net::clock;
 use memchr::memmem;
 use std::cell::{Cell, RefCell};
@@ -201,7 +201,7 @@ pub(super) fn read_trace(content: &[u8], is_whole: bool) -> TraceResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mailrun_journey::RunId;
+    use mailrun_measurement::RunId;
 
     #[test]
     fn a_trace_is_read_from_its_header_field_or_from_the_message() {
@@ -210,11 +210,11 @@ mod tests {
         let trace = Trace {
             run: RunId([1; 16]),
             sequence: 5,
-            zero: mailrun_journey::trace::ZeroPhase::of(Duration::ZERO),
-            numbering: mailrun_journey::trace::RecipientNumbering::SINGLE,
+            zero: mailrun_measurement::trace::ZeroPhase::of(Duration::ZERO),
+            numbering: mailrun_measurement::trace::RecipientNumbering::SINGLE,
             created: Duration::from_secs(1),
-            clock: mailrun_journey::ClockId(7),
-            checksum: mailrun_journey::trace::checksum(body),
+            clock: mailrun_measurement::ClockId(7),
+            checksum: mailrun_measurement::trace::checksum(body),
         };
         trace.write(&mut line);
         let message = [b"Received: by x\r\n".as_slice(), &line, b"\r\n", body].concat();

@@ -42,7 +42,7 @@ fn check_corpus(corpus: &Corpus, limit_bytes: u64) {
         assert_eq!(letter.is_eight_bit, !content.is_ascii());
         let body = letter.headers.len()
             - letter.headers.split(|octet| *octet == b'\n').filter(|line| line.starts_with(b".")).count();
-        assert_eq!(mailrun_journey::trace::checksum(&content[body..]), letter.checksum);
+        assert_eq!(mailrun_measurement::trace::checksum(&content[body..]), letter.checksum);
     }
 }
 

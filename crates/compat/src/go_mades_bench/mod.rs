@@ -1,0 +1,96 @@
+//! go-mades-bench: vennekilde's bench of the MADES API, with the same flags and output lines, on
+//! mailrun's engine. `docs/drop-in.md` lists the differences and their reasons.
+//!
+//! ```text
+//! flags ─▶ options ─▶ plan ─▶ mailrun_mades_bench::run ─▶ every stage of every message ─▶ follower (flight times) ─▶ report
+//! ```
+mod latency;
+mod observer;
+mod options;
+mod plan;
+mod report;
+mod stages;
+
+use super::go::output::{self, EXIT_BAD_FLAG};
+use super::invocation::Invocation;
+use super::targets::PublicTargets;
+use crate::fatal_error::FatalError;
+use mailrun_measurement::record::Record;
+use mailrun_process::interrupt::Interrupt;
+use observer::{BenchObserver, RunOutcome};
+use options::Options;
+use std::process::ExitCode;
+use std::rc::Rc;
+
+/// Exit status: 0 if everything was done or the run was interrupted, 1 after a fatal error or if a
+/// message did not get through, 2 after a bad flag.
+pub(super) fn run(call: &Invocation) -> ExitCode {
+    let options = match Options::parse(&call.arguments) {
+        Ok(options) => options,
+        Err(error) => return output::report_bad_flag(&error, &options::usage(&call.program)),
+    };
+    output::print(&(options.flags_line() + "\n"));
+    let Some(mode) = stages::mode(&options.mode) else {
+        output::log(&format!("unknown mode {:?}: endpoint, toolbox, amqp or tracing", options.mode));
+        return ExitCode::from(EXIT_BAD_FLAG);
+    };
+    bench(&options, mode).unwrap_or_else(|fatal| {
+        output::log(&fatal.to_string());
+        ExitCode::FAILURE
+    })
+}
+
+fn bench(options: &Options, mode: mailrun_mades_bench::MadesMode) -> Result<ExitCode, FatalError> {
+    let fatal = |error: anyhow::Error| FatalError(format!("{error:#}"));
+    let observer = Rc::new(BenchObserver::new(options, mode));
+    let plan = plan::plan(
+        options,
+        mode,
+        PublicTargets::from_environment(),
+        Rc::clone(&observer) as Rc<dyn mailrun_mades_bench::RunObserver>,
+    )?;
+    // The original does not handle SIGHUP, so it ends without a report.
+    let interrupt = Interrupt::watch_without_hangup().map_err(fatal)?;
+    let record = mailrun_mades_bench::run(plan).map_err(fatal)?.record;
+    observer.end();
+    if observer.outcome() == RunOutcome::Interrupted {
+        let signal = if interrupt.is_termination() { "Termination Signal" } else { "OS Interrupt" };
+        output::print(&format!("Received {signal}\n"));
+    }
+    output::log("");
+    output::log("Ran with flags: ");
+    output::print(&(options.flags_line() + "\n"));
+    output::log("Final Report");
+    output::print(&observer.report());
+    Ok(print_summary(options, &observer, &record))
+}
+
+/// Reports what the original does not: messages that are missing, were refused, or belong to other
+/// applications.
+fn print_summary(options: &Options, observer: &BenchObserver, record: &Record) -> ExitCode {
+    let outcome = observer.outcome();
+    if outcome == RunOutcome::GivenUp {
+        output::log(&format!("gave up: nothing received for {} s", options.progress_timeout.as_secs()));
+    }
+    let missing = observer.missing();
+    for (name, count) in &missing {
+        output::log(&format!("{name}: {count} of {} msgs missing", options.messages));
+    }
+    let mades = record.mades.as_ref();
+    for trouble in mades.into_iter().flat_map(|mades| &mades.troubles) {
+        let code = if trouble.code.is_empty() { String::new() } else { format!(" {}", trouble.code) };
+        output::log(&format!("{}{code}: {} times, first: {}", trouble.kind, trouble.count, trouble.text));
+    }
+    let duplicates: u64 = record.stages.iter().map(|stage| stage.duplicates).sum();
+    if duplicates > 0 {
+        output::log(&format!("{duplicates} msgs received more than once"));
+    }
+    let released = mades.map_or(0, |mades| mades.released);
+    if released > 0 {
+        // "Received", because the broker may send a message again after it was given back.
+        output::log(&format!("msgs not from this run: received {released} times and left in their queues"));
+    }
+    let is_corrupt = record.ledger.corrupt.is_some_and(|corrupt| corrupt > 0);
+    let held = outcome == RunOutcome::Interrupted || (missing.is_empty() && !is_corrupt);
+    if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,72 @@
+//! Personalities: the command lines, wire bytes, texts and exit statuses of older tools, on
+//! mailrun's engine.
+//!
+//! The first argument (`mailrun smtp-source …`) or the name of the program selects a personality. A
+//! symbolic link can therefore replace the old command (`mailrun install-links DIR`).
+#![allow(missing_docs)] // only crates that other programs embed document every public item
+#[cfg(any(test, feature = "checks"))]
+#[doc(hidden)]
+pub mod checks;
+mod date;
+mod fatal_error;
+mod getopt;
+mod go;
+mod go_mades_bench;
+mod go_smtp_source;
+mod help;
+mod host_port;
+mod hostname;
+mod invocation;
+mod numbers;
+mod own_options;
+mod printable;
+mod reply_reader;
+mod smtp_sink;
+mod smtp_source;
+mod source;
+mod stderr;
+mod targets;
+mod timing;
+mod trace_header;
+
+use invocation::Invocation;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The names of all personalities.
+pub const NAMES: [&str; 4] = ["smtp-source", "smtp-sink", "go-smtp-source", "go-mades-bench"];
+
+/// Runs the personality that the command line names, if it names one.
+pub fn run_if_named(words: Vec<String>) -> Option<ExitCode> {
+    let mut words = words.into_iter();
+    let word = words.next()?;
+    if let Some(name) = personality_of(&word) {
+        return Some(run(name, Invocation { program: word, arguments: words.collect() }));
+    }
+    let word = words.next()?;
+    let name = NAMES.into_iter().find(|name| *name == word)?;
+    Some(run(name, Invocation { program: word, arguments: words.collect() }))
+}
+
+fn personality_of(program: &str) -> Option<&'static str> {
+    let file = Path::new(program).file_name().and_then(OsStr::to_str)?;
+    NAMES.into_iter().find(|name| *name == file)
+}
+
+fn run(name: &str, call: Invocation) -> ExitCode {
+    if help::is_requested(&call.arguments) {
+        help::print(name);
+        return ExitCode::SUCCESS;
+    }
+    if let Err(error) = mailrun_process::file_size_limit::make_an_error() {
+        mailrun_process::tell!("{name}: {error:#}");
+        return ExitCode::FAILURE;
+    }
+    match name {
+        "smtp-source" => smtp_source::run(&call),
+        "smtp-sink" => smtp_sink::run(&call),
+        "go-mades-bench" => go_mades_bench::run(&call),
+        _ => go_smtp_source::run(&call),
+    }
+}

@@ -1,0 +1,156 @@
+//! smtp-sink as in Postfix: receives SMTP or LMTP on one socket, and discards the messages, stores
+//! them, or applies the faults that options order.
+//!
+//! ```text
+//! options ─▶ listen ─▶ privileges ─▶ accept ─▶ session ─ bytes ─▶ dialogue ─ events ─▶ counters, dump, syslog
+//! ```
+//! Like the original, the program has one thread and one event loop. `docs/drop-in.md` lists the
+//! differences and their reasons.
+mod body;
+mod commands;
+mod counters;
+mod dialogue;
+mod dump;
+mod listen;
+mod local_text;
+mod options;
+mod privileges;
+mod replies;
+mod rng;
+mod session;
+mod sink;
+mod syslog;
+pub(crate) mod template;
+mod traced;
+
+use super::invocation::Invocation;
+use super::stderr::StderrWriter;
+use jiff::tz::TimeZone;
+use mailrun_net::{Acceptor, worker};
+use mailrun_process::interrupt::{Interrupt, StopRequest};
+use mailrun_process::reason::reason;
+use options::{Settings, StartupError};
+use rustix::fd::OwnedFd;
+use sink::{SinkExit, SmtpSink};
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// File descriptors for everything except sessions.
+const RESERVED_DESCRIPTORS: u64 = 64;
+/// Pause before accepting again after the descriptors ran out.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
+/// Interval of looking for signals.
+const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Time that clients have to send QUIT after `-M` is reached.
+const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Runs the program. Messages go to standard error, and the counter of `-c` to standard output. The
+/// exit status is 0 if the limit of `-n` or `-M` ended the run, otherwise 1.
+pub(super) fn run(call: &Invocation) -> ExitCode {
+    let stderr = StderrWriter::new(&call.program);
+    let refused = |StartupError(lines): StartupError| {
+        lines.iter().for_each(|line| stderr.print(line));
+        ExitCode::FAILURE
+    };
+    let (settings, listener) = match prepare(call, &stderr) {
+        Ok(prepared) => prepared,
+        Err(refusal) => return refused(refusal),
+    };
+    // Drop privileges before this call: it starts a thread, and each thread has its own privileges.
+    let interrupt = match settings.own_options.needs_times().then(Interrupt::watch).transpose() {
+        Ok(interrupt) => interrupt,
+        Err(error) => return refused(StartupError::fatal(format!("{error:#}"))),
+    };
+    match worker::run_with(settings.own_options.worker_options(), |_| run_sink(settings, listener, interrupt)) {
+        Ok(SinkExit::Done) => ExitCode::SUCCESS,
+        Ok(SinkExit::Failed(message)) => refused(StartupError::fatal(message)),
+        Err(error) => refused(StartupError::fatal(reason(&error))),
+    }
+}
+
+/// Does everything that needs the privileges with which the program was started, then drops them.
+fn prepare(call: &Invocation, stderr: &StderrWriter) -> Result<(Settings, OwnedFd), StartupError> {
+    let settings = Settings::read(call)?;
+    if settings.user.is_none() && rustix::process::geteuid().is_root() {
+        return Err(StartupError::fatal("-u option is required if running as root"));
+    }
+    let listener = listen::open(&settings, stderr).map_err(StartupError::fatal)?;
+    mailrun_net::open_files::raise(settings.max_sessions as u64 * 2 + RESERVED_DESCRIPTORS);
+    privileges::drop_privileges(&settings, stderr).map_err(StartupError::fatal)?;
+    Ok((settings, listener))
+}
+
+async fn run_sink(settings: Settings, listener: OwnedFd, interrupt: Option<Interrupt>) -> SinkExit {
+    // Only dumps and the log need local time, and finding the time zone takes dozens of system
+    // calls.
+    let is_dated = settings.dump_template.is_some() || settings.rules.logs_any();
+    let zone = if is_dated { TimeZone::system() } else { TimeZone::UTC };
+    let sink = Rc::new(SmtpSink::new(settings, zone));
+    if let Some(interrupt) = interrupt {
+        worker::spawn_local(stop_on_signal(interrupt, Rc::clone(&sink)));
+    }
+    let end = accept_clients(&sink, listener).await;
+    sink.print_reports();
+    end
+}
+
+async fn stop_on_signal(interrupt: Interrupt, sink: Rc<SmtpSink>) {
+    while interrupt.requested() == StopRequest::Nothing {
+        mailrun_net::sleep(SIGNAL_POLL_INTERVAL).await;
+    }
+    sink.stop(SinkExit::Done);
+}
+
+async fn accept_clients(sink: &Rc<SmtpSink>, listener: OwnedFd) -> SinkExit {
+    let acceptor = match Acceptor::new(listener) {
+        Ok(acceptor) => acceptor,
+        Err(error) => return SinkExit::Failed(reason(&error)),
+    };
+    while !sink.has_ended() && !sink.reached_message_limit() {
+        match next(sink, &acceptor).await {
+            None => {}
+            Some(Ok((descriptor, client))) => {
+                sink.session_started();
+                sink.counters.borrow_mut().record_client();
+                worker::spawn_local(session::serve(Rc::clone(sink), descriptor, client));
+            }
+            // Either the client has already disconnected, or file descriptors have run out.
+            Some(Err(_)) => mailrun_net::sleep(ACCEPT_RETRY_DELAY).await,
+        }
+    }
+    drop(acceptor);
+    if sink.has_ended() {
+        return sink.exit().unwrap_or(SinkExit::Done);
+    }
+    drain_clients(sink).await
+}
+
+async fn next(sink: &SmtpSink, acceptor: &Acceptor) -> Option<io::Result<(OwnedFd, Option<SocketAddr>)>> {
+    poll_fn(|context| {
+        sink.set_accept_waker(context);
+        if sink.has_ended() || sink.reached_message_limit() {
+            return Poll::Ready(None);
+        }
+        if sink.is_full() { Poll::Pending } else { acceptor.poll_accept().map(Some) }
+    })
+    .await
+}
+
+/// Ends the run after `-M` is reached. The original exits at once, so its last client never
+/// receives the reply to its message. Here all clients receive their replies and have time to send
+/// QUIT.
+async fn drain_clients(sink: &Rc<SmtpSink>) -> SinkExit {
+    let is_over = || sink.is_empty() || sink.has_ended();
+    loop {
+        let emptied = poll_fn(|_| if is_over() { Poll::Ready(()) } else { Poll::Pending });
+        let _ = mailrun_net::Timer::default().timeout_at(mailrun_net::clock::now() + QUIT_TIMEOUT, emptied).await;
+        if is_over() || !sink.has_pending_replies() {
+            return sink.exit().unwrap_or(SinkExit::Done);
+        }
+    }
+}

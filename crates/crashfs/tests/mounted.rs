@@ -1,0 +1,77 @@
+//! Each way in which a process can make its data durable is one over FUSE, too. A process of its own writes, because
+//! this one must not touch the file system that it serves.
+#![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
+
+use mailrun_crashfs::{Disk, Profile, obstacle, sync_calls_obstacle};
+use std::process::Command;
+
+/// Writes `text` to `path` and syncs in the way that `argv[2]` names.
+const WRITER: &str = r#"
+import ctypes, mmap, os, sys
+path, way = sys.argv[1:]
+text = b"x" * 3000
+libc = ctypes.CDLL(None)
+flags = {"O_DSYNC": os.O_DSYNC, "O_SYNC": os.O_SYNC}.get(way, 0)
+file = os.open(path, os.O_RDWR | os.O_CREAT | flags)
+if way == "msync":
+    os.truncate(file, len(text))
+    with mmap.mmap(file, len(text)) as pages:
+        pages[:] = text
+        pages.flush()
+elif way == "RWF_DSYNC":
+    os.pwritev(file, [text], 0, os.RWF_DSYNC)
+else:
+    os.write(file, text)
+if way == "fsync": os.fsync(file)
+if way == "fdatasync": os.fdatasync(file)
+if way == "sync": os.sync()
+if way == "syncfs": libc.syncfs(file)
+if way == "sync by a daemon":
+    if os.fork() == 0:
+        os.setsid()
+        os.execve("/bin/sync", ["sync"], {})
+    os.wait()
+if way == "link":
+    os.link(path, path + "2")
+    os.fsync(file)
+    os.unlink(path)
+    os.rename(path + "2", path)
+    os.fsync(os.open(os.path.dirname(path), os.O_RDONLY))
+"#;
+
+/// Returns how many of so many files survive a power cut that comes right after they were written.
+fn survivors(way: &str, files: usize) -> usize {
+    let mut disk = Disk::mount(1 << 24, 1).unwrap();
+    disk.heed_sync_calls().unwrap();
+    disk.with_files(|files, _| files.set_profile(Profile::Ext4));
+    let mut kept = 0;
+    for number in 0..files {
+        let name = format!("{number}");
+        let path = disk.path().join(&name);
+        let mut writer = Command::new("python3");
+        let status = writer.args(["-c", WRITER, path.to_str().unwrap(), way]).status().unwrap();
+        assert!(status.success(), "{way}");
+        disk.cut_now();
+        disk.release();
+        disk.restore_power();
+        let text = disk.with_files(|files, _| {
+            let inode = files.look_up(mailrun_crashfs::ROOT, &name).ok()?.inode;
+            Some(files.read(inode, 0, 1 << 20).unwrap().to_vec())
+        });
+        kept += usize::from(text.is_some_and(|text| text == [b'x'; 3000]));
+    }
+    kept
+}
+
+#[test]
+fn what_a_process_synced_in_any_way_survives_a_power_cut() {
+    if let Some(reason) = obstacle().or_else(sync_calls_obstacle) {
+        return eprintln!("skipped: {reason}");
+    }
+    let ways =
+        ["fsync", "fdatasync", "O_DSYNC", "O_SYNC", "RWF_DSYNC", "sync", "syncfs", "sync by a daemon", "msync", "link"];
+    for way in ways {
+        assert_eq!(survivors(way, 2), 2, "{way}");
+    }
+    assert!(survivors("nothing", 6) < 6, "data that nobody synced may be lost");
+}

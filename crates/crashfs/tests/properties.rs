@@ -1,0 +1,332 @@
+//! Whatever is done to the file system: after a cut, synced data must be there, and unsynced data must be either old or
+//! as somebody wrote it.
+#![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
+
+use mailrun_crashfs::{FileSystem, Inode, Profile, ROOT, SECTOR};
+use proptest::prelude::*;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rustix::io::Errno;
+use std::time::{Duration, UNIX_EPOCH};
+
+/// An operation on the only file.
+#[derive(Clone, Debug)]
+enum Act {
+    Write { at: usize, bytes: Vec<u8> },
+    Resize(usize),
+    Sync,
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let write =
+        (0usize..5000, prop::collection::vec(1u8..=255, 1..2000)).prop_map(|(at, bytes)| Act::Write { at, bytes });
+    prop::collection::vec(
+        prop_oneof![4 => write, 1 => (0usize..6000).prop_map(Act::Resize), 1 => Just(Act::Sync)],
+        0..12,
+    )
+}
+
+/// A file system with one file whose name is durable.
+fn with_file(name: &str) -> (FileSystem, Inode) {
+    let mut files = FileSystem::new(1 << 20);
+    let inode = files.create(ROOT, name, 0o600).unwrap().inode;
+    files.sync_directory(ROOT).unwrap();
+    (files, inode)
+}
+
+fn contents(files: &mut FileSystem, name: &str) -> Result<Vec<u8>, Errno> {
+    let inode = files.look_up(ROOT, name)?.inode;
+    files.read(inode, 0, usize::MAX >> 1).map(<[u8]>::to_vec)
+}
+
+fn chance(seed: u64) -> StdRng {
+    StdRng::seed_from_u64(seed)
+}
+
+proptest! {
+    #[test]
+    fn each_sector_is_as_it_was_when_synced_or_as_it_has_been_since(acts in acts(), seed: u64) {
+        let (mut files, inode) = with_file("a");
+        // Every content of the file since the last sync.
+        let mut past = vec![Vec::new()];
+        let mut now = Vec::new();
+        for act in acts {
+            match act {
+                Act::Write { at, bytes } => {
+                    files.write(inode, at as u64, &bytes).unwrap();
+                    now.resize(now.len().max(at + bytes.len()), 0);
+                    now[at..at + bytes.len()].copy_from_slice(&bytes);
+                }
+                Act::Resize(length) => {
+                    files.set_length(inode, length as u64).unwrap();
+                    now.resize(length, 0);
+                }
+                Act::Sync => {
+                    files.sync(inode).unwrap();
+                    past.clear();
+                }
+            }
+            prop_assert_eq!(files.read(inode, 0, 1 << 20).unwrap(), &now[..]);
+            past.push(now.clone());
+        }
+        files.cut(&mut chance(seed));
+        let left = contents(&mut files, "a").unwrap();
+        prop_assert!(past.iter().any(|file| file.len() == left.len()), "a length that it never had");
+        for (number, sector) in left.chunks(SECTOR).enumerate() {
+            let at = |file: &Vec<u8>, byte: usize| file.get(number * SECTOR + byte).copied().unwrap_or(0);
+            let is_whole = |file: &Vec<u8>| (0..sector.len()).all(|byte| sector[byte] == at(file, byte));
+            // Torn: begins like one version, and the rest is zeros as before.
+            let end = sector.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+            let is_begun = |file: &Vec<u8>| (0..end).all(|byte| sector[byte] == at(file, byte));
+            let was_zeros = (0..SECTOR).all(|byte| at(&past[0], byte) == 0);
+            prop_assert!(past.iter().any(is_whole) || (was_zeros && past.iter().any(is_begun)), "sector {}", number);
+        }
+    }
+
+    #[test]
+    fn what_was_synced_is_there_however_often_the_power_is_cut(bytes in prop::collection::vec(any::<u8>(), 1..3000), seed: u64) {
+        let (mut files, inode) = with_file("a");
+        files.write(inode, 700, &bytes).unwrap();
+        files.sync(inode).unwrap();
+        for cut in 0..3 {
+            files.cut(&mut chance(seed ^ cut));
+            prop_assert_eq!(&contents(&mut files, "a").unwrap()[700..], &bytes[..]);
+        }
+    }
+
+    #[test]
+    fn a_rename_is_done_as_a_whole_or_not_at_all(seed: u64, is_synced: bool) {
+        let (mut files, old) = with_file("a");
+        let new = files.create(ROOT, "b", 0o600).unwrap().inode;
+        files.sync_directory(ROOT).unwrap();
+        for (inode, bytes) in [(old, b"old"), (new, b"new")] {
+            files.write(inode, 0, bytes).unwrap();
+            files.sync(inode).unwrap();
+        }
+        files.rename((ROOT, "b"), (ROOT, "a")).unwrap();
+        if is_synced {
+            files.sync_directory(ROOT).unwrap();
+        }
+        files.cut(&mut chance(seed));
+        let a = contents(&mut files, "a").unwrap();
+        let b = contents(&mut files, "b");
+        prop_assert!(a == b"new" && b == Err(Errno::NOENT) || !is_synced && a == b"old" && b.as_deref() == Ok(b"new"));
+    }
+}
+
+/// Whether this is so after a cut with some seeds but not with others.
+fn depends_on_chance(is_so: impl Fn(u64) -> bool) -> bool {
+    let so = (0..200).filter(|seed| is_so(*seed)).count();
+    (1..200).contains(&so)
+}
+
+#[test]
+fn what_was_not_synced_may_be_lost_and_may_be_there() {
+    assert!(depends_on_chance(|seed| {
+        let (mut files, inode) = with_file("a");
+        files.write(inode, 0, b"written").unwrap();
+        files.cut(&mut chance(seed));
+        contents(&mut files, "a").unwrap() == b"written"
+    }));
+}
+
+#[test]
+fn a_later_write_may_be_there_without_an_earlier_one() {
+    assert!(depends_on_chance(|seed| {
+        let (mut files, inode) = with_file("a");
+        files.write(inode, 0, &[1; SECTOR]).unwrap();
+        files.write(inode, SECTOR as u64, &[2; SECTOR]).unwrap();
+        files.cut(&mut chance(seed));
+        contents(&mut files, "a").unwrap() == [[0; SECTOR], [2; SECTOR]].concat()
+    }));
+}
+
+#[test]
+fn a_name_is_durable_only_when_its_directory_is_synced() {
+    assert!(depends_on_chance(|seed| {
+        let mut files = FileSystem::new(1 << 20);
+        let inode = files.create(ROOT, "a", 0o600).unwrap().inode;
+        files.write(inode, 0, b"x").unwrap();
+        files.sync(inode).unwrap();
+        files.cut(&mut chance(seed));
+        contents(&mut files, "a").is_ok()
+    }));
+}
+
+#[test]
+fn a_file_that_was_removed_may_come_back_until_its_directory_is_synced() {
+    let is_back = |seed, is_synced| {
+        let (mut files, _) = with_file("a");
+        files.remove(ROOT, "a").unwrap();
+        if is_synced {
+            files.sync_directory(ROOT).unwrap();
+        }
+        files.cut(&mut chance(seed));
+        contents(&mut files, "a").is_ok()
+    };
+    assert!(depends_on_chance(|seed| is_back(seed, false)));
+    assert!((0..200).all(|seed| !is_back(seed, true)));
+}
+
+#[test]
+fn a_directory_comes_back_with_what_is_below_it_or_not_at_all() {
+    assert!(depends_on_chance(|seed| {
+        let mut files = FileSystem::new(1 << 20);
+        let below = files.make_directory(ROOT, "spool", 0o700).unwrap().inode;
+        files.create(below, "a", 0o600).unwrap();
+        files.sync_directory(below).unwrap();
+        files.cut(&mut chance(seed));
+        let Ok(directory) = files.look_up(ROOT, "spool") else { return false };
+        assert!(files.look_up(directory.inode, "a").is_ok());
+        true
+    }));
+}
+
+#[test]
+fn each_profile_keeps_what_its_file_system_keeps() {
+    use Profile::{Btrfs, Ext4, Strict, Xfs};
+    type Calls = fn(&mut FileSystem);
+    /// Makes a file with this content.
+    fn made(files: &mut FileSystem, name: &str, bytes: &[u8]) -> Inode {
+        let inode = files.create(ROOT, name, 0o600).unwrap().inode;
+        files.write(inode, 0, bytes).unwrap();
+        inode
+    }
+    fn synced(files: &mut FileSystem, name: &str, bytes: &[u8]) -> Inode {
+        let inode = made(files, name, bytes);
+        files.sync(inode).unwrap();
+        inode
+    }
+    let synced_and_renamed: Calls = |files| {
+        synced(files, "t", b"new");
+        files.rename((ROOT, "t"), (ROOT, "a")).unwrap();
+    };
+    let replaced_unsynced: Calls = |files| {
+        synced(files, "a", b"old");
+        files.sync_directory(ROOT).unwrap();
+        made(files, "t", b"new");
+        files.rename((ROOT, "t"), (ROOT, "a")).unwrap();
+    };
+    let by_another_sync: Calls = |files| {
+        let a = made(files, "a", b"new");
+        synced(files, "b", b"other");
+        files.close(a);
+    };
+    let old_names: Calls = |files| {
+        synced(files, "t", b"new");
+        files.rename((ROOT, "t"), (ROOT, "a")).unwrap();
+        files.set_time(UNIX_EPOCH + Duration::from_secs(10));
+    };
+    let old_data: Calls = |files| {
+        made(files, "a", b"new");
+        files.sync_directory(ROOT).unwrap();
+        files.set_time(UNIX_EPOCH + Duration::from_secs(40));
+    };
+    let half: Calls = |files| {
+        let a = synced(files, "a", b"");
+        files.sync_directory(ROOT).unwrap();
+        (0..4).for_each(|part| files.write(a, part * 1000, &[b'x'; 1000]).unwrap());
+    };
+    // For each situation, what may be under the name a: nothing, an empty file, the old one, all of the new one, or a part.
+    let all = ["none", "empty", "old", "new", "part"];
+    for (situation, calls, profile, allowed) in [
+        ("a name after a sync of its file", synced_and_renamed as Calls, Ext4, &["none", "new"][..]),
+        ("the same", synced_and_renamed, Xfs, &["none", "new"]),
+        ("the same", synced_and_renamed, Btrfs, &["none", "new"]),
+        ("the same", synced_and_renamed, Strict, &["none", "new"]),
+        ("a file replaced by one that was not synced", replaced_unsynced, Ext4, &["old", "new"]),
+        ("the same", replaced_unsynced, Xfs, &["old", "empty", "new"]),
+        ("a name after the sync of another file", by_another_sync, Ext4, &["empty", "new"]),
+        ("the same", by_another_sync, Xfs, &["empty", "new"]),
+        ("the same", by_another_sync, Btrfs, &["none", "empty", "new"]),
+        ("a rename of ten seconds ago", old_names, Ext4, &["new"]),
+        ("the same", old_names, Xfs, &["none", "new"]),
+        ("the same", old_names, Btrfs, &["none", "new"]),
+        ("data of forty seconds ago", old_data, Ext4, &["new"]),
+        ("the same", old_data, Btrfs, &["new"]),
+        ("the same", old_data, Strict, &["empty", "new", "part"]),
+        ("four appended pieces", half, Ext4, &["empty", "new"]),
+        ("the same", half, Btrfs, &["empty", "new"]),
+        ("the same", half, Strict, &["empty", "new", "part"]),
+    ] {
+        let seen = |seed| {
+            let mut files = FileSystem::new(1 << 20);
+            files.set_profile(profile);
+            files.set_time(UNIX_EPOCH);
+            calls(&mut files);
+            files.cut(&mut chance(seed));
+            match contents(&mut files, "a").as_deref() {
+                Err(_) => "none",
+                Ok(b"") => "empty",
+                Ok(b"old") => "old",
+                Ok(b"new") => "new",
+                Ok(bytes) if bytes == [b'x'; 4000] => "new",
+                Ok(_) => "part",
+            }
+        };
+        let found: std::collections::BTreeSet<_> = (0..500).map(seen).collect();
+        let expected: std::collections::BTreeSet<_> = all.into_iter().filter(|state| allowed.contains(state)).collect();
+        assert_eq!(found, expected, "{situation} on {profile:?}");
+    }
+}
+
+#[test]
+fn after_a_sync_that_failed_the_next_one_writes_nothing_of_it() {
+    assert!(depends_on_chance(|seed| {
+        let (mut files, inode) = with_file("a");
+        files.set_length(inode, 8 * SECTOR as u64).unwrap();
+        files.sync(inode).unwrap();
+        files.write(inode, 0, &[7; SECTOR]).unwrap();
+        files.fail_sync(inode, &mut chance(seed));
+        assert_eq!(files.read(inode, 0, SECTOR).unwrap(), [7; SECTOR], "processes see it");
+        files.sync(inode).unwrap();
+        files.cut(&mut chance(seed));
+        contents(&mut files, "a").unwrap()[..SECTOR] == [7; SECTOR]
+    }));
+}
+
+#[test]
+fn a_full_disk_takes_no_more_and_what_is_removed_makes_room() {
+    let (mut files, inode) = with_file("a");
+    assert_eq!(files.set_length(inode, 2 << 20), Err(Errno::NOSPC));
+    files.set_length(inode, 1 << 20).unwrap();
+    let other = files.create(ROOT, "b", 0o600).unwrap().inode;
+    assert_eq!(files.write(other, 0, b"x"), Err(Errno::NOSPC));
+    files.remove(ROOT, "a").unwrap();
+    files.write(other, 0, b"x").unwrap();
+}
+
+#[test]
+fn a_bit_that_flips_is_seen_and_stays() {
+    let (mut files, inode) = with_file("a");
+    files.write(inode, 0, &[0; 100]).unwrap();
+    files.sync(inode).unwrap();
+    files.flip_bit(inode, 50, &mut chance(1)).unwrap();
+    files.cut(&mut chance(2));
+    let left = contents(&mut files, "a").unwrap();
+    assert_eq!(left.iter().map(|byte| byte.count_ones()).sum::<u32>(), 1);
+    assert_ne!(left[50], 0);
+}
+
+#[test]
+fn a_file_with_two_names_keeps_its_content_under_each_name_that_is_durable() {
+    let (mut files, inode) = with_file("a");
+    files.write(inode, 0, b"x").unwrap();
+    files.link(inode, ROOT, "b").unwrap();
+    assert_eq!(files.attributes(inode).unwrap().names, 2);
+    files.sync(inode).unwrap();
+    files.sync_directory(ROOT).unwrap();
+    files.cut(&mut chance(1));
+    let [a, b] = ["a", "b"].map(|name| files.look_up(ROOT, name).unwrap());
+    assert_eq!((a.inode, a.names), (b.inode, 2), "still one file");
+    files.remove(ROOT, "a").unwrap();
+    assert_eq!(contents(&mut files, "b").unwrap(), b"x");
+    assert_eq!(files.link(b.inode, ROOT, "b").unwrap_err(), Errno::EXIST);
+    assert!(depends_on_chance(|seed| {
+        let (mut files, inode) = with_file("a");
+        files.link(inode, ROOT, "b").unwrap();
+        files.cut(&mut chance(seed));
+        assert!(contents(&mut files, "a").is_ok(), "the first name stays");
+        contents(&mut files, "b").is_ok()
+    }));
+}

@@ -1,0 +1,44 @@
+//! Marks the units of 100 million messages and reports the cost. Fails above 32 MB.
+//!
+//! The sequence numbers arrive as they would from 100 sessions: nearly in order, each a little ahead of or behind the
+//! others.
+#![allow(clippy::print_stdout)]
+use mailrun_measurement::{Ledger, MarkResult};
+use std::process::ExitCode;
+use std::time::Instant;
+
+const UNITS: u64 = 100_000_000;
+const SESSIONS: u64 = 100;
+const LIMIT_BYTES: u64 = 32 << 20;
+
+fn main() -> ExitCode {
+    let before = resident_bytes();
+    let mut ledger = Ledger::default();
+    let start = Instant::now();
+    for round in 0..UNITS / SESSIONS {
+        for session in 0..SESSIONS {
+            // 37 and 100 are coprime, so every session has its turn once per round, but out of order.
+            let sequence = round * SESSIONS + session * 37 % SESSIONS;
+            assert_eq!(ledger.mark(sequence, 0), MarkResult::First);
+        }
+    }
+    let took = start.elapsed();
+    let grown = resident_bytes().saturating_sub(before);
+    assert_eq!(ledger.count(), UNITS);
+    println!("ledger: {UNITS} units marked in {:.2} s: {:.2} ns a mark", took.as_secs_f64(), nanoseconds(took));
+    println!("ledger: {} bytes of pages, resident memory grew by {grown} bytes", ledger.bytes());
+    let held = grown < LIMIT_BYTES && (ledger.bytes() as u64) < LIMIT_BYTES;
+    println!("ledger: {} (limit {LIMIT_BYTES} bytes)", if held { "PASS" } else { "FAIL" });
+    ExitCode::from(u8::from(!held))
+}
+
+fn nanoseconds(took: std::time::Duration) -> f64 {
+    took.as_secs_f64() * 1e9 / UNITS as f64
+}
+
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has /proc");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("every process has a VmRSS line");
+    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("VmRSS is a number of kB");
+    kilobytes * 1024
+}

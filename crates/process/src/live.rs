@@ -1,0 +1,193 @@
+//! Progress of a party. With `--live json` a party prints events on its standard output, one JSON
+//! object per line, for the process that started it.
+//!
+//! ```text
+//! {"event":"listening","smtp":["127.0.0.1:40001"],"http":null}     a sink, first
+//! {"event":"ready","amqp":["127.0.0.1:40002"]}                     a MADES endpoint, first
+//! {"event":"progress","elapsed_s":1.25,"accepted":67000,…}         all parties, every 250 ms
+//! {"event":"error","text":"450 at rcpt: 4.2.0 Greylisted"}         all parties, when the latest error is a different one
+//! {"event":"unwritten","record":"{…}"}                             all parties, if the record cannot be written to its file
+//! {"event":"done"}                                                 all parties, last
+//! ```
+use mailrun_measurement::Latencies;
+use serde::{Deserialize, Serialize};
+
+/// Form of a party's progress reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LiveMode {
+    /// The dashboard where a person sits before a terminal that is large enough, else the line.
+    #[value(skip)]
+    Auto,
+    /// The dashboard wherever it can be drawn, else the line.
+    #[value(skip)]
+    Dashboard,
+    /// A line on standard error: on a terminal one that changes, elsewhere one every five seconds.
+    #[default]
+    Line,
+    /// JSON lines on standard output, for the bench.
+    Json,
+    /// No reports.
+    Off,
+}
+
+/// An event, which is one line of output.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub enum LiveEvent {
+    /// The sink accepts connections.
+    Listening {
+        /// Addresses on which the sink accepts mail.
+        smtp: Vec<String>,
+        /// Address of the status server, if one was requested.
+        http: Option<String>,
+    },
+    /// The MADES endpoint serves its outbox.
+    Ready {
+        /// Addresses on which it listens. Empty if it does not listen.
+        amqp: Vec<String>,
+    },
+    /// The party's figures so far.
+    Progress(LiveProgress),
+    /// The latest error. A party reports an error only if it differs from the one that it reported
+    /// before.
+    Error {
+        /// Code, phase and text of the error. The text comes from a peer.
+        text: String,
+    },
+    /// The party could not write its record to the file.
+    Unwritten {
+        /// The record as JSON text. It is a text within the event so that only a reader who needs
+        /// the record parses it.
+        record: String,
+    },
+    /// The party has written its files and exits next.
+    Done,
+    /// An event that only a newer version knows.
+    #[serde(other)]
+    Unknown,
+}
+
+/// Progress of a party. A figure that is not known is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LiveProgress {
+    /// Seconds since the party began its work.
+    pub elapsed_s: f64,
+    /// Messages that were due in an open loop. 0 in a closed loop.
+    pub due: u64,
+    /// Messages that the source has created.
+    pub created: u64,
+    /// Messages handed over to the server.
+    pub sent: u64,
+    /// Messages that the server has accepted with 250.
+    pub accepted: u64,
+    /// Messages that have reached the sink.
+    pub delivered: u64,
+    /// Recipients of the messages that were accepted or, for a sink, delivered.
+    pub recipients: u64,
+    /// For a sink: pairs of message and recipient of its run that were delivered or bounced. Unlike
+    /// `delivered`, it counts neither copies nor notifications nor mail of others.
+    pub settled: u64,
+    /// For a sink: mailboxes that it watches and that are not open now. Mail that is there cannot be seen.
+    pub closed: u64,
+    /// Bytes of the messages that `accepted` or, for a sink, `delivered` counts.
+    pub bytes: u64,
+    /// Refusals, broken connections and time-outs.
+    pub errors: u64,
+    /// Sessions that may be open at a time.
+    pub sessions: u64,
+    /// Number of messages to create, or 0 if there is no such limit.
+    pub goal_messages: u64,
+    /// Seconds for which messages are created, or 0 if there is no such limit.
+    pub goal_s: f64,
+    /// Messages under way: those that a source has created or a relay has queued, and whose fate is
+    /// not yet known.
+    pub open: u64,
+    /// Seconds for which the party still waits for outstanding messages if nothing more arrives. 0
+    /// while messages are being created.
+    pub waits_s: f64,
+    /// Messages that the server has rejected.
+    pub rejected: u64,
+    /// Messages whose session failed.
+    pub failed: u64,
+    /// Percentiles of the latency in the recent past.
+    pub now: LiveTimes,
+    /// Percentiles of the latency since the start of the run.
+    pub run: LiveTimes,
+}
+
+/// Percentiles of a latency in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LiveTimes {
+    /// Median.
+    pub p50_ms: f64,
+    /// 95th percentile.
+    pub p95_ms: f64,
+    /// 99th percentile.
+    pub p99_ms: f64,
+    /// 99.9th percentile.
+    pub p999_ms: f64,
+    /// The longest latency.
+    pub max_ms: f64,
+}
+
+impl LiveTimes {
+    /// Takes the percentiles from a histogram of latencies.
+    pub fn of(latencies: &Latencies) -> Self {
+        Self {
+            p50_ms: latencies.quantile_ms(0.5),
+            p95_ms: latencies.quantile_ms(0.95),
+            p99_ms: latencies.quantile_ms(0.99),
+            p999_ms: latencies.quantile_ms(0.999),
+            max_ms: latencies.quantile_ms(1.0),
+        }
+    }
+}
+
+impl LiveMode {
+    /// Returns true if the progress is shown to a person.
+    pub fn is_shown(self) -> bool {
+        matches!(self, Self::Auto | Self::Dashboard | Self::Line)
+    }
+}
+
+impl LiveEvent {
+    /// Formats the event as a line without a line end.
+    pub(crate) fn to_line(&self) -> String {
+        serde_json::to_string(self).expect("an event has no keys that JSON lacks")
+    }
+
+    /// Parses a line. Returns `None` if the line is not an event.
+    pub fn from_line(line: &str) -> Option<Self> {
+        serde_json::from_str(line).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let now = LiveTimes { p99_ms: 3.5, ..LiveTimes::default() };
+        let progress = LiveProgress { elapsed_s: 1.25, accepted: 67_000, now, ..LiveProgress::default() };
+        let http = Some("127.0.0.1:2".to_owned());
+        let events = [
+            LiveEvent::Listening { smtp: vec!["127.0.0.1:1".to_owned()], http },
+            LiveEvent::Progress(progress),
+            LiveEvent::Done,
+        ];
+        for event in events {
+            assert_eq!(LiveEvent::from_line(&event.to_line()), Some(event));
+        }
+    }
+
+    #[test]
+    fn absent_is_nought_and_unknown_is_no_error() {
+        let event = LiveEvent::from_line(r#"{"event":"progress","accepted":5}"#);
+        assert_eq!(event, Some(LiveEvent::Progress(LiveProgress { accepted: 5, ..LiveProgress::default() })));
+        assert_eq!(LiveEvent::from_line(r#"{"event":"weather","sun":true}"#), Some(LiveEvent::Unknown));
+        assert_eq!(LiveEvent::from_line("hello"), None);
+    }
+}

@@ -1,0 +1,288 @@
+//! Parts that the parties of a run share: their output files, and the fields of their records that do
+//! not depend on their role.
+use crate::cpus;
+use crate::event_output::EventOutput;
+use crate::host;
+use crate::live::LiveMode;
+use crate::output_file::{self, OutputFile, cannot_write};
+use crate::process_usage;
+use anyhow::{Context, Result};
+use mailrun_measurement::record::{BusyPollRow, ClockRow, Party, Record, Role, Workload};
+use mailrun_measurement::{ClockId, IntervalLog, Latencies, Ledger, RunId, Series};
+use mailrun_net::BusyPoll;
+use mailrun_smtp::server::Protocol;
+use std::fs;
+use std::io::{self, BufWriter};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// Files to which a party writes its results.
+#[derive(Clone, Debug, Default)]
+pub struct Outputs {
+    /// File for the run record.
+    pub json: Option<PathBuf>,
+    /// File for the ledger, which has a bit for each unit: a message for one recipient.
+    pub ledger: Option<PathBuf>,
+    /// File for the HdrHistogram interval log.
+    pub hlog: Option<PathBuf>,
+    /// Form of the progress reports.
+    pub live: LiveMode,
+    /// Address on which live metrics are served over HTTP.
+    pub http: Option<SocketAddr>,
+}
+
+impl Outputs {
+    /// Checks that the files can be written, before the run produces results.
+    pub fn check_writable(&self) -> Result<()> {
+        [&self.json, &self.ledger, &self.hlog].into_iter().flatten().try_for_each(|path| output_file::check(path))
+    }
+
+    /// Writes the record and the ledger to their files, if there are any. If that fails, sends the
+    /// record as an event and returns the error. A sink has two ledgers: the units that arrived, and
+    /// those that bounced.
+    pub fn write_or_report(&self, record: &Record, units: &[&Ledger], events: &EventOutput) -> Option<anyhow::Error> {
+        let error = self.write(record, units).err()?;
+        events.unwritten(record);
+        Some(error)
+    }
+
+    /// Returns the directory of the output files, if there are any.
+    pub fn directory(&self) -> Option<&Path> {
+        let parent = [&self.json, &self.ledger, &self.hlog].into_iter().flatten().next()?.parent()?;
+        Some(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
+    }
+
+    fn write(&self, record: &Record, units: &[&Ledger]) -> Result<()> {
+        if let Some(path) = &self.json {
+            write_record(path, record)?;
+        }
+        if let Some(path) = &self.ledger {
+            write_ledger(path, units)?;
+        }
+        Ok(())
+    }
+}
+
+/// Result of a source's or sink's run.
+#[derive(Debug)]
+pub struct FinishedRun {
+    /// The record of the run. It is complete even if it could not be written.
+    pub record: Record,
+    /// The first error of writing a file.
+    pub write_error: Option<anyhow::Error>,
+}
+
+/// Writes a run record to a file as JSON.
+pub fn write_record(path: &Path, record: &Record) -> Result<()> {
+    let text = record.to_json().context("a record is always JSON")?;
+    output_file::write(path, text + "\n")
+}
+
+/// Writes a ledger to a file, or those of a sink as [`Ledger::write_arrivals`] does.
+pub fn write_ledger(path: &Path, units: &[&Ledger]) -> Result<()> {
+    let written = OutputFile::create(path).and_then(|file| {
+        let mut file = BufWriter::new(file);
+        match units {
+            [arrived, bounced, rewritten] => Ledger::write_arrivals([arrived, bounced, rewritten], &mut file)?,
+            units => units.iter().try_for_each(|units| units.write_to(&mut file))?,
+        }
+        file.into_inner()?.finish()
+    });
+    written.map_err(|error| cannot_write(path, &error))
+}
+
+/// Records latencies by second: in the record's series and, if requested, in the interval log.
+pub struct IntervalRecorder {
+    /// Counts and latencies of each second, for the record.
+    pub series: Series,
+    tag: &'static str,
+    log: Option<IntervalLog<BufWriter<OutputFile>>>,
+    path: PathBuf,
+    /// The first error of writing the log.
+    failure: Option<anyhow::Error>,
+    /// Latencies since the last line of the log.
+    interval: Latencies,
+    interval_began: Duration,
+    began: Duration,
+}
+
+impl IntervalRecorder {
+    /// Starts to record. `now` is the start of the run, and `tag` names the stage in the log.
+    pub fn begin(now: Duration, tag: &'static str, hlog: Option<&Path>) -> Result<Self> {
+        let log = hlog.map(|path| {
+            let file = OutputFile::create(path).map_err(|error| cannot_write(path, &error))?;
+            IntervalLog::begin(BufWriter::new(file), SystemTime::now()).context("cannot write the interval log")
+        });
+        Ok(Self {
+            series: Series::new(now),
+            tag,
+            log: log.transpose()?,
+            path: hlog.map(Path::to_owned).unwrap_or_default(),
+            failure: None,
+            interval: Latencies::default(),
+            interval_began: now,
+            began: now,
+        })
+    }
+
+    /// Leaves out the seconds before `then`, in which the run warms up, from the series.
+    #[must_use]
+    pub fn excluding_before(self, then: Duration) -> Self {
+        Self { series: self.series.omit_before(then), ..self }
+    }
+
+    /// Adds the latencies since the last call to the interval log, which gets a line per second. If
+    /// the log cannot be written, the run goes on without it.
+    pub fn log(&mut self, now: Duration, latencies: &Latencies) {
+        if self.log.is_some() {
+            self.interval.merge(latencies);
+            if now >= self.interval_began + Duration::from_secs(1) {
+                self.write_interval(now);
+            }
+        }
+    }
+
+    /// Writes the rest of the interval log. Returns the first error if the log is incomplete.
+    pub fn finish(&mut self, now: Duration) -> Option<anyhow::Error> {
+        self.write_interval(now);
+        if let Some(log) = self.log.take() {
+            let result = log.finish().and_then(|file| file.into_inner()?.finish());
+            self.check_written(result);
+        }
+        self.failure.take()
+    }
+
+    fn write_interval(&mut self, now: Duration) {
+        let Some(log) = &mut self.log else { return };
+        let from = self.interval_began - self.began;
+        let length = now.saturating_sub(self.interval_began);
+        let result = log.write(self.tag, from, length, &self.interval);
+        self.check_written(result);
+        self.interval.clear();
+        self.interval_began = now;
+    }
+
+    fn check_written(&mut self, result: io::Result<()>) {
+        if let Err(error) = result {
+            self.failure.get_or_insert_with(|| cannot_write(&self.path, &error));
+            self.log = None;
+        }
+    }
+}
+
+/// Returns the command line for display. Invalid bytes of words that are not UTF-8 are replaced by
+/// U+FFFD.
+pub fn command_line() -> Vec<String> {
+    std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
+/// Error text for a session that panicked.
+pub const SESSION_PANICKED: &str = "a session crashed because of a bug in mailrun; standard error has the details";
+
+/// Describes this process as a party of the run, with the resources that it has used so far.
+pub fn own_party(role: Role, name: &str, workers: usize, faults: Vec<String>) -> Party {
+    let mut party = Party {
+        role,
+        name: name.to_owned(),
+        command: command_line(),
+        user_s: None,
+        sys_s: None,
+        max_rss_bytes: None,
+        write_bytes: None,
+        durability: "none".to_owned(),
+        faults,
+        workers: u32::try_from(workers).ok(),
+        failed_sessions: Some(mailrun_net::worker::failed_sessions()),
+        ordered: None,
+        died: None,
+        busy_poll: None,
+        cpus: cpus::placement(),
+        wake_up_ms: None,
+        reception: None,
+    };
+    process_usage::own().fill(&mut party);
+    party
+}
+
+/// Returns how long this process has polled busily so far. Returns `None` if busy polling is off.
+pub fn busy_poll_row(mode: BusyPoll) -> Option<BusyPollRow> {
+    let looked_s = mailrun_net::worker::busy_polled().as_secs_f64();
+    (mode != BusyPoll::Off).then(|| BusyPollRow { mode: mode.to_string(), looked_s })
+}
+
+/// Returns the name of the protocol in run records.
+pub fn protocol_name(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Smtp => "smtp",
+        Protocol::Lmtp => "lmtp",
+    }
+}
+
+/// Creates a record of this process with all fields that do not depend on its role. `directory` is
+/// where the process keeps its mail or its results, if anywhere.
+pub fn new_record(
+    run: Option<RunId>,
+    name: &str,
+    started_at: jiff::Timestamp,
+    workload: Workload,
+    directory: Option<&Path>,
+) -> Record {
+    Record {
+        run_id: run.map(|run| run.to_string()).unwrap_or_default(),
+        name: name.to_owned(),
+        started_at: started_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        command: command_line(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: option_env!("MAILRUN_COMMIT").map(str::to_owned),
+        host: host::facts(directory),
+        clock: Some(clock_row()),
+        workload,
+        ..Record::empty()
+    }
+}
+
+/// Sets the time to which all times of a record are relative.
+pub fn set_zero(record: &mut Record, zero: Duration) {
+    record.origin_ns = u64::try_from(zero.as_nanos()).unwrap_or_default();
+    let offset = record.clock.as_ref().map_or(0, |clock| clock.unix_offset_ns);
+    let unix = jiff::Timestamp::from_nanosecond(i128::from(record.origin_ns) + i128::from(offset));
+    record.zero_at = unix.map(|unix| unix.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string()).unwrap_or_default();
+}
+
+/// Describes the clock of this process's times.
+pub(crate) fn clock_row() -> ClockRow {
+    let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let offset = unix.saturating_sub(mailrun_net::clock::now());
+    ClockRow {
+        boot: format!("{:08x}", monotonic_clock().0),
+        unix_offset_ns: u64::try_from(offset.as_nanos()).unwrap_or_default(),
+        sinks: Vec::new(),
+    }
+}
+
+/// Returns the time on the clock that run records use (`origin_ns`).
+pub fn record_time() -> Duration {
+    mailrun_net::clock::now()
+}
+
+/// Returns the ID by which traces name this host's clock since boot.
+pub fn monotonic_clock() -> ClockId {
+    ClockId::monotonic(&boot_id())
+}
+
+/// Returns the ID by which traces name this host's wall clock.
+pub fn wall_clock() -> ClockId {
+    ClockId::realtime(&boot_id())
+}
+
+fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// Creates a random run ID. With 128 bits, no two runs have the same.
+pub fn new_run_id() -> Result<RunId> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|error| anyhow::anyhow!("cannot get random numbers: {error}"))?;
+    Ok(RunId(id))
+}
