@@ -61,7 +61,7 @@ fn measure() -> anyhow::Result<Table> {
             batch.to_string(),
             delivered.count.to_string(),
             rate(per_s),
-            figure(cpu_s / record.duration_s),
+            figure(cpu_s * per_s / delivered.count as f64),
             figure(cpu_s * 1e6 / delivered.count as f64),
         ]);
     }
@@ -77,7 +77,7 @@ fn read_all(batch: u64) -> anyhow::Result<Record> {
     let json = place.path().join("sink.json");
     let mut command = Command::new(MAILRUN);
     command.args(["sink", "--quiet", "--mailbox", &mailboxes_at(address), "--run-id", &RUN.to_string()]);
-    command.args(["--messages", &(MAILBOXES * MESSAGES).to_string(), "--json"]).arg(&json);
+    command.args(["--max-messages", &(MAILBOXES * MESSAGES).to_string(), "--json"]).arg(&json);
     command.env("MAILRUN_MAILBOX_PASSWORD", "secret");
     let mut sink = command.spawn()?;
     let limit = Instant::now() + RUN_LIMIT;
