@@ -1,6 +1,6 @@
 //! Any text as SERVER on the command line: an address that is read again as the same, or a complaint.
 #![no_main]
-#[path = "../../crates/cli/src/server.rs"]
+#[path = "../../crates/cli/src/options/server.rs"]
 #[allow(dead_code)] // a part of it is the command line's
 mod server;
 

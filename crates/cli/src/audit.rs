@@ -1,7 +1,8 @@
 //! `mailrun audit RECIPE`: checks whether a server keeps the mail that it accepted with 250.
-use super::exit_status::Strictness;
-use super::results::ReportArgs;
-use super::{source, values};
+use crate::options::values;
+use crate::report::exit_status::Strictness;
+use crate::report::results::ReportArgs;
+use crate::source;
 use anyhow::Result;
 use clap::Args;
 use mailrun_bench::audit::{AuditFault, AuditLength, AuditOptions, Profile};
@@ -120,7 +121,7 @@ impl AuditArgs {
             command: mailrun_process::outputs::command_line(),
         })?;
         self.report.finish(&outcome.record, Some(&outcome.directory))?;
-        let status = super::exit_status::exit_code(&outcome.record, Strictness::Strict);
+        let status = crate::report::exit_status::exit_code(&outcome.record, Strictness::Strict);
         outcome.unwritten.map_or(Ok(status), Err)
     }
 }

@@ -1,6 +1,6 @@
 //! `mailrun disk`: measures the rate that a durable relay can reach on a disk, using the spool's
 //! own writes.
-use super::values;
+use crate::options::values;
 use anyhow::Result;
 use clap::Args;
 use mailrun_measurement::record::{HostDisk, Outcome};
@@ -78,9 +78,9 @@ impl DiskArgs {
         };
         let result = measure(&options)?;
         match (self.json, self.quiet) {
-            (true, _) => super::messages::say(&format!("{}\n", serde_json::to_string(&result)?))?,
-            (false, true) => super::messages::say(&CharacterSet::of_environment().encode(&verdict(&result)))?,
-            (false, false) => super::messages::say(&CharacterSet::of_environment().encode(&text(&result)))?,
+            (true, _) => crate::report::messages::say(&format!("{}\n", serde_json::to_string(&result)?))?,
+            (false, true) => crate::report::messages::say(&CharacterSet::of_environment().encode(&verdict(&result)))?,
+            (false, false) => crate::report::messages::say(&CharacterSet::of_environment().encode(&text(&result)))?,
         }
         Ok(match result.outcome {
             _ if result.interrupted => ExitCode::from(INTERRUPTED_STATUS),

@@ -1,6 +1,6 @@
 //! `mailrun health`: asks a running relay or sink whether it works. Health checks of containers use
 //! it.
-use super::messages::{failure, say};
+use crate::report::messages::{failure, say};
 use anyhow::{Result, bail};
 use clap::Args;
 use mailrun_process::http_client::{HttpClient, StatusCode};

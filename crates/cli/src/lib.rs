@@ -9,84 +9,29 @@
 //! 130  interrupted; the report is printed all the same, unless it was interrupted three times
 //! ```
 mod audit;
-mod baseline;
 mod bench;
-mod bounce_domain;
-mod busy_poll;
-mod capabilities;
 mod capacity;
-mod capacity_arguments;
-mod capacity_mades;
 mod compare;
-mod compare_live;
-mod compare_output;
-mod completions;
-mod connection;
-mod cpus;
-mod dialogue;
 mod disk;
-#[cfg(test)]
-mod examples;
-mod exit_status;
-mod exports;
 mod health;
-mod keep_awake;
-mod links;
-mod load_file;
+mod help;
 mod locust;
 mod mades;
-mod mades_bench;
-mod mades_compare;
-mod mades_effects;
-mod mades_endpoint;
-mod mades_ladder;
-mod mades_queues;
-mod mailboxes;
-mod man;
-mod master;
-mod measurement;
-mod merge;
-mod messages;
-mod misuse;
-mod offer;
-mod other_names;
-mod party_outputs;
+mod options;
 mod probe;
-mod probe_file;
-mod probe_route;
-mod profiles;
-mod queue;
-mod rare_options;
-mod recipes;
 mod relay;
-mod relays;
-mod results;
-mod run_sides;
-mod scenario_file;
-mod scenarios;
+mod report;
 mod send;
-mod server;
-mod shard;
-mod silent_run;
 mod sink;
 mod source;
-mod spool;
-mod stored_runs;
-mod summary;
-mod values;
-mod worker;
 #[cfg(test)]
 mod wrong_inputs;
-#[cfg(test)]
-mod wrong_inputs_mades;
-#[cfg(test)]
-mod wrong_inputs_relay;
 
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use mailrun_process::interrupt::{INTERRUPTED_STATUS, Interrupted};
 use mailrun_process::party_options::{OPTIONS_FROM_STDIN, PartyOptions};
-use messages::{failure, say};
+use report::messages::{failure, say};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -101,8 +46,8 @@ struct Cli {
 
 impl Cli {
     fn parse_words(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
-        let words = rare_options::without_dashes(join_option_values(words));
-        let words = load_file::expanded(words, bench::options)?;
+        let words = options::rare::without_dashes(join_option_values(words));
+        let words = bench::load_file::expanded(words, bench::options)?;
         Self::from_arg_matches(&Self::commands(&words)?.try_get_matches_from(words)?)
     }
 
@@ -115,7 +60,7 @@ impl Cli {
 
     /// Returns all commands, including that of a scenario file which the command line names.
     fn commands(words: &[OsString]) -> Result<clap::Command, clap::Error> {
-        scenarios::add_scenario_file(Self::command(), words)
+        bench::scenarios::add_scenario_file(Self::command(), words)
     }
 }
 
@@ -156,28 +101,28 @@ Exit status:
 enum Command {
     Bench(Box<bench::BenchArgs>),
     Audit(Box<audit::AuditArgs>),
-    Scenario(scenario_file::ScenarioFileArgs),
-    Recipe(recipes::RecipeArgs),
+    Scenario(bench::scenario_file::ScenarioFileArgs),
+    Recipe(bench::recipes::RecipeArgs),
     Source(Box<source::SourceArgs>),
     Send(Box<send::SendArgs>),
     Probe(Box<probe::ProbeArgs>),
     Sink(Box<sink::SinkArgs>),
     Relay(Box<relay::RelayArgs>),
     Mades(Box<mades::MadesArgs>),
-    MadesEndpoint(Box<mades_endpoint::MadesEndpointArgs>),
-    Report(stored_runs::StoredRunsArgs),
-    Merge(merge::MergeArgs),
+    MadesEndpoint(Box<mades::endpoint::MadesEndpointArgs>),
+    Report(report::StoredRunsArgs),
+    Merge(report::merge::MergeArgs),
     Compare(Box<compare::CompareArgs>),
-    Baseline(baseline::BaselineArgs),
-    Queue(queue::QueueArgs),
-    Spool(spool::SpoolArgs),
+    Baseline(compare::baseline::BaselineArgs),
+    Queue(relay::queue::QueueArgs),
+    Spool(relay::spool::SpoolArgs),
     Capacity(Box<capacity::CapacityArgs>),
     Disk(disk::DiskArgs),
     Locust(locust::LocustArgs),
     Health(health::HealthArgs),
-    InstallLinks(links::InstallLinksArgs),
-    Man(man::ManArgs),
-    Completions(completions::CompletionsArgs),
+    InstallLinks(help::links::InstallLinksArgs),
+    Man(help::man::ManArgs),
+    Completions(help::completions::CompletionsArgs),
 }
 
 /// Runs the command that the arguments of this process name, and returns its exit status.
@@ -278,7 +223,7 @@ fn is_value_of(option: Option<&str>, word: Option<&str>) -> bool {
     let is_negative = word.strip_prefix('-').is_some_and(|rest| rest.starts_with(is_digit));
     let is_range = word.starts_with(is_digit) && word.contains("..");
     match option {
-        "--reuse" => is_negative || is_range || values::reuse(word).is_ok(),
+        "--reuse" => is_negative || is_range || options::values::reuse(word).is_ok(),
         "--share" => ["short", "full"].contains(&word),
         _ => is_option && is_negative,
     }
@@ -286,7 +231,7 @@ fn is_value_of(option: Option<&str>, word: Option<&str>) -> bool {
 
 /// Prints help and version as they are, and a mistake as one line.
 fn report_misuse(error: &clap::Error, typed: &[OsString]) -> ExitCode {
-    if let Some(text) = misuse::mistaken_help(error, typed, &Cli::all_commands()) {
+    if let Some(text) = help::misuse::mistaken_help(error, typed, &Cli::all_commands()) {
         mailrun_process::tell!("mailrun: {text}");
         return ExitCode::from(2);
     }
@@ -302,7 +247,7 @@ fn report_misuse(error: &clap::Error, typed: &[OsString]) -> ExitCode {
         let _ = error.print();
         return ExitCode::from(2);
     }
-    mailrun_process::tell!("mailrun: {}", misuse::sentence(error, typed, &Cli::all_commands()));
+    mailrun_process::tell!("mailrun: {}", help::misuse::sentence(error, typed, &Cli::all_commands()));
     ExitCode::from(2)
 }
 
@@ -323,5 +268,5 @@ fn short_help(error: &clap::Error, typed: &[OsString]) -> Option<String> {
         command = command.find_subcommand_mut(word)?;
         names.push(word.as_str());
     }
-    (!names.is_empty()).then(|| summary::of(command, &names))
+    (!names.is_empty()).then(|| help::summary::of(command, &names))
 }

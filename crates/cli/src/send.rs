@@ -1,8 +1,8 @@
 //! `mailrun send`: turns the command-line arguments into one message and the servers to try.
-use super::connection::ConnectionArgs;
-use super::messages::say;
-use super::server::ServerArg;
-use super::values;
+use crate::options::connection::ConnectionArgs;
+use crate::options::server::ServerArg;
+use crate::options::values;
+use crate::report::messages::say;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 use jiff::Timestamp;

@@ -1,0 +1,218 @@
+//! Options of the scenarios that profile a server: `kotlin-profile`, `sizes` and `large-message`.
+use crate::bench::relays::{raise_open_files, scenario_options};
+use crate::options::measurement::{Measurement, RoundsArgs};
+use crate::options::server::{Scheme, ServerArg};
+use crate::options::values;
+use crate::report::results::TableReportArgs;
+use anyhow::{Result, bail};
+use clap::Args;
+use mailrun_bench::profiles::{self, LargeMessageOptions, MessageCost, ProfileOptions, ProfiledServer};
+use mailrun_bench::relay::Relay;
+use mailrun_bench::relays::ScenarioOptions;
+use mailrun_bench::{BenchTarget, TextReport};
+use mailrun_load::source::AddressPattern;
+use mailrun_measurement::record::Pipelining;
+use mailrun_measurement::threshold::Threshold;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The server that a profile is of.
+#[derive(Debug, Args)]
+struct ProfiledServerArgs {
+    /// Server to profile: HOST or HOST:PORT, without TLS. Without it the bench starts one: --relay.
+    #[arg(value_name = "SERVER", value_parser = ServerArg::parse, conflicts_with = "relay")]
+    server: Option<ServerArg>,
+    /// Server that the bench starts: none for its sink alone, mailrun for its relay and the sink (also mailrun:write,
+    /// mailrun:memory), postfix (a private instance; requires root), or a command with {to}, {listen} and {spool} in it.
+    #[arg(long, value_name = "WHICH", help_heading = "Relay")]
+    relay: Option<Relay>,
+    /// Address on which the bench's own sink listens for the mail that SERVER delivers.
+    #[arg(long, value_name = "HOST:PORT", requires = "server", value_parser = values::listening, help_heading = "Relay")]
+    sink_listen: Option<String>,
+    /// Recipient address.
+    #[arg(long, value_name = "ADDRESS", default_value = "to@example.com", value_parser = values::recipient)]
+    to: AddressPattern,
+}
+
+impl ProfiledServerArgs {
+    /// Converts the server's arguments into the bench's types.
+    ///
+    /// # Errors
+    ///
+    /// If the URL asks for TLS or LMTP, which profiles do not speak.
+    fn server(&self) -> Result<ProfiledServer> {
+        let recipient = self.to.expression().to_owned();
+        let Some(server) = &self.server else {
+            return Ok(ProfiledServer { target: BenchTarget::of(self.started()), recipient });
+        };
+        if server.scheme() != Scheme::Smtp {
+            bail!("this scenario speaks SMTP without TLS: write {server}");
+        }
+        let address = server.address().to_owned();
+        let target = match self.sink_listen.clone() {
+            Some(sink) => BenchTarget::Relay(Relay::Running { address, sink }),
+            None => BenchTarget::Server { address, sink: None },
+        };
+        Ok(ProfiledServer { target, recipient })
+    }
+
+    fn started(&self) -> Relay {
+        self.relay.clone().unwrap_or(Relay::None)
+    }
+}
+
+/// Measures rate and latency of a server at several sizes of a message, as the Kotlin SMTP guide publishes them
+///
+/// Prints messages per second, the average, p50, p95, p99 and maximum of the time until 250, and the times of 1,000, 10,000 and
+/// 100,000 messages at that rate. Without SERVER the server is mailrun's own sink. Ctrl-C ends the run and prints the table
+/// so far (exit status 130). Exit status 1 if a run failed, a message was lost or a threshold was missed.
+#[derive(Debug, Args)]
+#[command(after_help = PROFILE_EXAMPLES)]
+pub(crate) struct ProfileArgs {
+    /// Messages per run, over all sessions.
+    #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::scenario_messages)]
+    messages: Option<u64>,
+    /// Length of a run; it ends earlier if all its messages are sent.
+    #[arg(short, long, value_name = "TIME", value_parser = values::some_duration)]
+    duration: Option<Duration>,
+    /// Leave messages of the first TIME of a run out of the figures; 0s counts all.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = mailrun_text::quantities::duration)]
+    warm_up: Duration,
+    /// Bytes of the body of a message, a comma-separated list of sizes to run: 256,4k,64k.
+    #[arg(short = 'l', long, value_name = "BYTES,BYTES", value_delimiter = ',', required = true,
+          value_parser = values::body_size)]
+    body_sizes: Vec<u64>,
+    /// Parallel sessions.
+    #[arg(short, long, visible_short_alias = 'c', value_name = "N", default_value = "8", value_parser = values::sessions)]
+    sessions: u32,
+    /// Messages per connection; without N, or with 0, no limit.
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_value = "1",
+          default_missing_value = "0", value_parser = values::count)]
+    reuse: u64,
+    /// Commands sent without waiting for replies.
+    #[arg(long, value_enum, default_value = "off")]
+    pipelining: Pipelining,
+    #[command(flatten)]
+    rounds: ProfileRoundArgs,
+    #[command(flatten)]
+    server: ProfiledServerArgs,
+    #[command(flatten)]
+    tables: TableReportArgs,
+}
+
+/// Measures large messages on one connection, and what dots, lines, small writes and tracing add to their cost
+///
+/// Sends messages of each size over one connection, one after the other, and prints MB/s. Then the same with each cost, as a
+/// ratio to the plain run of the same round. Without SERVER the server is mailrun's own sink. Ctrl-C ends the run and prints the
+/// table so far (exit status 130). Exit status 1 if a run failed, a message was lost or a threshold was missed.
+#[derive(Debug, Args)]
+#[command(after_help = LARGE_MESSAGE_EXAMPLES)]
+pub(crate) struct LargeMessageArgs {
+    /// Bytes of the body of a message, a comma-separated list of sizes to run: 1M,10M,100M.
+    #[arg(short = 'l', long, value_name = "BYTES,BYTES", value_delimiter = ',', required = true,
+          value_parser = values::body_size)]
+    body_sizes: Vec<u64>,
+    /// Costs to run beside the plain run, a comma-separated list: chunking, dots, short-lines, small-writes, no-trace,
+    /// smtplib (Python's client).
+    #[arg(
+        long,
+        value_name = "COST,COST",
+        value_delimiter = ',',
+        value_enum,
+        required = true,
+        hide_possible_values = true
+    )]
+    costs: Vec<MessageCost>,
+    /// Bytes of the bodies of a run together; a run has one message at least.
+    #[arg(long, value_name = "BYTES", value_parser = values::some_bytes)]
+    volume: u64,
+    #[command(flatten)]
+    rounds: ProfileRoundArgs,
+    #[command(flatten)]
+    server: ProfiledServerArgs,
+    #[command(flatten)]
+    tables: TableReportArgs,
+}
+
+/// Rounds of a profile, and what each run must meet.
+#[derive(Debug, Args)]
+struct ProfileRoundArgs {
+    #[command(flatten)]
+    rounds: RoundsArgs,
+    /// Condition that every run must meet, repeatable: 'accepted.p99 < 50ms', 'accepted.rate > 5000/s',
+    /// 'rejected <= 0.1%'. See mailrun bench --help.
+    #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = values::closed_loop_threshold)]
+    thresholds: Vec<Threshold>,
+    /// Directory for all files, instead of a new one in mailrun-results.
+    #[arg(long, value_name = "DIR", value_parser = values::directory)]
+    out: Option<PathBuf>,
+}
+
+impl ProfileRoundArgs {
+    fn scenario(&self, name: &str, tables: &TableReportArgs) -> ScenarioOptions {
+        let thresholds = self.thresholds.clone();
+        ScenarioOptions { thresholds, ..scenario_options(name, self.out.clone(), tables) }
+    }
+}
+
+const PROFILE_EXAMPLES: &str = "\
+Examples:
+  mailrun bench kotlin-profile                                       mailrun's own sink
+  mailrun bench kotlin-profile 127.0.0.1:2525 --to ann@a.example     a server of yours
+  mailrun bench kotlin-profile --messages 100000                     100,000 messages, measured
+  mailrun bench sizes --relay mailrun                                through the durable relay
+  mailrun bench sizes --body-sizes 1k,1M --sessions 100 --reuse";
+
+const LARGE_MESSAGE_EXAMPLES: &str = "\
+Examples:
+  mailrun bench large-message                                    some minutes
+  mailrun bench large-message --body-sizes 10M --volume 100M --rounds 1
+  mailrun bench large-message 127.0.0.1:2525 --costs dots,chunking";
+
+impl Measurement for ProfileArgs {
+    fn run(self: Box<Self>, name: &str) -> Result<TextReport> {
+        if self.messages.is_none() && self.duration.is_none() {
+            bail!("a profile needs --messages or --duration, or one of these keys in the scenario's [workload]");
+        }
+        raise_open_files(self.sessions);
+        let server = self.server.server()?;
+        let _awake = self.tables.keep_awake.begin(!server.target.has_server_here())?;
+        profiles::run_profile(&ProfileOptions {
+            scenario: self.rounds.scenario(name, &self.tables),
+            server,
+            body_sizes: self.body_sizes,
+            messages: self.messages,
+            duration: self.duration,
+            warm_up: self.warm_up,
+            sessions: self.sessions,
+            reuse: Some(self.reuse).filter(|messages| *messages > 0),
+            pipelining: self.pipelining,
+            rounds: self.rounds.rounds.rounds,
+            order: self.rounds.rounds.order,
+        })
+    }
+
+    fn tables(&self) -> &TableReportArgs {
+        &self.tables
+    }
+}
+
+impl Measurement for LargeMessageArgs {
+    fn run(self: Box<Self>, name: &str) -> Result<TextReport> {
+        let server = self.server.server()?;
+        let _awake = self.tables.keep_awake.begin(!server.target.has_server_here())?;
+        profiles::run_large_message(&LargeMessageOptions {
+            scenario: self.rounds.scenario(name, &self.tables),
+            server,
+            body_sizes: self.body_sizes,
+            costs: self.costs,
+            volume: self.volume,
+            rounds: self.rounds.rounds.rounds,
+            order: self.rounds.rounds.order,
+        })
+    }
+
+    fn tables(&self) -> &TableReportArgs {
+        &self.tables
+    }
+}

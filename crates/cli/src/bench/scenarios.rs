@@ -1,0 +1,421 @@
+//! `mailrun bench SCENARIO` and `mailrun bench FILE.toml`.
+//!
+//! A kind of measurement is a set of options. A scenario's file has values for some of them, under
+//! the names of the options, and these become the defaults of its command:
+//!
+//! ```text
+//! FILE.toml ─→ KINDS: the options of its measurement ─→ each value parsed as if it were typed ─→ command
+//! ```
+use crate::bench::profiles::{LargeMessageArgs, ProfileArgs};
+use crate::bench::relays::{BacklogArgs, LatencyArgs, RelayComparisonArgs, SoakArgs};
+use crate::mades::bench::MadesBenchArgs;
+use crate::mades::compare::MadesCompareArgs;
+use crate::options::measurement::{Measurement, NoThresholdArgs, RoundsArgs};
+use crate::options::values;
+use crate::report::exit_status::Strictness;
+use crate::report::results::TableReportArgs;
+use anyhow::Result;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand};
+use mailrun_bench::scenario::{Scenario, ScenarioKey, ScenarioValue};
+use mailrun_bench::tables::{self, SinkTool, SourceTool, TableOptions};
+use mailrun_bench::{BUILT_IN, Conclusion, TextReport, is_toml_file, load_scenario};
+use mailrun_process::toml_file::unknown_key;
+use mailrun_text::table::{Align, Table};
+use std::error::Error;
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// File descriptors for everything except sessions.
+const SPARE_FILES: u64 = 64;
+const LIST_WIDTH: usize = 160;
+
+/// Name of the command that is a single run with its own report, unlike the scenarios.
+const MADES: &str = "mades";
+/// Key of a scenario's file with what it measures. Each kind of measurement has an option of its own
+/// for it.
+const PARTIES: &str = "parties";
+/// Options that must not be keys. A file may come from somebody else, who must not decide to load a
+/// public server.
+const NO_KEYS: [&str; 6] = ["help", "version", "list", "write_file", "options", "allow_public"];
+
+/// A kind of measurement.
+pub(crate) struct MeasurementKind {
+    /// Its name as files spell it.
+    name: &'static str,
+    /// The option that takes the values of the key `parties`.
+    parties: &'static str,
+    add_options: fn(Command) -> Command,
+    read: fn(&ArgMatches) -> Result<Box<dyn Measurement>, clap::Error>,
+}
+
+const fn kind<M: Measurement + Args + 'static>(name: &'static str, parties: &'static str) -> MeasurementKind {
+    MeasurementKind {
+        name,
+        parties,
+        add_options: M::augment_args,
+        read: |matches| Ok(Box::new(M::from_arg_matches(matches)?)),
+    }
+}
+
+const KINDS: [MeasurementKind; 8] = [
+    kind::<RelayComparisonArgs>("throughput", "compare"),
+    kind::<LatencyArgs>("latency", "relay"),
+    kind::<BacklogArgs>("backlog", "compare"),
+    kind::<SoakArgs>("soak", "relay"),
+    kind::<TableArgs>("sources", PARTIES),
+    kind::<MadesCompareArgs>("mades", PARTIES),
+    kind::<ProfileArgs>("profile", "relay"),
+    kind::<LargeMessageArgs>("large-message", "relay"),
+];
+
+impl MeasurementKind {
+    /// Finds the kind of a scenario.
+    ///
+    /// # Errors
+    /// The place in the file, and the known kinds.
+    fn of(scenario: &Scenario) -> Result<&'static Self, String> {
+        let measure = scenario.measure.as_ref().ok_or_else(|| scenario.missing_key_error("measure"))?;
+        KINDS.iter().find(|kind| kind.name == measure.text).ok_or_else(|| {
+            let known: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
+            scenario.value_error(measure, &not_one_of(&measure.text, &known))
+        })
+    }
+
+    /// Returns the option that takes the values of a key.
+    fn option<'k>(&self, key: &'k str) -> &'k str
+    where
+        Self: 'k,
+    {
+        if key == PARTIES { self.parties } else { key }
+    }
+}
+
+fn not_one_of(text: &str, known: &[&str]) -> String {
+    format!("{text:?} is not one of {}", known.join(", "))
+}
+
+#[derive(Debug)]
+pub(crate) enum ScenarioCommand {
+    Scenario(ChosenScenario),
+    Mades(Box<MadesBenchArgs>),
+}
+
+#[derive(Debug)]
+pub(crate) struct ChosenScenario {
+    name: String,
+    measurement: Box<dyn Measurement>,
+}
+
+impl Subcommand for ScenarioCommand {
+    fn augment_subcommands(command: Command) -> Command {
+        // Reading the scenarios takes a third of the program's start, and only this command needs them.
+        command.defer(|command| {
+            // Built-in scenarios can always be read: a test below makes sure of that.
+            let built_in = BUILT_IN.iter().filter_map(|built_in| {
+                let scenario = load_scenario(built_in.name).ok()?;
+                scenario_command(built_in.name, &scenario).ok()
+            });
+            built_in.fold(command, Command::subcommand).subcommand(MadesBenchArgs::augment_args(Command::new(MADES)))
+        })
+    }
+
+    fn augment_subcommands_for_update(command: Command) -> Command {
+        Self::augment_subcommands(command)
+    }
+
+    fn has_subcommand(name: &str) -> bool {
+        is_toml_file(name) || names().any(|known| known == name)
+    }
+}
+
+impl FromArgMatches for ScenarioCommand {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let Some((name, matches)) = matches.subcommand() else {
+            return Err(clap::Error::raw(ErrorKind::MissingSubcommand, "a scenario is required"));
+        };
+        if name == MADES {
+            return MadesBenchArgs::from_arg_matches(matches).map(Box::new).map(Self::Mades);
+        }
+        let scenario = load_scenario(name).map_err(unreadable)?;
+        let measurement = (MeasurementKind::of(&scenario).map_err(unreadable)?.read)(matches)?;
+        let stem = Path::new(name).file_stem().filter(|_| is_toml_file(name));
+        let name = stem.map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned());
+        Ok(Self::Scenario(ChosenScenario { name, measurement }))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Names of the scenarios that are built in.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    BUILT_IN.iter().map(|built_in| built_in.name).chain([MADES])
+}
+
+/// Converts a mistake in a scenario file into an error of the command line.
+pub(crate) fn unreadable(error: impl std::fmt::Display) -> clap::Error {
+    clap::Error::raw(ErrorKind::Io, format!("{error:#}"))
+}
+
+/// Returns the name of the file that `bench` is to run, if the command line names one.
+pub(crate) fn named_file(words: &[OsString]) -> Option<&str> {
+    let [first, second] = words.get(1..3)? else { return None };
+    second.to_str().filter(|file| first == "bench" && is_toml_file(file))
+}
+
+/// Adds the command of the scenario file, if the command line names one.
+///
+/// # Errors
+///
+/// If that file cannot be read, or has a mistake.
+pub(crate) fn add_scenario_file(commands: Command, words: &[OsString]) -> Result<Command, clap::Error> {
+    let Some(file) = named_file(words) else { return Ok(commands) };
+    let scenario = load_scenario(file).map_err(unreadable)?;
+    check(&scenario).map_err(unreadable)?;
+    let command = scenario_command(file, &scenario).map_err(unreadable)?;
+    Ok(commands.mut_subcommand("bench", |bench| bench.subcommand(command)))
+}
+
+/// Checks the keys and values of a scenario.
+///
+/// # Errors
+/// The first mistake, with its place in the file.
+fn check(scenario: &Scenario) -> Result<(), String> {
+    let kind = MeasurementKind::of(scenario)?;
+    let mut command = (kind.add_options)(Command::new("scenario"));
+    command.build();
+    let options = keys_of(&command);
+    check_keys(scenario, &mut command, &options, Some(kind))?;
+    let has = |option: &str| scenario.keys.iter().any(|key| kind.option(&key.name) == option);
+    let required = options.iter().filter(|option| option.is_required_set()).map(|option| option.get_id().as_str());
+    match [kind.parties].into_iter().chain(required).find(|option| !has(option)) {
+        Some(option) if option == kind.parties => Err(scenario.missing_key_error(PARTIES)),
+        Some(option) => Err(scenario.missing_key_error(option)),
+        None => Ok(()),
+    }
+}
+
+/// Returns the options of a command that can be keys of a file.
+pub(crate) fn keys_of(command: &Command) -> Vec<Arg> {
+    // An option that begins with an underscore is known only to be refused.
+    let is_key =
+        |option: &&Arg| !NO_KEYS.contains(&option.get_id().as_str()) && !option.get_id().as_str().starts_with('_');
+    command.get_arguments().filter(is_key).cloned().collect()
+}
+
+/// Checks that each key is an option, which parses its values.
+///
+/// # Errors
+/// The first mistake, with its place in the file.
+pub(crate) fn check_keys(
+    file: &Scenario,
+    command: &mut Command,
+    options: &[Arg],
+    kind: Option<&MeasurementKind>,
+) -> Result<(), String> {
+    let parties = kind.map(|kind| kind.parties);
+    for key in &file.keys {
+        let name = kind.map_or(key.name.as_str(), |kind| kind.option(&key.name));
+        let option = options.iter().find(|option| is_named(option, name)).ok_or_else(|| {
+            let known = options.iter().filter(|option| Some(option.get_id().as_str()) != parties).map(key_name);
+            let known: Vec<String> = kind.map(|_| PARTIES.to_owned()).into_iter().chain(known).collect();
+            let words = match key.name.as_str() {
+                "password" => "a password must not be in a file that others may read; use password_file".to_owned(),
+                name => unknown_key(name, "", known.iter().map(String::as_str)),
+            };
+            file.key_error(key, &words)
+        })?;
+        check_key(command, option, key).map_err(|(value, words)| file.value_error(value, &words))?;
+    }
+    Ok(())
+}
+
+/// Returns the key of an option: its long name, with `_` in place of `-`.
+pub(crate) fn key_name(option: &Arg) -> String {
+    option.get_long().map_or_else(|| option.get_id().to_string(), |long| long.replace('-', "_"))
+}
+
+/// True if a key names this option. The id of an option is its plural if it is a list.
+pub(crate) fn is_named(option: &Arg, key: &str) -> bool {
+    option.get_id() == key || key_name(option) == key
+}
+
+/// Checks the values of a key. An error has the value that is wrong.
+fn check_key<'k>(command: &mut Command, option: &Arg, key: &'k ScenarioKey) -> Result<(), (&'k ScenarioValue, String)> {
+    if !takes_several(option) {
+        if let Some(second) = key.values.get(1).filter(|_| key.name == PARTIES) {
+            return Err((second, "this measurement is of one relay; remove the others".to_owned()));
+        }
+        if let Some(first) = key.values.first().filter(|_| key.is_list && key.name != PARTIES) {
+            return Err((first, format!("{} is one value, not a list", key.name)));
+        }
+    }
+    key.values.iter().try_for_each(|value| check_value(command, option, &value.text).map_err(|words| (value, words)))
+}
+
+fn takes_several(option: &Arg) -> bool {
+    option.get_value_delimiter().is_some() || matches!(option.get_action(), ArgAction::Append)
+}
+
+/// Checks a value: the command must parse it as if it were typed.
+fn check_value(command: &mut Command, option: &Arg, value: &str) -> Result<(), String> {
+    if !option.get_action().takes_values() {
+        return if ["true", "false"].contains(&value) { Ok(()) } else { Err(not_one_of(value, &["true", "false"])) };
+    }
+    if option.get_value_delimiter().is_some_and(|delimiter| value.contains(delimiter)) {
+        return Err(format!("{value:?} must not contain a comma"));
+    }
+    let word = option.get_long().map_or_else(|| value.to_owned(), |long| format!("--{long}={value}"));
+    let Err(error) = command.try_get_matches_from_mut(["mailrun", &word]) else { return Ok(()) };
+    match error.kind() {
+        ErrorKind::ValueValidation => Err(error.source().map_or_else(|| error.to_string(), ToString::to_string)),
+        ErrorKind::InvalidValue => {
+            let known = match error.get(ContextKind::ValidValue) {
+                Some(ContextValue::Strings(known)) => known.iter().map(String::as_str).collect(),
+                _ => Vec::new(),
+            };
+            Err(not_one_of(value, &known))
+        }
+        // Another option is missing.
+        _ => Ok(()),
+    }
+}
+
+/// Builds the command of a scenario: the options of its measurement, with the file's values as
+/// defaults.
+fn scenario_command(name: &str, scenario: &Scenario) -> Result<Command, String> {
+    let kind = MeasurementKind::of(scenario)?;
+    let command = (kind.add_options)(Command::new(name.to_owned()));
+    // Change all arguments in one call: changing them one by one would reorder the help text.
+    let command = command.mut_args(|option| {
+        let key = scenario.keys.iter().find(|key| is_named(&option, kind.option(&key.name)));
+        let Some(key) = key else { return option };
+        let values = key.values.iter().map(|value| value.text.clone());
+        let values: Vec<String> = match option.get_value_delimiter() {
+            Some(delimiter) => vec![values.collect::<Vec<_>>().join(&delimiter.to_string())],
+            None => values.collect(),
+        };
+        option.required(false).default_values(values)
+    });
+    Ok(match &scenario.title {
+        Some(title) => command.about(title.clone()),
+        None => command,
+    })
+}
+
+/// Returns the text of `mailrun bench --list`: each scenario and its measurement.
+pub(crate) fn list_text() -> String {
+    let mut table = Table::new([("scenario", Align::Left), ("measure", Align::Left), ("", Align::Left)]);
+    for built_in in BUILT_IN {
+        if let Ok(scenario) = load_scenario(built_in.name) {
+            let kind = scenario.measure.map(|kind| kind.text).unwrap_or_default();
+            table.row(vec![built_in.name.to_owned(), kind, scenario.title.unwrap_or_default()]);
+        }
+    }
+    table.terminal(LIST_WIDTH) + "\n"
+}
+
+/// Measures smtp-source, go-smtp-source and `mailrun smtp-source` side by side
+///
+/// Prints the table of go-smtp-source's README: each installed source, at each number of sessions, with and without -d
+/// (many messages per connection), against Postfix's smtp-sink and against `mailrun sink`. CPU time, memory and time
+/// are those of the source; the ratios are to smtp-source in the same round. Ctrl-C ends the run and prints the table
+/// so far. Exit status 1 if a run failed, hung or lost mail.
+#[derive(Debug, Args)]
+#[command(after_help = TABLE_EXAMPLES)]
+pub(crate) struct TableArgs {
+    /// Messages per run.
+    #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::scenario_messages)]
+    messages: u64,
+    /// Parallel sessions, a comma-separated list of numbers to run.
+    #[arg(short, long, visible_short_alias = 'c', value_name = "N,N", value_delimiter = ',', required = true,
+          value_parser = values::sessions)]
+    sessions: Vec<u32>,
+    /// Recipients per message.
+    #[arg(long, value_name = "N,N", value_delimiter = ',', required = true, hide = true,
+          value_parser = values::recipient_count)]
+    recipients: Vec<u32>,
+    /// Sources to measure.
+    #[arg(long, value_name = "TOOL,TOOL", value_delimiter = ',', value_enum, required = true, hide = true)]
+    parties: Vec<SourceTool>,
+    /// Sinks to which the sources send.
+    #[arg(long, value_name = "TOOL,TOOL", value_delimiter = ',', value_enum, required = true, hide = true)]
+    sinks: Vec<SinkTool>,
+    #[command(flatten)]
+    rounds: RoundsArgs,
+    /// Time limit of a run; a run that exceeds it is killed and reported.
+    #[arg(long, value_name = "TIME", default_value = "3m", value_parser = values::some_duration)]
+    max_time: Duration,
+    #[command(flatten)]
+    no_thresholds: NoThresholdArgs,
+    #[command(flatten)]
+    tables: TableReportArgs,
+}
+
+const TABLE_EXAMPLES: &str = "\
+Examples:
+  mailrun bench smtp-source-table                            some minutes
+  mailrun bench smtp-source-table --sessions 1,100 --messages 1000 --rounds 3";
+
+impl ScenarioCommand {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::Scenario(chosen) => chosen.run(),
+            Self::Mades(typed) => typed.run(),
+        }
+    }
+}
+
+impl ChosenScenario {
+    fn run(self) -> Result<ExitCode> {
+        let tables = self.measurement.tables().clone();
+        let report = self.measurement.run(&self.name)?;
+        tables.show(&report)?;
+        let Conclusion { outcome, is_strict, is_interrupted, .. } = report.conclusion;
+        Ok(crate::report::exit_status::exit_status(Some(outcome), is_interrupted, Strictness::of(is_strict)))
+    }
+}
+
+impl Measurement for TableArgs {
+    fn run(self: Box<Self>, _name: &str) -> Result<TextReport> {
+        // Raise the limit here, so that all parties inherit it. Otherwise each party would raise
+        // its own limit, some of them only during the run.
+        let max_sessions = self.sessions.iter().copied().max().unwrap_or_default();
+        mailrun_net::open_files::raise(u64::from(max_sessions) + SPARE_FILES);
+        let _awake = self.tables.keep_awake.begin(true)?;
+        tables::run(&TableOptions {
+            messages: self.messages,
+            tools: self.parties,
+            receivers: self.sinks,
+            rounds: self.rounds.rounds,
+            order: self.rounds.order,
+            sessions: self.sessions,
+            recipients: self.recipients,
+            limit: self.max_time,
+            live: self.tables.live(),
+        })
+    }
+
+    fn tables(&self) -> &TableReportArgs {
+        &self.tables
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn built_in_scenarios_have_no_mistake() {
+        for built_in in BUILT_IN {
+            let scenario = load_scenario(built_in.name).unwrap();
+            assert_eq!(check(&scenario), Ok(()), "{}", built_in.name);
+            assert!(scenario_command(built_in.name, &scenario).is_ok());
+        }
+    }
+}

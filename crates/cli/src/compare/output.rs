@@ -1,0 +1,124 @@
+//! Output of a comparison: its options, text, files and exit status. Stored and live comparisons
+//! share it.
+use crate::report::results::write_all;
+use anyhow::{Result, bail};
+use clap::Args;
+use mailrun_measurement::record::Outcome;
+use mailrun_process::output_file::{self, is_standard_output};
+use mailrun_process::terminal::CharacterSet;
+use mailrun_report::comparison::ComparisonPage;
+use mailrun_text::printable::printable;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const WIDTH: usize = 100;
+
+/// Verdict and results of a comparison, as typed.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Results")]
+pub(crate) struct CompareOutputArgs {
+    /// Share within which two figures count as the same.
+    #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = percent)]
+    pub(crate) margin: f64,
+    /// Fail if a figure is worse by this share or more and that is proven, or if a run fails as none of the others did; exit
+    /// status 3 if it cannot be decided.
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub(crate) fail_on_regression: Option<f64>,
+    /// Exit with status 3 if a figure is undecided, even without --fail-on-regression.
+    #[arg(long)]
+    strict: bool,
+    /// Write the comparison as JSON to FILE; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the comparison as a page to FILE: intervals, and the curves of all sides over each other.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// Parses a share such as `5%` or `5` and returns it as a fraction, here 0.05.
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim().parse::<f64>().ok();
+    let share = number.filter(|percent| percent.is_finite() && (0.0..=1_000.0).contains(percent));
+    share.map(|percent| percent / 100.0).ok_or_else(|| format!("{text:?} is not a share such as 5%"))
+}
+
+impl CompareOutputArgs {
+    /// True if standard output carries the JSON, so that no other text may go there.
+    pub(crate) fn is_json_out(&self) -> bool {
+        self.json.as_deref().is_some_and(is_standard_output)
+    }
+
+    /// Checks that the output files can be written before the comparison starts.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be written, or if the HTML page is to go to standard output.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.html.as_deref().is_some_and(is_standard_output) {
+            bail!("a page is for a browser: name a file, --html compared.html");
+        }
+        let json = self.json.as_ref().filter(|path| !is_standard_output(path));
+        json.into_iter().chain(&self.html).try_for_each(|path| output_file::check(path))
+    }
+
+    /// Writes the files and prints the text. Each refused run gets a line on standard error.
+    pub(crate) fn finish(&self, mut page: ComparisonPage, json: &impl Serialize) -> Result<ExitCode> {
+        if self.strict && page.outcome.is_none() && !page.is_decided() {
+            page.outcome = Some((Outcome::Inconclusive, page.summary()));
+        }
+        let page = &page;
+        let is_json_out = self.is_json_out();
+        for line in &page.refused {
+            mailrun_process::tell!("mailrun: {}", printable(line));
+        }
+        if !is_json_out {
+            crate::report::messages::say(&CharacterSet::of_environment().encode(&text(page)))?;
+        }
+        if let Some(path) = &self.json {
+            let json = serde_json::to_string_pretty(json)? + "\n";
+            match is_json_out {
+                true => write_all(&mut io::stdout().lock(), &json)?,
+                false => output_file::write(path, json)?,
+            }
+        }
+        if let Some(path) = &self.html {
+            output_file::write(path, mailrun_report::comparison_page(page))?;
+        }
+        Ok(match page.outcome {
+            _ if !page.refused.is_empty() => ExitCode::from(2),
+            Some((Outcome::Fail, _)) => ExitCode::from(1),
+            Some((Outcome::Inconclusive | Outcome::Invalid, _)) => ExitCode::from(3),
+            Some((Outcome::Pass, _)) | None => ExitCode::SUCCESS,
+        })
+    }
+}
+
+fn text(page: &ComparisonPage) -> String {
+    let mut text = format!("{}\n\n", page.title);
+    if !page.figures.is_empty() {
+        let _ = writeln!(text, "{}\n", page.table().terminal(WIDTH));
+    }
+    for remark in page.remarks.iter().chain(page.method.first()) {
+        let _ = writeln!(text, "{}", printable(remark));
+    }
+    if let Some((outcome, reason)) = &page.outcome {
+        let _ = writeln!(text, "{} {}", outcome.name(), printable(reason));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_written_with_or_without_its_sign() {
+        assert_eq!([percent("5%"), percent("2.5"), percent("0 %")], [Ok(0.05), Ok(0.025), Ok(0.0)]);
+        for bad in ["", "%", "-1%", "nan", "inf", "x5%"] {
+            assert!(percent(bad).is_err(), "{bad}");
+        }
+    }
+}

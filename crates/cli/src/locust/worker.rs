@@ -1,0 +1,145 @@
+//! `mailrun locust worker`: runs the source under a Locust master.
+use crate::options::connection::ConnectionArgs;
+use crate::options::server::ServerArg;
+use crate::options::values;
+use crate::source::offer::arrival_with;
+use crate::source::{MessageArgs, SessionArgs, source_options};
+use anyhow::{Result, anyhow, bail};
+use clap::Args;
+use mailrun_load::locust_worker::{self, LocustWorkerOptions};
+use mailrun_load::source::{AllowedTargets, OfferedRate, SourceOptions, look_up};
+use mailrun_locust::canonical_target;
+use mailrun_measurement::record::Arrival;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Sends mail for a Locust master: each user is a session, or a share of the rate
+///
+/// A test of the master is a load here. Closed loop by default: as many sessions as the master gives this worker users.
+/// With --rate the loop is open, and each user adds to the rate. Whole messages are the master's aggregate, and phases
+/// its rows. Runs until the master quits, or until SIGINT or SIGTERM.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct WorkerArgs {
+    /// Server to send to: HOST, HOST:PORT, smtp://HOST, smtps://HOST (TLS before the greeting), lmtp://HOST or unix:PATH.
+    /// The default port is 25.
+    #[arg(value_name = "SERVER", value_parser = ServerArg::parse)]
+    server: ServerArg,
+    #[command(flatten)]
+    link: LinkArgs,
+    #[command(flatten)]
+    pace: PaceArgs,
+    #[command(flatten)]
+    session: SessionArgs,
+    #[command(flatten)]
+    message: MessageArgs,
+    /// Allow public addresses. Use it only with a server of your own.
+    #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true,
+          help_heading = "Connection")]
+    allow_public: bool,
+    #[command(flatten)]
+    approach: ConnectionArgs,
+}
+
+/// The master, and its rights.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Master")]
+struct LinkArgs {
+    /// Host of the Locust master.
+    #[arg(long, value_name = "HOST", env = "LOCUST_MASTER_NODE_HOST", hide_env = true, default_value = "127.0.0.1")]
+    master_host: String,
+    /// Port of the Locust master.
+    #[arg(long, value_name = "PORT", env = "LOCUST_MASTER_NODE_PORT", hide_env = true, default_value = "5557",
+          value_parser = clap::value_parser!(u16).range(1..))]
+    master_port: u16,
+    /// End with status 2 if there is no master for this long. Load without a master ends after a minute.
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = values::some_duration)]
+    master_timeout: Duration,
+    /// Server that the master may name as host, besides SERVER; repeatable. Others are refused: anybody who reaches the
+    /// master's port can name one.
+    #[arg(long, value_name = "SERVER")]
+    allow_target: Vec<String>,
+    /// Most users that a master can ask for.
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = values::sessions)]
+    max_sessions: u32,
+    /// Time that messages under way have when a test stops.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::some_duration)]
+    drain: Duration,
+}
+
+/// The open loop.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Load")]
+struct PaceArgs {
+    /// Open loop: messages per second for each user, however slow the server is.
+    #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
+    rate: Option<f64>,
+    /// Distribution of messages over time, with --rate [default: constant].
+    #[arg(long, value_enum, requires = "rate")]
+    arrival: Option<Arrival>,
+    /// Parallel sessions, with --rate [default: 100].
+    #[arg(short, long, visible_short_alias = 'c', value_name = "N", value_parser = values::sessions, requires = "rate")]
+    sessions: Option<u32>,
+}
+
+/// Default number of sessions in an open loop.
+const OPEN_LOOP_SESSIONS: u32 = 100;
+
+const EXAMPLES: &str = "\
+Examples:
+  mailrun locust file > locustfile.py
+  locust -f locustfile.py --master --headless --expect-workers 2 -u 100 -r 20 -t 60s
+  mailrun locust worker mx.example --master-host 192.0.2.1
+  mailrun locust worker mx.example --master-host 192.0.2.1 --reuse --think-time 50ms..2s
+  mailrun locust worker mx.example --master-host 192.0.2.1 --reuse --rate 10 --arrival poisson";
+
+impl WorkerArgs {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let allowed = self.link.allow_target.iter().map(|target| {
+            let server = ServerArg::parse(target).map_err(|reason| anyhow!("--allow-target {target}: {reason}"))?;
+            look_up(server.address(), self.reach())?;
+            Ok(canonical_target(target))
+        });
+        let mut targets = allowed.collect::<Result<Vec<_>>>()?;
+        look_up(self.server.address(), self.reach())?;
+        targets.push(canonical_target(&self.server.to_string()));
+        targets.push(canonical_target(self.server.address()));
+        let link = &self.link;
+        if link.master_host.is_empty() {
+            bail!("--master-host is empty; name the host of the Locust master");
+        }
+        let is_ipv6 = link.master_host.contains(':') && !link.master_host.starts_with('[');
+        let host = if is_ipv6 { format!("[{}]", link.master_host) } else { link.master_host.clone() };
+        let options = LocustWorkerOptions {
+            master: format!("{host}:{}", link.master_port),
+            max_sessions: link.max_sessions,
+            targets,
+            drain: link.drain,
+            master_timeout: link.master_timeout,
+        };
+        // Check the options now, so that a mistake is reported before a test begins.
+        self.load(None)?;
+        locust_worker::run(&options, |host| self.load(host))?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn reach(&self) -> AllowedTargets {
+        if self.allow_public { AllowedTargets::Public } else { AllowedTargets::Local }
+    }
+
+    /// Returns the load of a test. The load goes to the server that the master has named, or else
+    /// to the worker's own server.
+    fn load(&self, host: Option<&str>) -> Result<SourceOptions> {
+        let named =
+            host.map(|host| ServerArg::parse(host).map_err(|reason| anyhow!("{host}: {reason}"))).transpose()?;
+        let server = named.as_ref().unwrap_or(&self.server);
+        let base = source_options(server, &self.session, &self.message, &self.approach, self.reach())?;
+        let offered_rate = self.pace.rate.map(OfferedRate::Constant);
+        let sessions = match offered_rate {
+            Some(_) => self.pace.sessions.unwrap_or(OPEN_LOOP_SESSIONS),
+            None => self.link.max_sessions,
+        };
+        let arrival = arrival_with(self.pace.arrival, offered_rate.as_ref());
+        Ok(SourceOptions { name: "worker".to_owned(), sessions, offered_rate, arrival, ..base })
+    }
+}

@@ -1,0 +1,283 @@
+//! `mailrun bench mades`: turns the command-line arguments into the options of a bench with a
+//! stand-in endpoint.
+use crate::mades::MadesLoadArgs;
+use crate::mades::effects;
+use crate::mades::endpoint::{EndpointFaultArgs, NetworkArgs, read_plan, resolve_files};
+use crate::options::keep_awake::KeepAwakeArg;
+use crate::options::silent_run;
+use crate::options::values;
+use crate::report::exit_status::Strictness;
+use crate::report::results::ReportArgs;
+use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
+use mailrun_bench::mades::{self, MadesBenchOptions, MadesTarget};
+use mailrun_mades_bench::MadesMode;
+use mailrun_mades_simulator::model::{EndpointMode, PRESETS, SimulatorPlan};
+use mailrun_process::live::LiveMode;
+use mailrun_process::party_options::{PartyOptions, TypedOptions};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Default plan of the stand-in. Its network has delays, so that the waterfall in the report has
+/// steps.
+const DEFAULT_PLAN: &str = "\
+receive = 'exp:8ms'
+[accept]
+delay = 'exp:2ms'
+[network]
+delay = 'lognormal:20ms,0.5'
+[acknowledge]
+delay = 'exp:5ms'
+";
+/// Rate of the default load.
+const DEFAULT_RATE_PER_S: f64 = 500.0;
+const DEFAULT_DURATION: Duration = Duration::from_secs(8);
+
+/// Measures MADES on this host, with a stand-in for the endpoints
+///
+/// Sends messages through a stand-in for a pair of ECP endpoints, and compares what both saw.
+///
+/// Requires no other software: the stand-in is its own broker. Without options: 500 messages per second for eight
+/// seconds, over a network with a delay of about 20 ms. Writes mailrun-results/TIME-NAME/ with run.json, report.md,
+/// report.html, the plan and the log of the stand-in. Exit status 1 if a message is lost, duplicated or corrupt, or if the
+/// two disagree.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct MadesBenchArgs {
+    #[command(flatten)]
+    typed: TypedOptions,
+    /// endpoint (ECP), toolbox (EDX), amqp (the broker only) or tracing
+    #[arg(long, value_enum, value_name = "MODE", default_value = "endpoint")]
+    mode: MadesMode,
+    #[command(flatten)]
+    load: MadesLoadArgs,
+    /// Time limit for each message; after that it counts as lost.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::some_duration, help_heading = "Load",
+          hide_short_help = true)]
+    message_timeout: Duration,
+    #[command(flatten)]
+    stand_in: StandInArgs,
+    /// Write what the stand-in did with each message to FILE, one line of JSON per message.
+    #[arg(long, value_name = "FILE", hide_short_help = true, help_heading = "Stand-in for the endpoints")]
+    log_messages: Option<PathBuf>,
+    #[command(flatten)]
+    way: NetworkArgs,
+    #[command(flatten)]
+    faults: EndpointFaultArgs,
+    #[command(flatten)]
+    keep_awake: KeepAwakeArg,
+    #[command(flatten)]
+    report: ReportArgs,
+    /// Run directory [default: a new one]
+    ///
+    /// The new one is mailrun-results/TIME-NAME.
+    #[arg(long, value_name = "DIR", value_parser = values::directory, help_heading = "Results")]
+    out: Option<PathBuf>,
+    /// Name of the run in reports.
+    #[arg(long, value_name = "TEXT", default_value = "mades", help_heading = "Results", hide_short_help = true)]
+    label: String,
+}
+
+/// The stand-in for the endpoints.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Stand-in for the endpoints")]
+pub(crate) struct StandInArgs {
+    /// ideal, ecp-2022 or custom-1563
+    ///
+    /// A built-in plan: ecp-2022 carries 10.8, 7.3 and 6.5 msg/s, custom-1563 1,563 msg/s, ideal all. Without --preset and
+    /// --plan, every rate is carried, with random delays of about 2 to 20 ms for each step.
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(PRESETS),
+          hide_possible_values = true)]
+    preset: Option<String>,
+    /// Plan of the stand-in (TOML)
+    ///
+    /// mailrun mades-endpoint --help prints one.
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  mailrun bench mades
+  mailrun bench mades --preset ideal -m 100k --max-in-transit 1000
+  mailrun bench mades --preset ecp-2022 --rate 6 -d 15s
+  mailrun bench mades --shape quarter-hour:20x500 --shape 'every 10s' --accelerate 300
+  mailrun bench mades --drop 1% --reject 1%   checks that faults are detected
+  mailrun bench mades --mode toolbox --plan plan.toml -v";
+
+impl MadesBenchArgs {
+    pub(crate) fn run(mut self) -> Result<ExitCode> {
+        let strictness = Strictness::of(self.load.is_strict());
+        self.report.open(LiveMode::Line)?;
+        self.set_load_defaults();
+        self.load.check_thresholds(self.mode)?;
+        self.check_effects()?;
+        let plan = self.plan()?;
+        let microseconds = |time: Duration| format!("{}us", time.as_micros());
+        let bench_options = self.typed.of::<MadesLoadArgs>();
+        let bench_options = bench_options
+            .with("mode", self.mode.name())
+            .with("message-timeout", microseconds(self.message_timeout))
+            .with_some("rate", self.load.rate)
+            .with_some("duration", self.load.duration.map(microseconds));
+        let log = self.log_messages.as_ref().map(|path| path.display());
+        let _awake = self.keep_awake.begin(true)?;
+        let workload = self.load.workload()?;
+        let live = self.report.live(LiveMode::Line);
+        silent_run::announce_load(live, &workload);
+        let outcome = mades::run(&MadesBenchOptions {
+            name: self.label,
+            out: self.out,
+            target: MadesTarget::StandIn,
+            plan: toml::to_string(&plan).context("a plan is always TOML")?,
+            faults: faults(&plan),
+            endpoint_options: PartyOptions::default().with_some("log-messages", log),
+            bench_options,
+            workload,
+            mades: self.load.mades_record(self.mode, self.message_timeout),
+            thresholds: self.load.thresholds(),
+            live,
+            title: None,
+            command: mailrun_process::outputs::command_line(),
+        })?;
+        self.report.finish(&outcome.record, Some(&outcome.directory))?;
+        outcome.unwritten.map_or_else(|| Ok(crate::report::exit_status::exit_code(&outcome.record, strictness)), Err)
+    }
+
+    /// Fills in the default load. The default is an open loop, unless an option for a closed loop
+    /// was given.
+    fn set_load_defaults(&mut self) {
+        let load = &mut self.load;
+        let is_closed = load.max_in_transit.is_some() || load.max_unsettled.is_some();
+        if load.rate.is_none() && load.stages.is_empty() && load.shapes.is_empty() && !is_closed {
+            load.rate = Some(DEFAULT_RATE_PER_S);
+        }
+        if load.messages.is_none() && load.length().is_none() && load.stages.is_empty() {
+            load.duration = Some(DEFAULT_DURATION);
+        }
+    }
+
+    /// Refuses options that have no effect. `MadesBenchArgs::plan` refuses those whose effect
+    /// depends on the plan.
+    fn check_effects(&self) -> Result<()> {
+        self.load.check_effects()?;
+        self.load.check_acknowledge(self.mode)?;
+        if self.mode != MadesMode::Amqp {
+            return Ok(());
+        }
+        let of_stand_in = typed_stand_in(&self.typed).flag("log-messages", self.log_messages.is_some());
+        effects::refuse_all(&of_stand_in, "in mode amqp, which has no endpoint; add --mode endpoint")
+    }
+
+    fn plan(&self) -> Result<SimulatorPlan> {
+        stand_in_plan(&self.stand_in, &self.way, &self.faults, self.mode, &self.load)
+    }
+}
+
+/// Returns the options of the stand-in that the user typed.
+pub(crate) fn typed_stand_in(typed: &TypedOptions) -> PartyOptions {
+    typed.of::<StandInArgs>().and(typed.of::<NetworkArgs>()).and(typed.of::<EndpointFaultArgs>())
+}
+
+/// Builds the stand-in's plan from the preset, the plan file and the options.
+///
+/// # Errors
+///
+/// If the file cannot be read, or if an option has no effect on the plan.
+pub(crate) fn stand_in_plan(
+    stand_in: &StandInArgs,
+    way: &NetworkArgs,
+    faults: &EndpointFaultArgs,
+    mode: MadesMode,
+    load: &MadesLoadArgs,
+) -> Result<SimulatorPlan> {
+    let usual = || toml::from_str::<SimulatorPlan>(DEFAULT_PLAN).expect("the plan is a constant, and a test reads it");
+    let preset = stand_in.preset.as_deref().map(|name| SimulatorPlan::preset(name).unwrap_or_default());
+    let mut plan = match (&stand_in.plan, preset) {
+        (Some(path), preset) => read_plan(path, &preset.unwrap_or_default())?,
+        (None, Some(preset)) => preset,
+        (None, None) => usual(),
+    };
+    plan.mode = match mode {
+        MadesMode::Endpoint | MadesMode::Amqp => EndpointMode::Endpoint,
+        MadesMode::Toolbox => EndpointMode::Toolbox,
+        MadesMode::Tracing => EndpointMode::Tracing,
+    };
+    if plan.acknowledgement_documents && !load.awaits_acknowledgements() {
+        bail!("the plan of the stand-in sends acknowledgement documents: add --await-acknowledgements");
+    }
+    plan.acknowledgement_documents = load.awaits_acknowledgements();
+    way.apply_to(&mut plan);
+    faults.apply_to(&mut plan);
+    way.check_effects(&plan)?;
+    faults.check_effects(&plan)?;
+    plan.seed = load.seed;
+    resolve_files(&mut plan).map_err(|error| anyhow!("the plan of the stand-in: {error:#}"))?;
+    Ok(plan)
+}
+
+/// Describes in words the faults that the plan injects.
+fn faults(plan: &SimulatorPlan) -> Vec<String> {
+    let faults = &plan.faults;
+    let shares = [
+        ("reject", faults.reject),
+        ("no-reply", faults.no_reply),
+        ("drop", faults.drop),
+        ("fail", faults.fail),
+        ("duplicate", faults.duplicate),
+        ("corrupt", faults.corrupt),
+        ("reorder", faults.reorder),
+        ("reject-documents", faults.reject_documents),
+    ];
+    let texts = shares.into_iter().filter(|(_, share)| *share > 0.0).map(|(name, share)| format!("{name} {share}"));
+    texts.chain(plan.outages.iter().map(|outage| format!("outage {}", String::from(outage.clone())))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct MadesBenchTestCli {
+        #[command(flatten)]
+        typed: MadesBenchArgs,
+    }
+
+    fn parse(words: &str) -> MadesBenchArgs {
+        let words = ["mades"].into_iter().chain(words.split_whitespace());
+        let mut typed = MadesBenchTestCli::try_parse_from(words).unwrap().typed;
+        typed.set_load_defaults();
+        typed
+    }
+
+    #[test]
+    fn without_options_it_is_an_open_loop_over_a_network() {
+        let usual = parse("");
+        assert_eq!((usual.load.rate, usual.load.duration), (Some(DEFAULT_RATE_PER_S), Some(DEFAULT_DURATION)));
+        let plan = usual.plan().unwrap();
+        assert_ne!(plan.network, SimulatorPlan::default().network);
+        assert_eq!(toml::from_str::<SimulatorPlan>(&toml::to_string(&plan).unwrap()).unwrap(), plan);
+        assert!(faults(&plan).is_empty());
+    }
+
+    #[test]
+    fn what_is_typed_is_meant() {
+        let closed = parse("--max-in-transit 100 --messages 5 --preset ideal --mode tracing --seed 9 --drop 0.5");
+        assert_eq!((closed.load.rate, closed.load.duration), (None, None));
+        let plan = closed.plan().unwrap();
+        assert_eq!(
+            (plan.mode, plan.seed, plan.network == SimulatorPlan::default().network),
+            (EndpointMode::Tracing, 9, true)
+        );
+        assert_eq!(faults(&plan), vec!["drop 0.5".to_owned()]);
+        let staged = parse("--stage 2s:5/s");
+        assert_eq!((staged.load.rate, staged.load.duration), (None, None));
+        assert!(parse("--drop 7e-1 --accept-delay 5ms").plan().unwrap().faults.drop > 0.6);
+        let awaited = parse("--await-acknowledgements --document-delay 1s --reject-documents 1%").plan().unwrap();
+        assert!(awaited.acknowledgement_documents && awaited.faults.reject_documents == 0.01);
+        let idle = parse("--acknowledge --document-delay 1s").plan().unwrap_err().to_string();
+        assert!(idle.contains("without acknowledgement documents of the receiver"), "{idle}");
+    }
+}

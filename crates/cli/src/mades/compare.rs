@@ -1,0 +1,175 @@
+//! `mailrun bench mades-compare`: turns the command-line arguments into the options of a
+//! comparison.
+use crate::mades::effects;
+use crate::mades::{ensure_local, password, password_from_env, url};
+use crate::options::measurement::{Measurement, NoThresholdArgs, RoundsArgs};
+use crate::options::values;
+use crate::report::results::TableReportArgs;
+use anyhow::{Result, bail};
+use clap::Args;
+use mailrun_bench::TextReport;
+use mailrun_bench::mades_compare::{self, CompareBroker, CompareMode, CompareOptions, MadesTool, SendWindow};
+use mailrun_process::party_options::TypedOptions;
+use mailrun_process::users::PASSWORD_VARIABLE;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  mailrun bench mades-compare
+  mailrun bench mades-compare --mode endpoint -m 1000 --windows 16,defaults
+  mailrun bench mades-compare --mode endpoint --drop 1% --max-time 20s
+  mailrun bench mades-compare --broker amqp://127.0.0.1:5672";
+
+/// Default user and password, the same as in go-mades-bench.
+const DEFAULT_USER: &str = "endpoint";
+const DEFAULT_PASSWORD: &str = "password";
+
+/// Measures go-mades-bench and `mailrun mades` side by side
+///
+/// Runs both in turns, with the same durable messages and the same number of outstanding sends, through the stand-in
+/// for an ECP endpoint with queues of its own, or a broker of yours. Rates are those of each one's own report; CPU time
+/// and memory are those of the whole process. go-mades-bench waits forever for a lost message: --max-time ends it. Ctrl-C
+/// ends the run and prints the table so far. Exit status 1 if a run failed, hung or lost messages.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct MadesCompareArgs {
+    #[command(flatten)]
+    typed: TypedOptions,
+    /// amqp (the broker only), endpoint (ECP), toolbox (EDX) or tracing
+    #[arg(long, value_enum, value_name = "MODE", default_value = "amqp")]
+    mode: CompareMode,
+    /// Messages per run
+    #[arg(short = 'm', visible_short_alias = 'n', long, value_name = "N", value_parser = values::scenario_messages)]
+    messages: u64,
+    /// Bytes of a payload
+    #[arg(short = 'l', long, value_name = "BYTES", value_parser = values::bytes)]
+    payload_size: u64,
+    #[command(flatten)]
+    rounds: RoundsArgs,
+    /// Programs to measure.
+    #[arg(long, value_name = "TOOL,TOOL", value_delimiter = ',', value_enum, required = true, hide = true)]
+    parties: Vec<MadesTool>,
+    /// Outstanding sends, a list of numbers to run
+    ///
+    /// The word defaults in it runs each tool with its own.
+    #[arg(long, value_name = "N,N",
+          value_delimiter = ',', required = true, value_parser = values::window)]
+    windows: Vec<SendWindow>,
+    /// Messages in transit
+    ///
+    /// This maximum holds where --windows has a number.
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = values::sessions)]
+    max_in_transit: u32,
+    /// Time limit of a run
+    ///
+    /// A run that exceeds it is killed and reported.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::some_duration)]
+    max_time: Duration,
+    /// Share of messages that are lost
+    ///
+    /// The stand-in loses them (1% or 0.01), to see how each tool reports it.
+    #[arg(long, value_name = "P", default_value = "0", value_parser = values::probability)]
+    drop: f64,
+    /// Your broker: its queues are purged
+    ///
+    /// It is used instead of the queues of the stand-in. Both tools purge the queues of --prefix at each start.
+    #[arg(long, value_name = "URL", help_heading = "Broker")]
+    broker: Option<String>,
+    /// Prefix of the queue names.
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "mailrun.compare",
+        help_heading = "Broker",
+        hide_short_help = true
+    )]
+    prefix: String,
+    /// User [default: endpoint]
+    #[arg(long, value_name = "NAME", help_heading = "Broker")]
+    user: Option<String>,
+    /// File with the password
+    ///
+    /// The password is its first line [default: the environment variable MAILRUN_PASSWORD, or password]. go-mades-bench takes the password on its command line, where it is visible in the process list.
+    #[arg(long, value_name = "FILE", help_heading = "Broker")]
+    password_file: Option<PathBuf>,
+    /// Trust these certificates
+    ///
+    /// A PEM file, used instead of the system's authorities; go-mades-bench trusts any.
+    #[arg(long, value_name = "FILE", help_heading = "Broker")]
+    cacert: Option<PathBuf>,
+    #[command(flatten)]
+    no_thresholds: NoThresholdArgs,
+    /// Allow public addresses. Use it only with a broker of your own.
+    #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true,
+          help_heading = "Broker", hide_short_help = true)]
+    allow_public: bool,
+    #[command(flatten)]
+    tables: TableReportArgs,
+}
+
+impl Measurement for MadesCompareArgs {
+    fn run(self: Box<Self>, _name: &str) -> Result<TextReport> {
+        if self.drop > 0.0 && self.mode == CompareMode::Amqp {
+            bail!("--drop has no effect in mode amqp, which has no stand-in; add --mode endpoint");
+        }
+        self.check_effects()?;
+        let live = self.tables.live();
+        let _awake = self.tables.keep_awake.begin(true)?;
+        let broker = self.broker()?;
+        let Self { mode, messages, payload_size, rounds, windows, max_in_transit, max_time, drop, prefix, .. } = *self;
+        mades_compare::run(&CompareOptions {
+            mode,
+            messages,
+            message_bytes: payload_size,
+            tools: self.parties,
+            rounds: rounds.rounds,
+            order: rounds.order,
+            windows,
+            max_in_transit,
+            broker,
+            prefix,
+            drop,
+            max_time,
+            live,
+        })
+    }
+
+    fn tables(&self) -> &TableReportArgs {
+        &self.tables
+    }
+}
+
+impl MadesCompareArgs {
+    /// Refuses options that have no effect, and a broker that must not be loaded.
+    fn check_effects(&self) -> Result<()> {
+        let is_defaults = self.windows.iter().all(|window| *window == SendWindow::Defaults);
+        let idle = [("--max-in-transit", is_defaults && self.typed.of::<Self>().has("max-in-transit"))];
+        effects::refuse_without_effect(&idle, "with --windows defaults")?;
+        let Some(broker) = &self.broker else {
+            let of_a_broker = [
+                ("--user", self.user.is_some()),
+                ("--password-file", self.password_file.is_some()),
+                ("--cacert", self.cacert.is_some()),
+            ];
+            return effects::refuse_without_effect(&of_a_broker, "without --broker URL");
+        };
+        let url = url("--broker", broker, None, None)?;
+        let idle = [("--cacert", self.cacert.is_some() && !url.is_tls())];
+        effects::refuse_without_effect(&idle, "without TLS; write --broker amqps://HOST")?;
+        if self.allow_public { Ok(()) } else { ensure_local(&url) }
+    }
+
+    /// Returns the broker that was named, with the user and password of both programs.
+    fn broker(&self) -> Result<Option<CompareBroker>> {
+        let Some(url) = self.broker.clone() else { return Ok(None) };
+        let secret = password(self.password_file.as_deref())?.or(password_from_env(PASSWORD_VARIABLE)?);
+        let password = secret.map_or_else(|| DEFAULT_PASSWORD.to_owned(), |secret| secret.reveal().to_owned());
+        Ok(Some(CompareBroker {
+            url,
+            user: self.user.clone().unwrap_or_else(|| DEFAULT_USER.to_owned()),
+            password,
+            cacert: self.cacert.clone(),
+        }))
+    }
+}

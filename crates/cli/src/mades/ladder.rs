@@ -1,0 +1,259 @@
+//! `mailrun mades --payload-ladder`: sends the same few messages in one size after the other, until
+//! a size takes longer than the time limit.
+use crate::report::exit_status::{Strictness, exit_code};
+use crate::report::results::write_all;
+use anyhow::Result;
+use mailrun_load::source::Distribution;
+use mailrun_mades_bench::{MadesOptions, MadesPreflight};
+use mailrun_measurement::record::{Ending, Mades, Outcome, Record};
+use mailrun_process::interrupt::{INTERRUPTED_STATUS, Interrupt, Interrupted, StopRequest};
+use mailrun_process::outputs::FinishedRun;
+use mailrun_text::table::{Align, Table, right};
+use mailrun_text::words::{counted, grouped};
+use std::io;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Default number of messages of each size, and of messages in transit.
+pub(crate) const MESSAGES: u64 = 5;
+pub(crate) const IN_TRANSIT: u32 = 1;
+/// Sizes between the first and the last, as multiples of a byte, a kilobyte and a megabyte.
+const STEPS: [u64; 9] = [1, 2, 5, 10, 20, 50, 100, 200, 500];
+/// Largest size. Mailrun receives no message longer than 64 MiB, including its properties.
+const MAX_BYTES: u64 = 63 << 20;
+const WIDTH: usize = 100;
+
+/// Payload sizes in ascending order, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PayloadLadder(Vec<u64>);
+
+impl FromStr for PayloadLadder {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let ends = text.split_once("..").ok_or("use something like 1M..20M")?;
+        let from = mailrun_text::quantities::bytes(ends.0)?;
+        let to = mailrun_text::quantities::bytes(ends.1)?;
+        if from == 0 || from >= to {
+            return Err("the first size must be less than the last, and not 0".to_owned());
+        }
+        if to > MAX_BYTES {
+            return Err(format!("a payload can have at most {} here", size_text(MAX_BYTES)));
+        }
+        let units = [1, 1 << 10, 1 << 20];
+        let steps = units.into_iter().flat_map(|unit| STEPS.map(|step| step * unit));
+        let between = steps.filter(|size| (from + 1..to).contains(size));
+        Ok(Self(std::iter::once(from).chain(between).chain([to]).collect()))
+    }
+}
+
+/// Formats a size as `1M`, `64k` or `1000`.
+fn size_text(bytes: u64) -> String {
+    match bytes {
+        _ if bytes.is_multiple_of(1 << 20) => format!("{}M", bytes >> 20),
+        _ if bytes.is_multiple_of(1 << 10) => format!("{}k", bytes >> 10),
+        _ => bytes.to_string(),
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Rung {
+    size: u64,
+    created: u64,
+    /// Messages that reached the last stage within the time limit.
+    in_time: u64,
+    p50_ms: Option<f64>,
+    max_ms: Option<f64>,
+    fate: RungFate,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum RungFate {
+    InTime,
+    /// A message did not arrive within the time limit.
+    TimedOut,
+    /// Something else went wrong. The text describes it in a sentence.
+    Failed(String),
+}
+
+impl Rung {
+    fn of(size: u64, record: &Record, mades: &Mades) -> Self {
+        let last = record.stages.last();
+        let latency_ms = last.and_then(|row| row.latency_ms).filter(|times| times.max.is_finite());
+        let is_timed_out = mades.troubles.iter().any(|trouble| trouble.kind == "time-out");
+        let fate = match record.verdict.outcome {
+            _ if is_timed_out => RungFate::TimedOut,
+            Some(Outcome::Fail) => RungFate::Failed(record.verdict.why.clone()),
+            _ => RungFate::InTime,
+        };
+        Self {
+            size,
+            created: record.ledger.created.unwrap_or_default(),
+            in_time: last.map_or(0, |row| row.count - row.late),
+            p50_ms: latency_ms.map(|latency| latency.p50),
+            max_ms: latency_ms.map(|latency| latency.max),
+            fate,
+        }
+    }
+}
+
+/// Measures the sizes and prints a table of them. Stops at the first size whose messages do not all
+/// arrive in time.
+///
+/// # Errors
+///
+/// If a run could not start, or if a file cannot be written.
+pub(crate) fn climb(ladder: &PayloadLadder, options: &MadesOptions) -> Result<ExitCode> {
+    // Each run watches for signals itself. This watch catches a signal between two runs.
+    let interrupt = Interrupt::watch()?;
+    let mut rungs = Vec::new();
+    let mut status = ExitCode::SUCCESS;
+    let stage = options.path().last().name();
+    let mut failure = Ok(());
+    for size in &ladder.0 {
+        if interrupt.requested() != StopRequest::Nothing {
+            status = ExitCode::from(INTERRUPTED_STATUS);
+            break;
+        }
+        let is_first = rungs.is_empty();
+        let run = MadesOptions {
+            name: format!("{} {}", options.name, size_text(*size)),
+            sizes: Distribution::constant(*size),
+            preflight: if is_first { options.preflight } else { MadesPreflight::Off },
+            out: options.out.as_ref().map(|directory| directory.join(size_text(*size))),
+            ..options.clone()
+        };
+        let FinishedRun { record, write_error } = match mailrun_mades_bench::run(run) {
+            Ok(finished) => finished,
+            Err(error) => {
+                let is_interrupted = error.is::<Interrupted>();
+                status = ExitCode::from(if is_interrupted { INTERRUPTED_STATUS } else { 2 });
+                failure = if is_interrupted && !is_first { Ok(()) } else { Err(error) };
+                break;
+            }
+        };
+        failure = write_error.map_or(Ok(()), Err);
+        let Some(mades) = record.mades.as_ref().filter(|_| record.ending != Some(Ending::Interrupted)) else {
+            status = ExitCode::from(INTERRUPTED_STATUS);
+            break;
+        };
+        let rung = Rung::of(*size, &record, mades);
+        if matches!(rung.fate, RungFate::Failed(_)) {
+            status = exit_code(&record, Strictness::Lenient);
+        }
+        let is_over = rung.fate != RungFate::InTime || failure.is_err();
+        rungs.push(rung);
+        if is_over {
+            break;
+        }
+    }
+    if !rungs.is_empty() {
+        write_all(&mut io::stdout().lock(), &text(ladder, &rungs, stage, options.timeout))?;
+    }
+    failure.map(|()| status)
+}
+
+/// Formats the table and, below it, the size at which the time limit was exceeded.
+fn text(ladder: &PayloadLadder, rungs: &[Rung], stage: &str, limit: Duration) -> String {
+    let mut table = Table::new([right("size"), right("in time"), right("p50 ms"), right("max ms"), ("", Align::Left)]);
+    let ms = |time: Option<f64>| time.map_or("-".to_owned(), |ms| format!("{ms:.1}"));
+    for rung in rungs {
+        let note = match &rung.fate {
+            RungFate::InTime => String::new(),
+            RungFate::TimedOut => "--message-timeout crossed".to_owned(),
+            RungFate::Failed(_) => "failed".to_owned(),
+        };
+        let share = format!("{} of {}", grouped(rung.in_time), grouped(rung.created));
+        table.row(vec![size_text(rung.size), share, ms(rung.p50_ms), ms(rung.max_ms), note]);
+    }
+    for size in &ladder.0[rungs.len()..] {
+        table.row(vec![size_text(*size), "-".to_owned(), "-".to_owned(), "-".to_owned(), "not measured".to_owned()]);
+    }
+    format!(
+        "created to {stage}, by size of the payload\n{}\n{}\n",
+        table.terminal(WIDTH),
+        conclusion(rungs, stage, limit)
+    )
+}
+
+fn conclusion(rungs: &[Rung], stage: &str, limit: Duration) -> String {
+    let limit_s = limit.as_secs_f64();
+    let slowest = |rung: &Rung| match rung.max_ms {
+        Some(ms) => format!("{} took {:.1} s at most", size_text(rung.size), ms / 1e3),
+        None => format!("{} has no times", size_text(rung.size)),
+    };
+    let Some((last, before)) = rungs.split_last() else { return String::new() };
+    let size = size_text(last.size);
+    match &last.fate {
+        RungFate::Failed(reason) => format!("The ladder ended at {size}: {reason}"),
+        RungFate::InTime => {
+            format!("--message-timeout of {limit_s} s was not crossed up to {size}: {}.", slowest(last))
+        }
+        RungFate::TimedOut => {
+            let missed = last.created - last.in_time.min(last.created);
+            let missed = format!("{} of {}", grouped(missed), counted(last.created, "message"));
+            let before = before.last().map(|rung| format!("; {}", slowest(rung))).unwrap_or_default();
+            format!(
+                "--message-timeout of {limit_s} s is crossed at {size}: {missed} did not reach {stage} in time{before}."
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sizes_of_a_ladder_are_round() {
+        for (text, sizes) in [
+            ("1M..20M", "1M 2M 5M 10M 20M"),
+            ("1M..2M", "1M 2M"),
+            ("3M..12M", "3M 5M 10M 12M"),
+            ("500k..2M", "500k 1M 2M"),
+            ("900..3k", "900 1k 2k 3k"),
+        ] {
+            let ladder: PayloadLadder = text.parse().unwrap();
+            assert_eq!(ladder.0.into_iter().map(size_text).collect::<Vec<_>>().join(" "), sizes, "{text}");
+        }
+        for (text, expected) in [
+            ("5M", "use something like 1M..20M"),
+            ("5M..5M", "must be less"),
+            ("0..5M", "not 0"),
+            ("1M..64M", "at most 63M"),
+            ("1M..x", "x"),
+        ] {
+            let error = text.parse::<PayloadLadder>().unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_table_names_the_size_at_which_the_limit_is_crossed() {
+        let ladder: PayloadLadder = "1M..5M".parse().unwrap();
+        let rung = |size: u64, in_time, max_ms, fate| Rung {
+            size: size << 20,
+            created: 5,
+            in_time,
+            p50_ms: max_ms,
+            max_ms,
+            fate,
+        };
+        let one = rung(1, 5, Some(900.0), RungFate::InTime);
+        let limit = Duration::from_secs(2);
+        let crossed = [one.clone(), rung(2, 3, Some(1_990.0), RungFate::TimedOut)];
+        let output = text(&ladder, &crossed, "RECEIVED", limit);
+        assert!(
+            output.contains("is crossed at 2M: 2 of 5 messages did not reach RECEIVED in time; 1M took 0.9 s at most."),
+            "{output}"
+        );
+        assert!(output.contains("3 of 5") && output.contains("not measured"), "{output}");
+        let output = text(&ladder, std::slice::from_ref(&one), "RECEIVED", limit);
+        assert!(output.contains("of 2 s was not crossed up to 1M: 1M took 0.9 s at most."), "{output}");
+        let failed = [one, rung(2, 0, None, RungFate::Failed("Nothing was delivered.".to_owned()))];
+        assert!(
+            text(&ladder, &failed, "RECEIVED", limit).ends_with("The ladder ended at 2M: Nothing was delivered.\n")
+        );
+    }
+}

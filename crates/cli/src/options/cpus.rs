@@ -1,0 +1,116 @@
+//! `--cpus` and related options, which choose the processors that a party runs on.
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use mailrun_bench::BenchTarget;
+use mailrun_bench::placement::{Placement, RelayPresence};
+use mailrun_bench::relay::Relay;
+use mailrun_process::cpus::CpuList;
+
+/// Processors of this process.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CpusArg {
+    /// Processors to run on: 0,1 or 0-3. By default there is a worker for each of them [default: all processors].
+    #[arg(long, value_name = "LIST", hide_short_help = true)]
+    cpus: Option<CpuList>,
+}
+
+impl CpusArg {
+    /// Binds this process to its processors. Must be called before a thread is started, so that all
+    /// threads inherit the binding.
+    ///
+    /// # Errors
+    ///
+    /// If a processor is not available.
+    pub(crate) fn place(&self) -> Result<()> {
+        self.cpus.as_ref().map_or(Ok(()), |cpus| cpus.place_this_process().context("--cpus"))
+    }
+
+    /// Default number of workers: one for each processor of `--cpus`.
+    pub(crate) fn workers(&self) -> Option<usize> {
+        self.cpus.as_ref().map(|cpus| cpus.numbers().len())
+    }
+}
+
+/// Processors of the parties of a bench.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Placement")]
+pub(crate) struct PlacementArgs {
+    /// Processors of the source: 0,1 or 0-3. If no option places a party or sets --workers, and there are at least 8 processors,
+    /// the parties that bench starts have separate ones [default: all processors].
+    #[arg(long, value_name = "LIST", hide_short_help = true)]
+    source_cpus: Option<CpuList>,
+    /// Processors of the bench's own sink.
+    #[arg(long, value_name = "LIST", hide_short_help = true)]
+    sink_cpus: Option<CpuList>,
+    /// Processors of the relay that bench starts, and of all that it starts.
+    #[arg(long, value_name = "LIST", hide_short_help = true)]
+    relay_cpus: Option<CpuList>,
+}
+
+impl PlacementArgs {
+    /// Refuses processors that are not available, and processors for parties that the bench does
+    /// not start.
+    pub(crate) fn check(&self, has_own_sink: bool, has_own_relay: bool) -> Result<()> {
+        if self.relay_cpus.is_some() && !has_own_relay {
+            bail!("--relay-cpus requires a relay that mailrun starts: start yours with taskset(1)");
+        }
+        if self.sink_cpus.is_some() && !has_own_sink {
+            bail!("--sink-cpus requires the bench's own sink: give --cpus to the sink that you start");
+        }
+        let lists = [
+            ("--source-cpus", &self.source_cpus),
+            ("--sink-cpus", &self.sink_cpus),
+            ("--relay-cpus", &self.relay_cpus),
+        ];
+        for (option, list) in lists {
+            list.as_ref().map_or(Ok(()), CpuList::check).context(option)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the placement of the parties. Without processors or a number of workers from the
+    /// user, the parties that mailrun starts are kept apart.
+    pub(crate) fn placement(&self, target: &BenchTarget, workers: Option<usize>) -> Placement {
+        let Self { source_cpus: source, sink_cpus: sink, relay_cpus: relay } = self.clone();
+        let typed = Placement { source, relay, sink };
+        if !typed.is_empty() || workers.is_some() {
+            return typed;
+        }
+        match target {
+            BenchTarget::OwnSink => Placement::apart(RelayPresence::Absent),
+            // The owner of a running server has chosen its processors, so place nothing by default.
+            BenchTarget::Server { .. } | BenchTarget::Relay(Relay::Running { .. }) => typed,
+            BenchTarget::Relay(_) => Placement::apart(RelayPresence::Present),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(text: &str) -> Option<CpuList> {
+        Some(text.parse().unwrap())
+    }
+
+    #[test]
+    fn options_place_parties_and_nothing_else_does_then() {
+        let typed = PlacementArgs { sink_cpus: list("1"), ..PlacementArgs::default() };
+        let placement = typed.placement(&BenchTarget::OwnSink, None);
+        assert_eq!(placement, Placement { sink: list("1"), ..Placement::default() });
+        assert!(PlacementArgs::default().placement(&BenchTarget::OwnSink, Some(3)).is_empty());
+        let server = BenchTarget::Server { address: "127.0.0.1:25".to_owned(), sink: None };
+        assert!(PlacementArgs::default().placement(&server, None).is_empty());
+    }
+
+    #[test]
+    fn only_a_party_of_the_bench_can_be_placed() {
+        let typed = PlacementArgs { sink_cpus: list("0"), ..PlacementArgs::default() };
+        assert!(typed.check(false, false).unwrap_err().to_string().starts_with("--sink-cpus requires"));
+        let typed = PlacementArgs { relay_cpus: list("0"), ..PlacementArgs::default() };
+        assert!(typed.check(true, false).unwrap_err().to_string().starts_with("--relay-cpus requires"));
+        let typed = PlacementArgs { source_cpus: list("1023"), ..PlacementArgs::default() };
+        let error = format!("{:#}", typed.check(true, true).unwrap_err());
+        assert!(error.starts_with("--source-cpus: processor 1023 is not available; available: "), "{error}");
+    }
+}

@@ -1,0 +1,53 @@
+//! `--keep-awake`: an option of every command that measures.
+use anyhow::Result;
+use clap::Args;
+use mailrun_load::source::Distribution;
+use mailrun_measurement::record::{Arrival, Workload};
+use mailrun_process::keep_awake::{AwakeProcessors, KeepAwakeMode, keep_awake};
+
+/// Maximum numbers of sessions in a closed loop that leave processors time to sleep: with connections that are used
+/// again, and with a connection for each message. docs/decisions/0024-processors-are-kept-awake.md has the measurement.
+const MAX_SLEEPY_SESSIONS: [u32; 2] = [4, 30];
+
+/// The sleep of this host's processors.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(crate) struct KeepAwakeArg {
+    /// Keep the processors of this host from sleeping during the run, by /dev/cpu_dma_latency (root): with few sessions, most of
+    /// a round trip is the waking of processors.
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", hide_short_help = true)]
+    keep_awake: KeepAwakeMode,
+}
+
+impl KeepAwakeArg {
+    /// Keeps the processors awake during a load, until the returned value is dropped. With `auto`, it
+    /// does so only if `is_usual` is set and the load leaves the processors time to sleep: few
+    /// sessions, or a rate that does not depend on the server. More sessions keep them awake by
+    /// themselves, and a processor that waits without sleeping takes power and time from the others.
+    /// `reuse` is the number of messages per connection, or `None` for no limit.
+    ///
+    /// # Errors
+    ///
+    /// If `on` was given, but this host cannot keep its processors awake.
+    pub(crate) fn begin_load(
+        self,
+        is_usual: bool,
+        load: &Workload,
+        reuse: Option<&Distribution>,
+    ) -> Result<AwakeProcessors> {
+        let [reused, connection_each] = MAX_SLEEPY_SESSIONS;
+        let is_connection_each = reuse.is_some_and(|messages| messages.max() == 1);
+        let limit = if is_connection_each { connection_each } else { reused };
+        let is_sleepy = load.arrival != Arrival::Closed || load.sessions <= limit;
+        self.begin(is_usual && is_sleepy)
+    }
+
+    /// Keeps the processors awake until the returned value is dropped. With `auto`, it does so only
+    /// if `is_usual` is set.
+    ///
+    /// # Errors
+    ///
+    /// If `on` was given, but this host cannot keep its processors awake.
+    pub(crate) fn begin(self, is_usual: bool) -> Result<AwakeProcessors> {
+        keep_awake(self.keep_awake, is_usual)
+    }
+}

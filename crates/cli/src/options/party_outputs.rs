@@ -1,0 +1,94 @@
+//! What a source and a sink write: result files, the report, and progress for the bench that started them.
+use crate::options::values;
+use crate::report::exit_status::{Strictness, exit_code};
+use crate::report::results::ReportArgs;
+use anyhow::Result;
+use clap::Args;
+use mailrun_measurement::RunId;
+use mailrun_measurement::record::Record;
+use mailrun_process::live::LiveMode;
+use mailrun_process::output_file;
+use mailrun_process::output_file::cannot_write;
+use mailrun_process::outputs::{FinishedRun, Outputs};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Result files of a source or a sink.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Results")]
+pub(crate) struct OutputArgs {
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
+    /// Write run.json, report.md, report.html, latency.hlog and the ledger into DIR.
+    #[arg(long, value_name = "DIR", value_parser = values::directory)]
+    pub(crate) out: Option<PathBuf>,
+    /// Write the (message, recipient) pairs that were accepted, or that arrived, to FILE.
+    #[arg(long, value_name = "FILE", conflicts_with = "out")]
+    ledger: Option<PathBuf>,
+    /// Write an HdrHistogram interval log to FILE.
+    #[arg(long, value_name = "FILE", conflicts_with = "out")]
+    hlog: Option<PathBuf>,
+    /// Progress: a line on a terminal, JSON lines on standard output, or nothing.
+    #[arg(long, value_enum, value_name = "HOW", default_value = "line", hide = true)]
+    live: LiveMode,
+    /// Run id, 32 hexadecimal digits.
+    #[arg(long, value_name = "HEX", hide = true)]
+    pub(crate) run_id: Option<RunId>,
+}
+
+impl OutputArgs {
+    /// Returns the files that the party writes, and the kind of progress that it prints.
+    ///
+    /// # Errors
+    ///
+    /// If two outputs want standard output, or if a file cannot be written.
+    pub(crate) fn outputs(&self) -> Result<Outputs> {
+        let live = self.report.live(self.live);
+        self.report.open(live)?;
+        let Some(directory) = &self.out else {
+            let json = self.report.json_file().map(Path::to_owned);
+            return Ok(Outputs { json, ledger: self.ledger.clone(), hlog: self.hlog.clone(), live, http: None });
+        };
+        fs::create_dir_all(directory).map_err(|error| cannot_write(directory, &error))?;
+        let file = |name: &str| Some(directory.join(name));
+        Ok(Outputs { json: file("run.json"), ledger: file("ledger"), hlog: file("latency.hlog"), live, http: None })
+    }
+}
+
+/// Shows a party's own report, unless its output is for a program. `out` is the directory given on
+/// the command line.
+pub(crate) fn finish(
+    finished: FinishedRun,
+    report: &ReportArgs,
+    live: LiveMode,
+    strictness: Strictness,
+    out: Option<&Path>,
+) -> Result<ExitCode> {
+    let FinishedRun { record, write_error: unwritten } = finished;
+    let details = out.map(|directory| write_report(directory, &record)).transpose();
+    if live != LiveMode::Json {
+        match out {
+            Some(_) => report.finish(&record, out)?,
+            None => report.show(&record, None)?,
+        }
+    }
+    details?;
+    unwritten.map_or_else(|| Ok(exit_code(&record, strictness)), Err)
+}
+
+fn write_report(directory: &Path, record: &Record) -> Result<()> {
+    let write = |name: &str, text: String| output_file::write(&directory.join(name), text);
+    write("report.md", mailrun_report::markdown(record))?;
+    write("report.html", mailrun_report::page(record, None))
+}
+
+/// If a bench started this process, asks the kernel to terminate it when the bench dies, because
+/// nobody would read its report.
+pub(crate) fn exit_with_parent(live: LiveMode) {
+    if live == LiveMode::Json {
+        // If the kernel lacks this feature, a party without a bench runs until its own limits end
+        // it.
+        let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
+    }
+}

@@ -1,0 +1,49 @@
+//! Texts of a command on standard output, and the text of its error.
+use crate::report::results::write_all;
+use anyhow::Result;
+use mailrun_text::printable::printable;
+use std::io;
+
+/// Maximum number of errors in a configuration that are shown.
+const MAX_ERROR_LINES: usize = 5;
+
+/// Prints a result or the report of a command.
+///
+/// # Errors
+///
+/// If standard output cannot be written. A reader that closes the pipe causes no error.
+pub(crate) fn say(text: &str) -> Result<()> {
+    write_all(&mut io::stdout().lock(), text)
+}
+
+/// Returns the error text of a command that could not run, one line for each complaint.
+pub(crate) fn failure(error: &anyhow::Error) -> String {
+    let text = format!("{error:#}");
+    let lines = text.lines().map(|line| without_error_numbers(&one_line(line)));
+    let lines: Vec<String> = lines.filter(|line| !line.is_empty()).collect();
+    let shown =
+        lines.iter().take(MAX_ERROR_LINES).map(|line| printable(line).into_owned()).collect::<Vec<_>>().join("\n");
+    let more = match lines.len().saturating_sub(MAX_ERROR_LINES) {
+        0 => String::new(),
+        more => format!("and {more} more\n"),
+    };
+    format!("mailrun: {shown}\n{more}")
+}
+
+/// Removes error numbers: `No such file or directory (os error 2)` becomes `No such file or
+/// directory`.
+pub(crate) fn without_error_numbers(line: &str) -> String {
+    let mut parts = line.split(" (os error ");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.bytes().all(|letter| letter.is_ascii_digit()) => plain.push_str(rest),
+            _ => plain = format!("{plain} (os error {part}"),
+        }
+    }
+    plain
+}
+
+pub(crate) fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

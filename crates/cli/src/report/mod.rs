@@ -1,0 +1,182 @@
+//! `mailrun report`: shows stored runs in any format.
+pub(crate) mod exit_status;
+pub(crate) mod exports;
+pub(crate) mod merge;
+pub(crate) mod messages;
+pub(crate) mod results;
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use exports::export_format;
+use mailrun_bench::stored::{read_run, run_file_stem};
+use mailrun_measurement::record::Record;
+use mailrun_process::output_file::cannot_write;
+use mailrun_process::output_file::{self, is_standard_output};
+use mailrun_report::ReportLength;
+use mailrun_report::exports::ExportFormat;
+use mailrun_text::printable::printable;
+use results::write_all;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Renders stored runs again: as a page, a report, or in a format of other programs
+///
+/// Reads records of every version since 0.1. Nothing is sent, and the verdict is not decided again: exit status 0 if the
+/// runs could be read and the files written, else 2.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct StoredRunsArgs {
+    /// Runs: a run directory, a run.json, or - for standard input.
+    #[arg(value_name = "RUN", required_unless_present = "schema")]
+    runs: Vec<PathBuf>,
+    /// html, md, text, short, hist, json, csv, csv:TABLE, junit, prometheus, openmetrics, hlog, github, action-benchmark-bigger
+    /// or action-benchmark-smaller. Tables: series (default), stages, phases, errors, thresholds, ledger, slowest, missing,
+    /// domains, usage, events.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text", value_parser = export_format)]
+    format: ExportFormat,
+    /// Draw the curves and figures of another run beside, with --format html.
+    #[arg(long, value_name = "RUN")]
+    against: Option<PathBuf>,
+    /// The description of a run that is to be published: version, host, command, results. short: in five lines.
+    #[arg(long, value_enum, value_name = "short", num_args = 0..=1, require_equals = true, default_missing_value = "full",
+          hide_possible_values = true, conflicts_with_all = ["format", "against"])]
+    share: Option<ShareLength>,
+    /// File to write; - is standard output. In a directory, each run gets a file of its own.
+    #[arg(short, long, value_name = "FILE|DIR|-")]
+    out: Option<PathBuf>,
+    /// Print the JSON schema of run.json, with the meaning of each field.
+    #[arg(long, exclusive = true)]
+    schema: bool,
+}
+
+/// Length of a description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ShareLength {
+    /// All items
+    Full,
+    /// Five lines
+    Short,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  mailrun report results
+  mailrun report results --format html -o report.html
+  mailrun report results --format html --against yesterday -o report.html
+  mailrun report mailrun-results/* --format csv:stages -o stages.csv
+  mailrun report results/run.json --format junit -o mailrun.xml
+  mailrun report results --format prometheus -o /var/lib/node_exporter/mailrun.prom
+  mailrun report results --format hist
+  mailrun report results --share
+  mailrun source 127.0.0.1:2525 --json - --report none | mailrun report - --share short";
+
+impl StoredRunsArgs {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        if self.schema {
+            write_all(&mut io::stdout().lock(), &mailrun_measurement::record::schema())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let format = self.export_format();
+        self.check(format)?;
+        let records = self.runs.iter().map(|path| read_run(path)).collect::<Result<Vec<_>>>()?;
+        let baseline = self.against.as_deref().map(read_run).transpose()?;
+        let render = |records: &[Record]| match (&baseline, records.first()) {
+            (Some(_), Some(record)) => mailrun_report::page(record, baseline.as_ref()),
+            _ => format.render(records),
+        };
+        match &self.out {
+            Some(directory) if is_directory(directory) => write_each(directory, format, &records, &render)?,
+            Some(path) if !is_standard_output(path) => {
+                output_file::check(path)?;
+                output_file::write(path, render(&records))?;
+            }
+            Some(_) => write_all(&mut io::stdout().lock(), &render(&records))?,
+            None => print(format, &records, &render)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn export_format(&self) -> ExportFormat {
+        match self.share {
+            Some(ShareLength::Full) => ExportFormat::Share,
+            Some(ShareLength::Short) => ExportFormat::ShareShort,
+            None => self.format,
+        }
+    }
+
+    /// Refuses options that have no effect or exclude each other.
+    fn check(&self, format: ExportFormat) -> Result<()> {
+        if self.against.is_some() && format != ExportFormat::Html {
+            bail!("--against requires --format html");
+        }
+        if format == ExportFormat::Html && self.out.is_none() && io::stdout().is_terminal() {
+            bail!("a page is for a browser: name a file, -o report.html");
+        }
+        let has_directory = self.out.as_deref().is_some_and(is_directory);
+        if self.runs.len() > 1 && !format.takes_several_runs() && !has_directory {
+            bail!("a file of format {} has one run: name one, or a directory for all of them, -o DIR/", format.name());
+        }
+        let inputs = self.runs.iter().chain(&self.against);
+        if inputs.filter(|path| path.as_os_str() == "-").count() > 1 {
+            bail!("standard input has one run: name - once");
+        }
+        Ok(())
+    }
+}
+
+/// True if the path is a directory or ends with a slash.
+fn is_directory(path: &Path) -> bool {
+    path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/")
+}
+
+/// Writes a separate file for each run, for example `TIME-NAME.html`.
+fn write_each(
+    directory: &Path,
+    format: ExportFormat,
+    records: &[Record],
+    render: &impl Fn(&[Record]) -> String,
+) -> Result<()> {
+    fs::create_dir_all(directory).map_err(|error| cannot_write(directory, &error))?;
+    let mut names = BTreeSet::new();
+    for record in records {
+        let stem = run_file_stem(record);
+        let numbered = (2..).map(|number| format!("{stem}-{number}"));
+        let free = std::iter::once(stem.clone()).chain(numbered).find(|name| !names.contains(name));
+        let name = free.unwrap_or(stem);
+        let path = directory.join(format!("{name}.{}", format.file_extension()));
+        names.insert(name);
+        output_file::write(&path, render(std::slice::from_ref(record)))?;
+        crate::report::messages::say(&format!("{}\n", printable(&path.to_string_lossy())))?;
+    }
+    Ok(())
+}
+
+/// Prints the runs. In GitHub Actions, the summary goes to the file that the environment names.
+fn print(format: ExportFormat, records: &[Record], render: &impl Fn(&[Record]) -> String) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match format {
+        ExportFormat::Text => write_all(&mut out, &reports_on_terminal(records, ReportLength::Full)),
+        ExportFormat::Short => write_all(&mut out, &reports_on_terminal(records, ReportLength::Short)),
+        ExportFormat::Hist => write_all(&mut out, &on_terminal(records, results::histograms_for_stdout)),
+        ExportFormat::Github => {
+            let annotations: String = records.iter().map(mailrun_report::exports::annotations).collect();
+            write_all(&mut out, &annotations)?;
+            match exports::step_summary() {
+                Some(path) => exports::append(&path, &render(records)),
+                None => write_all(&mut out, &render(records)),
+            }
+        }
+        _ => write_all(&mut out, &render(records)),
+    }
+}
+
+fn reports_on_terminal(records: &[Record], length: ReportLength) -> String {
+    on_terminal(records, |record| results::text_for_stdout(record, length))
+}
+
+fn on_terminal(records: &[Record], text: impl Fn(&Record) -> String) -> String {
+    records.iter().map(text).collect::<Vec<_>>().join("\n")
+}

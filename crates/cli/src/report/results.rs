@@ -1,0 +1,361 @@
+//! `--report`, `--json`, `--quiet` and `--color`, and where a report goes at the end of a run.
+use crate::options::keep_awake::KeepAwakeArg;
+use crate::report::exports::{self, AnnotationOutput, ExportTarget, export_target};
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use mailrun_bench::TextReport;
+use mailrun_measurement::record::Record;
+use mailrun_process::live::LiveMode;
+use mailrun_process::output_file::{self, is_standard_output};
+use mailrun_process::outputs::Outputs;
+use mailrun_process::reason::reason;
+use mailrun_process::terminal::{self, CharacterSet, Color};
+use mailrun_report::{ReportLength, TextStyle};
+use mailrun_text::printable::printable;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+/// Progress of a command and its report at the end, as typed.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Results")]
+struct DisplayArgs {
+    /// The report at the end: short fits a terminal of 80×24, full has all tables, none: exit status and errors only
+    /// [default: short].
+    #[arg(long, value_enum, value_name = "WHICH", hide_possible_values = true, hide_short_help = true)]
+    report: Option<ReportKind>,
+    /// Print the verdict alone
+    ///
+    /// It is one line at the end: there is no progress and no report, unless --progress or --report asks for it.
+    #[arg(short, long)]
+    quiet: bool,
+    /// Progress on standard error. auto: dashboard on a terminal of at least 80×24 if the run takes over 2 s, else a line.
+    #[arg(long, value_enum, value_name = "HOW", default_value = "auto", hide_short_help = true)]
+    progress: ProgressKind,
+    /// Print all tables, as --report full; source -m 1: print the dialogue with the server
+    #[arg(short, long, conflicts_with_all = ["report", "quiet"])]
+    verbose: bool,
+    /// Colours: auto is on a terminal, unless NO_COLOR is set or TERM is dumb.
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", hide_short_help = true)]
+    color: Color,
+}
+
+impl DisplayArgs {
+    fn live(&self) -> LiveMode {
+        if self.quiet && self.progress == ProgressKind::Auto { LiveMode::Off } else { self.progress.into() }
+    }
+
+    /// Returns the length of the report to show, or `None` for no report.
+    fn extent(&self) -> Option<ReportLength> {
+        let kind = if self.verbose { Some(ReportKind::Full) } else { self.report };
+        match kind {
+            Some(ReportKind::Short) => Some(ReportLength::Short),
+            Some(ReportKind::Full) => Some(ReportLength::Full),
+            Some(ReportKind::None) => None,
+            None if self.quiet => Some(ReportLength::Verdict),
+            None => Some(ReportLength::Short),
+        }
+    }
+}
+
+/// Report at the end of a command, as typed.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Results")]
+pub(crate) struct ReportArgs {
+    #[command(flatten)]
+    display: DisplayArgs,
+    /// Write the run record to FILE
+    ///
+    /// Its form is mailrun-run/1. With - it goes to standard output, which then has nothing else: the
+    /// report goes to standard error.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the run in another format, repeatable: html=report.html, junit=mailrun.xml, csv=series.csv, csv:stages=FILE,
+    /// prometheus=FILE, openmetrics=FILE, hlog=FILE, github=FILE, action-benchmark-bigger=FILE, md=FILE, share=FILE. The
+    /// formats are those of mailrun report.
+    #[arg(long = "export", value_name = "FORMAT=FILE", value_parser = export_target, hide_short_help = true)]
+    exports: Vec<ExportTarget>,
+}
+
+/// Form of the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReportKind {
+    /// At most 24 lines
+    Short,
+    /// All tables
+    Full,
+    /// Nothing
+    None,
+}
+
+/// Form of the progress, as typed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProgressKind {
+    /// The dashboard where it suits, else the line
+    #[default]
+    Auto,
+    /// The dashboard, wherever it can be drawn
+    Dashboard,
+    /// One line; elsewhere than on a terminal one every five seconds
+    Line,
+    /// Nothing
+    None,
+}
+
+impl From<ProgressKind> for LiveMode {
+    fn from(typed: ProgressKind) -> Self {
+        match typed {
+            ProgressKind::Auto => Self::Auto,
+            ProgressKind::Dashboard => Self::Dashboard,
+            ProgressKind::Line => Self::Line,
+            ProgressKind::None => Self::Off,
+        }
+    }
+}
+
+impl ReportArgs {
+    /// Returns the kind of progress output. `--live` decides if it asks for JSON or for nothing,
+    /// otherwise `--progress` and `--quiet` do.
+    pub(crate) fn live(&self, mode: LiveMode) -> LiveMode {
+        match mode {
+            LiveMode::Json | LiveMode::Off => mode,
+            _ => self.display.live(),
+        }
+    }
+
+    /// Returns the file for the run record, or `None` if there is none or if the record goes to
+    /// standard output.
+    pub(crate) fn json_file(&self) -> Option<&Path> {
+        self.json.as_deref().filter(|path| !is_standard_output(path))
+    }
+
+    pub(crate) fn has_json_on_stdout(&self) -> bool {
+        self.json.as_deref().is_some_and(is_standard_output)
+    }
+
+    /// Checks that the record and the exports can be written before the run starts.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be written, or if two outputs want standard output.
+    pub(crate) fn open(&self, live: LiveMode) -> Result<()> {
+        self.check(live)?;
+        exports::open(&self.exports)?;
+        Outputs { json: self.json_file().map(Path::to_owned), ..Outputs::default() }.check_writable()
+    }
+
+    /// Writes the record to its file, and shows the report.
+    pub(crate) fn finish(&self, record: &Record, details: Option<&Path>) -> Result<()> {
+        let shown = self.show(record, details);
+        if let Some(path) = self.json_file() {
+            output_file::write(path, json(record)?)?;
+        }
+        shown
+    }
+
+    /// Returns true if `--verbose` asks for the dialogue of a single message. The report is then
+    /// reduced to the verdict.
+    pub(crate) fn begin_dialogue(&mut self) -> bool {
+        if !self.display.verbose || self.has_json_on_stdout() {
+            return false;
+        }
+        self.display.verbose = false;
+        self.display.quiet = true;
+        true
+    }
+
+    /// Shows the report, prints the record if it goes to standard output, and writes the exports.
+    ///
+    /// # Errors
+    ///
+    /// If standard output or a file cannot be written. A reader that closes the pipe causes no
+    /// error.
+    pub(crate) fn show(&self, record: &Record, details: Option<&Path>) -> Result<()> {
+        let is_stdout_taken = self.has_json_on_stdout();
+        let annotations = if is_stdout_taken { AnnotationOutput::Nowhere } else { AnnotationOutput::Stdout };
+        // Annotations come before the report, because its last line must be the verdict.
+        exports::tell_actions(record, annotations);
+        let written = exports::write(&self.exports, record);
+        self.print(record, details).and(written)
+    }
+
+    fn print(&self, record: &Record, details: Option<&Path>) -> Result<()> {
+        if !self.has_json_on_stdout() {
+            let mut out = io::stdout().lock();
+            let reader = OutputFormat::of(&out, self.display.color);
+            return write_all(&mut out, &self.text(record, details, reader));
+        }
+        let mut errors = io::stderr().lock();
+        let reader = OutputFormat::of(&errors, self.display.color);
+        // Ignore the error: even if standard error cannot be written, the record is worth writing.
+        let _ = write_all(&mut errors, &self.text(record, details, reader));
+        write_all(&mut io::stdout().lock(), &json(record)?)
+    }
+
+    fn text(&self, record: &Record, details: Option<&Path>, reader: OutputFormat) -> String {
+        let Some(extent) = self.display.extent() else { return String::new() };
+        let details = details.map(|directory| printable(&relative_path(&directory.join("report.md"))).into_owned());
+        reader.letters.encode(&mailrun_report::render(record, extent, reader.width, reader.ink, details.as_deref()))
+    }
+
+    /// Refuses two outputs that both want standard output.
+    pub(crate) fn check(&self, live: LiveMode) -> Result<()> {
+        if live == LiveMode::Json && self.has_json_on_stdout() {
+            bail!("--json - and --live json both want standard output: write the record to a file, --json FILE");
+        }
+        Ok(())
+    }
+}
+
+/// Tables of a scenario of several runs, as typed.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Results")]
+pub(crate) struct TableReportArgs {
+    #[command(flatten)]
+    display: DisplayArgs,
+    #[command(flatten)]
+    pub(crate) keep_awake: KeepAwakeArg,
+    #[arg(long = "json", value_name = "FILE", hide = true, value_parser = refused_json)]
+    _json: Option<String>,
+}
+
+fn refused_json(_: &str) -> Result<String, String> {
+    Err("this scenario has several runs and no record of its own; \
+         each run of a relay scenario leaves its run.json in the run directory (--out DIR)"
+        .to_owned())
+}
+
+impl TableReportArgs {
+    pub(crate) fn live(&self) -> LiveMode {
+        self.display.live()
+    }
+
+    /// Shows the tables on standard output.
+    ///
+    /// # Errors
+    ///
+    /// If standard output cannot be written. A reader that closes the pipe causes no error.
+    pub(crate) fn show(&self, sheet: &TextReport) -> Result<()> {
+        let Some(extent) = self.display.extent() else { return Ok(()) };
+        let mut out = io::stdout().lock();
+        let reader = OutputFormat::of(&out, self.display.color);
+        let text = sheet.render(terminal::width(&out), extent, reader.ink);
+        write_all(&mut out, &reader.letters.encode(&text))
+    }
+}
+
+/// Renders the report of a stored run with the width, colours and characters of standard output.
+pub(crate) fn text_for_stdout(record: &Record, length: ReportLength) -> String {
+    let reader = OutputFormat::of(&io::stdout(), Color::Auto);
+    reader.letters.encode(&mailrun_report::render(record, length, reader.width, reader.ink, None))
+}
+
+/// Renders the histograms of a stored run with the width and characters of standard output.
+pub(crate) fn histograms_for_stdout(record: &Record) -> String {
+    let reader = OutputFormat::of(&io::stdout(), Color::Auto);
+    reader.letters.encode(&mailrun_report::histograms(record, reader.width))
+}
+
+/// Width in columns of a report that goes to a file or a pipe.
+const PLAIN_WIDTH: usize = 100;
+
+/// Width, colours and characters that suit the reader of a stream.
+#[derive(Clone, Copy, Debug)]
+struct OutputFormat {
+    width: usize,
+    ink: TextStyle,
+    letters: CharacterSet,
+}
+
+impl OutputFormat {
+    fn of(stream: &(impl AsFd + IsTerminal), color: Color) -> Self {
+        let is_terminal = stream.is_terminal();
+        Self {
+            width: terminal::width(stream).unwrap_or(PLAIN_WIDTH),
+            ink: if color.is_enabled(is_terminal) { TextStyle::Colour } else { TextStyle::Plain },
+            letters: CharacterSet::of_environment(),
+        }
+    }
+}
+
+fn json(record: &Record) -> Result<String> {
+    Ok(record.to_json().context("a record is always JSON")? + "\n")
+}
+
+/// Writes the whole text to standard output.
+pub(crate) fn write_all(out: &mut impl Write, text: &str) -> Result<()> {
+    stdout_written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// Judges the result of writing to standard output, and to nothing else: a reader that closes the
+/// pipe causes no error, because it has read enough.
+pub(crate) fn stdout_written(written: io::Result<()>) -> Result<()> {
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            bail!("cannot write standard output: {}", reason(&error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the path relative to the current directory if it is inside, otherwise unchanged.
+fn relative_path(path: &Path) -> String {
+    let directory = std::env::current_dir().ok();
+    let short = directory.as_deref().and_then(|directory| path.strip_prefix(directory).ok());
+    short.unwrap_or(path).to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct ReportTestCli {
+        #[command(flatten)]
+        typed: ReportArgs,
+    }
+
+    fn parse(words: &str) -> ReportArgs {
+        ReportTestCli::try_parse_from(["mailrun"].into_iter().chain(words.split_whitespace())).unwrap().typed
+    }
+
+    #[test]
+    fn quiet_ends_the_line_and_not_the_json() {
+        assert_eq!(parse("").live(LiveMode::Line), LiveMode::Auto);
+        assert_eq!(parse("").live(LiveMode::Off), LiveMode::Off);
+        for (how, live) in [("dashboard", LiveMode::Dashboard), ("line", LiveMode::Line), ("none", LiveMode::Off)] {
+            let typed = parse(&format!("--progress {how}"));
+            assert_eq!(typed.live(LiveMode::Line), live);
+            assert_eq!(typed.live(LiveMode::Json), LiveMode::Json, "a program reads it");
+        }
+        assert_eq!(parse("--quiet").live(LiveMode::Line), LiveMode::Off);
+        assert_eq!(parse("--quiet").live(LiveMode::Json), LiveMode::Json);
+    }
+
+    #[test]
+    fn what_is_typed_is_shown() {
+        for (words, extent) in [
+            ("", Some(ReportLength::Short)),
+            ("--report full", Some(ReportLength::Full)),
+            ("--report none", None),
+            ("-q", Some(ReportLength::Verdict)),
+            ("-v", Some(ReportLength::Full)),
+            ("--quiet --report full", Some(ReportLength::Full)),
+            ("--quiet --report none", None),
+        ] {
+            let typed = parse(words);
+            assert_eq!(typed.display.extent(), extent, "{words}");
+        }
+    }
+
+    #[test]
+    fn a_dash_is_standard_output() {
+        assert_eq!(parse("--json a.json").json_file(), Some(Path::new("a.json")));
+        let both = parse("--json -");
+        assert!(both.json_file().is_none() && both.has_json_on_stdout());
+        assert!(both.check(LiveMode::Json).is_err() && both.check(LiveMode::Line).is_ok());
+        assert!(parse("--json /dev/stdout").has_json_on_stdout());
+        assert_eq!(parse("").json_file(), None);
+    }
+}

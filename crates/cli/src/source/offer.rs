@@ -1,0 +1,64 @@
+//! The load that a closed or an open loop offers.
+use anyhow::{Result, bail};
+use mailrun_load::source::{OfferedRate, RateStage};
+use mailrun_measurement::Stage;
+use mailrun_measurement::record::Arrival;
+use mailrun_measurement::threshold::{MetricSource, Threshold};
+use mailrun_measurement::trace::MAX_LOAD_STAGES;
+use mailrun_text::words::listed;
+
+/// Returns the arrival process of a load. Without a rate or stages, it is a closed loop.
+pub(crate) fn arrival_with(typed: Option<Arrival>, offer: Option<&OfferedRate>) -> Arrival {
+    offer.map_or(Arrival::Closed, |_| typed.unwrap_or(Arrival::Constant))
+}
+
+/// Returns the rates offered in an open loop, or `None` in a closed loop.
+///
+/// # Errors
+///
+/// If the stages offer no messages.
+pub(crate) fn offered_rate(rate: Option<f64>, stages: &[RateStage]) -> Result<Option<OfferedRate>> {
+    if stages.is_empty() {
+        return Ok(rate.map(OfferedRate::Constant));
+    }
+    if stages.iter().all(|stage| stage.from_per_s + stage.to_per_s == 0.0) {
+        bail!("--stage: these stages offer no messages");
+    }
+    let names = stages.iter().filter_map(|stage| stage.name.as_ref());
+    if let Some(name) = names.clone().find(|name| names.clone().filter(|other| other == name).count() > 1) {
+        bail!("--stage: two stages are named {name}: give each a name of its own");
+    }
+    Ok(Some(OfferedRate::Stages(stages.to_vec())))
+}
+
+/// Refuses thresholds of the time until a message was created, because it is 0 in a closed loop.
+pub(crate) fn check_closed_loop<'t>(mut thresholds: impl Iterator<Item = &'t Threshold>) -> Result<()> {
+    let created = Some(MetricSource::Stage(Stage::Created));
+    match thresholds.find(|threshold| threshold.is_of_time() && threshold.source() == created) {
+        Some(threshold) => bail!(
+            "{}: in a closed loop a message is due when it is created; say --rate, or ask for sent",
+            threshold.expression()
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Refuses thresholds of stages that the load does not have.
+pub(crate) fn check_load_stages(thresholds: &[Threshold], stages: &[RateStage]) -> Result<()> {
+    let names: Vec<String> = stages.iter().enumerate().map(|(place, stage)| stage.name_at(place)).collect();
+    for threshold in thresholds {
+        let Some(name) = threshold.load_stage() else { continue };
+        match names.iter().position(|known| known == name) {
+            Some(place) if place < MAX_LOAD_STAGES => {}
+            Some(_) => bail!(
+                "{}: only the first {MAX_LOAD_STAGES} stages of a load have figures of their own",
+                threshold.expression()
+            ),
+            None if names.is_empty() => {
+                bail!("{}: the load has no stages: use --stage {name}=TIME:RATE", threshold.expression())
+            }
+            None => bail!("{}: the load has no stage {name}; it has {}", threshold.expression(), listed(&names)),
+        }
+    }
+    Ok(())
+}
