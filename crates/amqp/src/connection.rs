@@ -32,7 +32,6 @@
 //! `amqp:session:errant-link`, and after it the connection.
 mod client;
 mod error;
-mod link_id;
 
 use crate::buffers::{EncodedMessage, OutputBuffer};
 use crate::codec::Writer;
@@ -50,8 +49,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 pub use client::{ConnectionOptions, LinkRequest, SessionRefused};
-pub use error::{ConnectionError, EndError, Scope, Violation};
-pub use link_id::LinkId;
+pub use error::{ConnectionError, EndError, LinkId, Scope, Violation};
 
 /// Maximum size of a frame that we accept, in bytes. A message of 1 MB then arrives in a few
 /// frames.
@@ -2037,7 +2035,7 @@ mod tests {
 
     #[test]
     fn nobody_comes_in_without_the_password() {
-        let login = PlainCredentials { user: "u".to_owned(), password: crate::password::Password::new("p") };
+        let login = PlainCredentials { user: "u".to_owned(), password: crate::Password::new("p") };
         let init = |response: &[u8]| {
             let mut octets = SASL_HEADER.to_vec();
             frame::write(&mut octets, Layer::Sasl, 0, |out| {

@@ -10,7 +10,6 @@
 //! | `connection` | a connection in either role, with the client's part and the scope of errors |
 //! | `frame` | frames and performatives |
 //! | `fuzz_support` | connections that answer each event at once, for fuzz targets |
-//! | `password` | a password that is not printed |
 //! | `peer_error` | errors that a peer reports, including redirects |
 //! | `peer_product` | the product and the version of a peer |
 //! | `sasl`, `sasl_client` | the login, for servers and clients |
@@ -25,7 +24,6 @@ mod connection;
 mod frame;
 #[cfg(any(test, feature = "checks"))]
 mod fuzz_support;
-mod password;
 mod peer_error;
 mod peer_product;
 mod sasl;
@@ -42,8 +40,8 @@ pub use frame::{DeliveryOutcome, LinkRole};
 #[doc(hidden)]
 pub use fuzz_support::{FuzzConnection, FuzzOutcome};
 pub use mailrun_sasl::scram::ScramHash;
-pub use password::Password;
 pub use peer_error::{PeerError, RedirectTarget};
 pub use peer_product::PeerProduct;
+pub use sasl::Password;
 pub use sasl::{ListenerAuth, PlainCredentials};
 pub use sasl_client::{ClientLogin, LoginError};

@@ -2,9 +2,9 @@
 //! password, ANONYMOUS, or either.
 use crate::codec::{DecodeError, Reader};
 use crate::frame::{self, Layer};
-use crate::password::Password;
 use mailrun_sasl::plain::PlainMessage;
 use mailrun_sasl::same;
+use std::fmt;
 
 /// A user name and its password, which a server accepts from its clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +81,28 @@ impl AuthOutcome {
             Self::TimedOut => 4, // sys-temp
         };
         frame::write(out, Layer::Sasl, 0, |out| out.described_list(0x44, |fields| fields.ubyte(code)));
+    }
+}
+
+/// A secret that debug output does not show.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Password(String);
+
+impl Password {
+    /// Wraps a password, so that `Debug` does not print it.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// Returns the secret, for the code that sends it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
     }
 }
 

@@ -4,9 +4,9 @@
 //! ExpectMechanisms ── sasl-init ──▶ ExpectOutcome ─────────────────────────────┐
 //!                  └─ client-first ▶ ExpectServerFirst ─ proof ▶ ExpectServerFinal ─▶ authenticated
 //! ```
+use super::sasl::Password;
 use crate::codec::{DecodeError, Elements, Reader, Value};
 use crate::frame::{self, Layer};
-use crate::password::Password;
 use mailrun_sasl::scram::{ClientFinal, ClientFirst, ScramHash};
 use mailrun_sasl::{plain, prepared};
 use thiserror::Error;

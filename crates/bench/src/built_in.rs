@@ -2,7 +2,7 @@
 use super::scenario::Scenario;
 use super::toml_file::{self, is_toml_file};
 use anyhow::{Result, bail};
-use mailrun_text::misspelling::is_misspelling;
+use mailrun_text::words::is_misspelling;
 use std::path::Path;
 
 #[derive(Clone, Copy, Debug)]

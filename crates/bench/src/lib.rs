@@ -37,7 +37,6 @@ mod remote_sink;
 pub mod rounds;
 pub mod scenario;
 mod shards;
-mod sink_clocks;
 pub mod stored;
 mod supervisor;
 pub mod tables;
@@ -64,9 +63,8 @@ pub use plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, Trust
 use progress::LatestProgress;
 use relay::Relay;
 use relay_keeper::RelayKeeper;
-use remote_sink::{PolledCount, RemoteSink};
+use remote_sink::{PolledCount, RemoteSink, SinkClocks};
 pub use shards::{MergeOptions, merge};
-use sink_clocks::SinkClocks;
 use std::path::{Path, PathBuf};
 use supervisor::{Completeness, Supervisor};
 pub use toml_file::is_toml_file;

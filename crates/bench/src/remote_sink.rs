@@ -5,14 +5,15 @@
 //! After the load, it asks how many of the run's messages have arrived, until none is missing or no
 //! new ones arrive.
 use super::gather::SinkResults;
+use super::plan::BenchOptions;
 use super::supervisor::{CLOSED_MAILBOX_TIMEOUT, Supervisor};
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use mailrun_measurement::account;
-use mailrun_measurement::bounces;
+use mailrun_measurement::clocks::{ClockError, clock_reason};
 use mailrun_measurement::ledger::Ledger;
-use mailrun_measurement::record::{Record, Role};
+use mailrun_measurement::record::{Record, Role, SinkClockRow};
 use mailrun_measurement::trace::RunId;
-use mailrun_process::clock_exchange::{self, ClockMeasurement};
+use mailrun_measurement::{account, bounces, judge};
+use mailrun_process::clock_exchange::{self, ClockMeasurement, before_and_after};
 use mailrun_process::http_client::{HttpClient, StatusCode, is_refused};
 use mailrun_process::interrupt::StopRequest;
 use mailrun_process::live::{LiveEvent, LiveProgress};
@@ -307,6 +308,44 @@ fn without_earlier_usage(mut record: Record) -> Record {
     record.exhausted.clear();
     record.surroundings = None;
     record
+}
+
+/// Sinks and their clocks before the load. `None` if a clock could not be measured.
+pub(super) struct SinkClocks(Vec<(RemoteSink, Option<ClockMeasurement>)>);
+
+impl SinkClocks {
+    /// Measures the clocks before the load. Returns an error if a sink does not answer.
+    pub(super) fn measure(options: &BenchOptions, remote_sink: Option<&RemoteSink>) -> Result<Self> {
+        let named = options.clock_sinks.iter().map(|address| RemoteSink::connect(address));
+        let sinks: Vec<RemoteSink> = remote_sink.cloned().map(Ok).into_iter().chain(named).collect::<Result<_>>()?;
+        let measured = |sink: RemoteSink| {
+            let clock = sink.clock();
+            (sink, clock)
+        };
+        Ok(Self(sinks.into_iter().map(measured).collect()))
+    }
+
+    /// Measures the clocks again after the load, records those of other hosts, and judges whether
+    /// the delivered times can be trusted.
+    pub(super) fn finish(self, record: &mut Record, remote_sink: Option<&RemoteSink>) {
+        let Some(own) = &mut record.clock else { return };
+        let after = self.0.into_iter().map(|(sink, before)| before_and_after(before, sink.clock()));
+        let rows: Vec<Option<SinkClockRow>> = after.collect();
+        own.sinks = rows.iter().flatten().filter(|sink| sink.boot != own.boot).cloned().collect();
+        // Without a remote sink, this run is a part of a load. Leave the judgement to `mailrun
+        // merge`.
+        if remote_sink.is_none() {
+            return;
+        }
+        let error = match rows.first().cloned().flatten() {
+            Some(sink) => ClockError::between(record, &sink.boot),
+            None => ClockError::Unknown,
+        };
+        let pass = judge::pass_text(record);
+        if let Some(reason) = clock_reason(record, error) {
+            judge::add_reason(&mut record.verdict, reason, &pass);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -40,7 +40,6 @@
 //! ```
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 
-mod confirmation;
 mod goal_search;
 mod history;
 mod planning;
@@ -49,11 +48,11 @@ mod search;
 mod settings;
 mod trial;
 
-pub use confirmation::{CONFIRMATION_SHARES, ConfirmationTrial, confirmation_trials};
 pub use planning::{CapacityPlan, PlanningError, PlanningInputs};
 pub use result::{GoalFinding, GoalOutcome, SearchEnding, SearchResult, TrialEntry};
 pub use search::{CapacitySearch, SearchStep};
 pub use settings::{CapacityGoal, SearchError, SearchLevel, SearchSettings, SearchStart};
 pub use trial::{
-    BACKLOG_GROWTH_LIMIT, BacklogSample, SearchTrial, TrialFigures, TrialLoad, TrialOutcome, VoidCause, backlog_growth,
+    BACKLOG_GROWTH_LIMIT, BacklogSample, CONFIRMATION_SHARES, ConfirmationTrial, SearchTrial, TrialFigures, TrialLoad,
+    TrialOutcome, VoidCause, backlog_growth, confirmation_trials,
 };

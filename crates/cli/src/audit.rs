@@ -1,7 +1,6 @@
 //! `mailrun audit RECIPE`: checks whether a server keeps the mail that it accepted with 250.
 use crate::options::values;
-use crate::report::exit_status::Strictness;
-use crate::report::results::ReportArgs;
+use crate::report::results::{ReportArgs, Strictness};
 use crate::source;
 use anyhow::Result;
 use clap::Args;
@@ -121,7 +120,7 @@ impl AuditArgs {
             command: mailrun_process::outputs::command_line(),
         })?;
         self.report.finish(&outcome.record, Some(&outcome.directory))?;
-        let status = crate::report::exit_status::exit_code(&outcome.record, Strictness::Strict);
+        let status = super::report::results::exit_code(&outcome.record, Strictness::Strict);
         outcome.unwritten.map_or(Ok(status), Err)
     }
 }

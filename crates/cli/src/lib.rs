@@ -101,8 +101,8 @@ Exit status:
 enum Command {
     Bench(Box<bench::BenchArgs>),
     Audit(Box<audit::AuditArgs>),
-    Scenario(bench::scenario_file::ScenarioFileArgs),
-    Recipe(bench::recipes::RecipeArgs),
+    Scenario(bench::files::ScenarioFileArgs),
+    Recipe(bench::files::RecipeArgs),
     Source(Box<source::SourceArgs>),
     Send(Box<send::SendArgs>),
     Probe(Box<probe::ProbeArgs>),
@@ -139,7 +139,7 @@ pub fn main() -> ExitCode {
         Ok(typed) => typed,
         Err(error) => return report_misuse(&error, &words),
     };
-    let ended = mailrun_process::file_size_limit::make_an_error().and_then(|()| run(typed.command));
+    let ended = mailrun_process::output_file::report_size_limit_as_error().and_then(|()| run(typed.command));
     ended.unwrap_or_else(|error| {
         // If standard error cannot be written, there is no other place to report the error.
         let _ = io::stderr().lock().write_all(failure(&error).as_bytes());

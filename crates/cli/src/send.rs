@@ -238,7 +238,7 @@ impl SendArgs {
             domain.ok_or_else(|| anyhow!("{first} has no domain whose server could be looked up; add SERVER"))?;
         let scope = if self.allow_public { DeliveryScope::Anywhere } else { DeliveryScope::Local };
         let seed = clock::wall().as_nanos() as u64;
-        let servers = mailrun_relay::mx::mail_servers(domain, self.port.unwrap_or(25), scope, seed)?;
+        let servers = mailrun_relay::mail_servers(domain, self.port.unwrap_or(25), scope, seed)?;
         let target = |(name, address)| SendTarget::Server { name, endpoint: Endpoint::Tcp(address) };
         Ok(servers.into_iter().map(target).collect())
     }

@@ -21,7 +21,6 @@ mod finding;
 mod flip_test;
 mod label_test;
 mod metric;
-mod paired;
 mod rank_sum;
 mod ranks;
 mod round_comparison;
@@ -32,19 +31,17 @@ mod selection;
 mod settings;
 mod signed_rank;
 mod stored_runs;
-mod unpaired;
 
 pub use exact_row::{ExactChange, ExactRow};
 pub use finding::{MetricFinding, MetricVerdict};
 pub use metric::{ComparedMetric, Gain, RatioError, RoundRatios, RunValues};
-pub use paired::compare_rounds;
 pub use ranks::middle;
 pub use round_comparison::{
     ContestantComparison, ContestantRow, PairedMetric, RoundComparison, RoundCourse, RoundLoad, RoundSamples,
+    compare_rounds,
 };
 pub use round_schedule::{RoundPlan, RoundSchedule, RoundTurning};
 pub use run_figures::{NamedRun, RunFigure, defect, difference, figures, side_facts};
 pub use selection::RunSide;
 pub use settings::{CompareSettings, LookPlan};
-pub use stored_runs::{ComparisonOutcome, MetricRow, StoredComparison, compare_stored};
-pub use unpaired::compare_runs;
+pub use stored_runs::{ComparisonOutcome, MetricRow, StoredComparison, compare_runs, compare_stored};

@@ -1,4 +1,5 @@
-use crate::finding::MetricFinding;
+use super::{label_test, rank_sum};
+use crate::finding::{LogEstimate, MetricFinding};
 use crate::metric::{ComparedMetric, Gain, RunValues};
 use crate::ranks::middle;
 use crate::run_figures::{
@@ -6,7 +7,6 @@ use crate::run_figures::{
 };
 use crate::selection::{self, ComparableRuns, RunSide};
 use crate::settings::CompareSettings;
-use crate::unpaired::{MIN_RUNS, compare_runs};
 use anyhow::{Result, bail};
 use mailrun_measurement::record::{Outcome, Record};
 use mailrun_report::comparison::{ComparedFigure, ComparedSide, ComparisonPage, RunCurves, percent};
@@ -349,6 +349,28 @@ impl StoredComparison {
         let figures = || self.metrics.iter().filter(|row| worse || !row.name.ends_with(SHARE_UNIT));
         ComparisonOutcome::of_findings(|| figures().map(|row| &row.finding), limit)
     }
+}
+
+/// With fewer runs on a side, there is no verdict, whatever the settings say.
+pub(crate) const MIN_RUNS: usize = 5;
+
+/// Compares the runs of B with those of A in a family of metrics that was chosen beforehand. All metrics should have
+/// the same runs; if one has fewer, only the common ones count.
+/// The runs were made at different times. The host may have changed in between, and nothing here
+/// can detect that.
+pub fn compare_runs(family: &[RunValues], settings: &CompareSettings) -> Vec<MetricFinding> {
+    let of_a = family.iter().map(|values| values.a.len()).min().unwrap_or_default();
+    let of_b = family.iter().map(|values| values.b.len()).min().unwrap_or_default();
+    let logs: Vec<(&[f64], &[f64])> = family.iter().map(|values| (&values.a[..of_a], &values.b[..of_b])).collect();
+    let all_p = label_test::adjusted_p(&logs, settings.draws, settings.seed);
+    let metrics = family.len();
+    let findings = family.iter().zip(logs).zip(all_p).map(|((values, (a, b)), adjusted_p)| {
+        let (middle, interval) = rank_sum::shift(a, b, settings.level());
+        let rounds = of_a.min(of_b);
+        let estimate = LogEstimate { middle, interval, adjusted_p, rounds, min_rounds: MIN_RUNS, metrics };
+        MetricFinding::new(values.metric.clone(), &estimate, settings)
+    });
+    findings.collect()
 }
 
 #[cfg(test)]

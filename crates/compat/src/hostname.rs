@@ -1,5 +1,5 @@
 //! Checks host names and addresses as Postfix does, with its error texts.
-use super::printable::printable;
+use super::stderr::printable;
 
 /// Longest label of a name (RFC 1035 §2.3.4).
 const MAX_LABEL_BYTES: usize = 63;

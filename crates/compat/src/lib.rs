@@ -7,8 +7,6 @@
 #[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;
-mod date;
-mod fatal_error;
 mod getopt;
 mod go;
 mod go_mades_bench;
@@ -16,20 +14,17 @@ mod go_smtp_source;
 mod help;
 mod host_port;
 mod hostname;
-mod invocation;
 mod numbers;
 mod own_options;
-mod printable;
 mod reply_reader;
 mod smtp_sink;
 mod smtp_source;
 mod source;
 mod stderr;
-mod targets;
 mod timing;
 mod trace_header;
 
-use invocation::Invocation;
+use own_options::Invocation;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::ExitCode;
@@ -59,7 +54,7 @@ fn run(name: &str, call: Invocation) -> ExitCode {
         help::print(name);
         return ExitCode::SUCCESS;
     }
-    if let Err(error) = mailrun_process::file_size_limit::make_an_error() {
+    if let Err(error) = mailrun_process::output_file::report_size_limit_as_error() {
         mailrun_process::tell!("{name}: {error:#}");
         return ExitCode::FAILURE;
     }

@@ -68,6 +68,14 @@ pub(super) fn split_option<'w>(words: &'w [String], names: &[&str]) -> Result<Op
     }
 }
 
+/// Command line of a personality. `program` is the word before the arguments, as its messages
+/// repeat it.
+#[derive(Debug)]
+pub(crate) struct Invocation {
+    pub(crate) program: String,
+    pub(crate) arguments: Vec<String>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,5 @@
 //! Messages on standard error in Postfix's format: the word that the program was called by, a label
 //! and one line.
-use super::printable::printable;
 use std::io::{self, Write};
 
 #[derive(Debug)]
@@ -27,5 +26,30 @@ impl StderrWriter {
 
     pub(super) fn fatal(&self, text: &str) {
         self.print(format!("fatal: {text}"));
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct FatalError(pub(crate) String);
+
+/// Keeps printable ASCII and replaces every other byte by `?`, as Postfix does, so that no text can
+/// forge a line.
+pub(super) fn printable(octets: &[u8]) -> String {
+    octets.iter().map(|octet| if (b' '..=b'~').contains(octet) { char::from(*octet) } else { '?' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_is_ascii() {
+        assert_eq!(printable(b"a \t\x7f\xc3\xa9~\0"), "a ????~?");
+    }
+
+    #[test]
+    fn no_text_forges_a_line() {
+        assert_eq!(printable("a\r\nb\tä~".as_bytes()), "a??b???~");
     }
 }

@@ -1,4 +1,6 @@
 //! `--report` of a source: messages, seconds, messages per second and latency, on one line.
+use jiff::Zoned;
+use jiff::tz::TimeZone;
 use mailrun_measurement::Latencies;
 use mailrun_net::clock;
 use std::cell::{Cell, RefCell};
@@ -44,6 +46,14 @@ pub(super) fn rate(messages: u64, time: Duration) -> String {
 pub(super) fn latency(times: &Latencies) -> String {
     let [p50, p99] = [0.5, 0.99].map(|quantile| times.quantile_ms(quantile));
     format!("latency p50 {p50:.3} ms, p99 {p99:.3} ms")
+}
+
+/// Formats the current time by a template of strftime(3), in local time as the original programs
+/// do, or in UTC if the host has no time zone.
+pub(super) fn local_time(template: &str) -> String {
+    let now = Zoned::now();
+    let now = if now.time_zone().is_unknown() { now.with_time_zone(TimeZone::UTC) } else { now };
+    now.strftime(template).to_string()
 }
 
 #[cfg(test)]

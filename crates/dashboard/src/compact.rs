@@ -1,8 +1,7 @@
 //! The dashboard on a terminal that is too small for panes: as many lines of figures as fit.
-use crate::palette::Ink;
 use crate::panes::{error_text, per_second};
 use crate::progress::draw_progress;
-use crate::state::Dashboard;
+use crate::state::{Dashboard, Ink};
 use mailrun_text::numbers::{count, counted, latency, memory};
 use mailrun_text::printable::printable;
 use ratatui::buffer::Buffer;

@@ -7,9 +7,8 @@
 //!    └──────────── SIGINT ←─ q ───────────┘
 //! ```
 use crate::draw::{MIN_COLUMNS, MIN_ROWS, draw};
-use crate::palette::Palette;
 use crate::snapshot::RunSnapshot;
-use crate::state::{Dashboard, DashboardAction, DashboardKey};
+use crate::state::{Dashboard, DashboardAction, DashboardKey, Palette};
 use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use mailrun_process::alternate_screen;
 use mailrun_process::live::LiveMode;

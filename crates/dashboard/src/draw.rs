@@ -7,9 +7,8 @@
 //! ┌ 3 Messages ────────────────┐┌ 4 Parties ─────────────────────────────┐
 //!  p pause · 1-4 pane · Tab next · q stop · ? help
 //! ```
-use crate::palette::Ink;
 use crate::progress::{draw_progress, whole_seconds};
-use crate::state::{Dashboard, PANES};
+use crate::state::{Dashboard, Ink, PANES};
 use crate::{compact, panes};
 use mailrun_text::printable::printable;
 use mailrun_text::wrap::display_width;
@@ -126,10 +125,9 @@ fn draw_help(dashboard: &Dashboard, body: Rect, buffer: &mut Buffer) {
 #[cfg(test)]
 mod tests {
     use super::{MIN_COLUMNS, MIN_ROWS};
-    use crate::palette::Palette;
     use crate::sample;
     use crate::snapshot::{MessageCounts, PartyLoad, RunSnapshot, StageTimes, ThresholdState, TimesMs};
-    use crate::state::{Dashboard, DashboardKey};
+    use crate::state::{Dashboard, DashboardKey, Palette};
     use proptest::prelude::*;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;

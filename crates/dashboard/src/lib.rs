@@ -19,7 +19,6 @@ mod history;
 pub mod live_display;
 pub mod live_figures;
 pub mod monitor;
-mod palette;
 mod panes;
 #[cfg(test)]
 mod picture;

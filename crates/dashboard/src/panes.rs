@@ -1,9 +1,8 @@
 //! The four panes: rates and queue, latencies, messages and errors, processor and memory.
 use crate::history::{History, axis_span_s};
-use crate::palette::{Ink, Palette};
 use crate::progress::whole_seconds;
 use crate::snapshot::{StageTimes, TimesMs};
-use crate::state::DashboardView;
+use crate::state::{DashboardView, Ink, Palette};
 use mailrun_text::numbers::{count, latency, memory};
 use mailrun_text::printable::printable;
 use ratatui::buffer::Buffer;

@@ -164,9 +164,8 @@ impl Glyph {
 mod tests {
     use super::*;
     use crate::draw::draw;
-    use crate::palette::Palette;
     use crate::sample;
-    use crate::state::Dashboard;
+    use crate::state::{Dashboard, Palette};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 

@@ -1,7 +1,6 @@
 //! The progress bar and its text: the share of the run that is done, and the remaining time.
-use crate::palette::Ink;
 use crate::snapshot::RunSnapshot;
-use crate::state::{Dashboard, DashboardView};
+use crate::state::{Dashboard, DashboardView, Ink};
 use mailrun_text::numbers::{count, seconds};
 use mailrun_text::printable::printable;
 use ratatui::buffer::Buffer;

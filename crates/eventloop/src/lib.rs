@@ -42,7 +42,6 @@
 //! | `endpoint` | a TCP address, or the path of a Unix socket |
 //! | `listener` | listening sockets |
 //! | `open_files` | raises the process's own limit of open files |
-//! | `page_aligned` | a buffer that begins at the start of a page |
 //! | `reactor` | the event loop of a worker, with one epoll and the tasks that wait for it |
 //! | `resource_exhausted` | names the resource that ran out when a connection could not be made |
 //! | `socket` | reads and writes, with one system call each |
@@ -59,7 +58,6 @@ pub mod clock;
 mod endpoint;
 pub mod listener;
 pub mod open_files;
-mod page_aligned;
 mod reactor;
 mod resource_exhausted;
 mod socket;
@@ -70,10 +68,9 @@ pub mod worker;
 
 pub use busy_poll::BusyPoll;
 pub use endpoint::Endpoint;
-pub use page_aligned::PageAlignedBuffer;
 pub use reactor::{FdTable, WorkerOptions};
 pub use resource_exhausted::ResourceExhausted;
-pub use socket::{Acceptor, Socket};
+pub use socket::{Acceptor, PageAlignedBuffer, Socket};
 pub use timer::{Timer, sleep, sleep_until};
 
 #[cfg(doctest)]

@@ -14,7 +14,6 @@ mod clock_exchange;
 mod command;
 mod dealer;
 mod message;
-mod target;
 mod worker;
 
 pub use clock_exchange::{MasterClockExchange, MasterClockOffset};
@@ -23,8 +22,7 @@ pub use dealer::{DealerConnection, DealerFault};
 pub use message::{
     ClassCounts, ErrorEntry, ExactHistogram, Percent, StatsEntry, StatsReport, UserState, WorkerMessage,
 };
-pub use target::canonical_target;
-pub use worker::{DRAIN_AT_QUIT, LoadStatus, LocustWorker, WorkerAction, WorkerExit, WorkerLimits};
+pub use worker::{DRAIN_AT_QUIT, LoadStatus, LocustWorker, WorkerAction, WorkerExit, WorkerLimits, canonical_target};
 
 /// The locustfile that a master runs with these workers.
 pub const LOCUSTFILE: &str = include_str!("locustfile.py");

@@ -21,7 +21,6 @@ mod in_flight;
 mod market;
 mod market_document;
 mod monitored;
-mod observer;
 mod options;
 mod outbox;
 mod pacer;
@@ -46,9 +45,8 @@ mod verdict;
 mod waterfall;
 
 pub use market::{MAX_ACCELERATION, MarketLoad, MarketShape};
-pub use observer::{RunObserver, RunView};
 pub use options::{AcknowledgementOptions, Leftovers, MadesOptions, MadesPreflight, PayloadKind};
-pub use stages::{AcknowledgementMode, MadesMode, MessagePath, MessageStage};
+pub use stages::{AcknowledgementMode, MadesMode, MessagePath, MessageStage, RunObserver, RunView};
 
 use anyhow::{Context, Result, bail};
 use mailrun_dashboard::monitor::{LoadHost, Monitor};

@@ -1,9 +1,8 @@
 //! A run as its monitor sees it: its progress, its figures, and when it is over.
-use super::observer::RunView;
 use super::pacer::PacerAction;
 use super::report::workload;
 use super::run_state::MadesRunState;
-use super::stages::{MadesFate, MessageStage};
+use super::stages::{MadesFate, MessageStage, RunView};
 use super::tracker::MessageTracker;
 use mailrun_dashboard::RunSnapshot;
 use mailrun_dashboard::live_figures::{mades_figures, party_load, threshold_states};

@@ -1,6 +1,5 @@
 use super::market::MarketLoad;
-use super::observer::RunObserver;
-use super::stages::{AcknowledgementMode, MadesMode, MessagePath};
+use super::stages::{AcknowledgementMode, MadesMode, MessagePath, RunObserver};
 use mailrun_mades::Broker;
 use mailrun_mades::api::EndpointQueueNames;
 use mailrun_measurement::RunId;

@@ -11,6 +11,9 @@
 //! at its end. A correct endpoint reports the stages in this order, but the bench does not rely on
 //! that, because events may overtake the reply.
 use mailrun_measurement::Stage;
+use mailrun_process::interrupt::StopRequest;
+use std::fmt::Debug;
+use std::time::Duration;
 
 /// A stage of a message. Arrays of figures by stage use the number of the variant as the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -280,6 +283,26 @@ pub(super) fn is_missing(mode: MadesMode, flags: MessageFlags, wait: WaitState, 
         }
         MessageStage::Acknowledged => !flags.contains(MessageFlags::FAILED) && !flags.contains(MessageFlags::DECLINED),
     }
+}
+
+/// An observer of a run. The thread of the run calls it, so a slow observer slows the run down.
+pub trait RunObserver: Debug {
+    /// Called when an expected message reaches a stage for the first time. `latency` is the time
+    /// since the message was due or created.
+    fn stage_reached(&self, stage: MessageStage, latency: Duration, now: Duration);
+
+    /// Called fifty times per second. Returns what the observer asks the run to do.
+    fn poll(&self, view: &RunView) -> StopRequest;
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct RunView {
+    /// Current time on the clock of `began`.
+    pub now: Duration,
+    pub began: Duration,
+    /// Time at which a message of the run last arrived.
+    pub last_arrival: Duration,
+    pub asked: StopRequest,
 }
 
 #[cfg(test)]

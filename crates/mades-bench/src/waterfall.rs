@@ -8,9 +8,8 @@
 //! An event may overtake the reply. Such a step counts as zero, and the number of these steps is
 //! recorded.
 use super::in_flight::InFlightEntry;
-use super::observer::RunObserver;
 use super::shape_stats::{Reach, Reached, ShapeStats};
-use super::stages::{MessagePath, MessageStage};
+use super::stages::{MessagePath, MessageStage, RunObserver};
 use mailrun_measurement::record::{MadesHop, StageRow};
 use mailrun_measurement::seconds::Seconds;
 use mailrun_measurement::{Latencies, Stage, StageFigures};

@@ -8,9 +8,7 @@
 //! ```
 //! A delivery from the outbox is accepted when the reply to it is settled. Messages for a full
 //! queue wait in the model, which takes no more messages when it has reached its limit.
-mod error;
 mod messages;
-mod output_queue;
 mod queues;
 mod remote;
 
@@ -18,16 +16,15 @@ use crate::embedded::{EncodedMessage, MemoryQueues};
 use crate::model::{
     EndpointMode, EndpointStep, MessageKey, ReceivedOn, ReplyKind, SimulationTotals, Simulator, SimulatorPlan,
 };
-pub use error::EndpointError;
 use futures_util::future::LocalBoxFuture;
-use mailrun_mades::Broker;
-use mailrun_mades::api;
+use mailrun_mades::{Broker, api};
 use messages::OutboxMessage;
 #[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub use messages::fuzz_outbox_message;
-use output_queue::{OutputQueue, SendResult};
 use queues::{EmbeddedQueues, EndpointQueues, TakenDelivery};
+pub use remote::EndpointError;
+use remote::{OutputQueue, SendResult};
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};

@@ -9,12 +9,11 @@
 //! may gather, and all of them leave in one system call. A task that has to wait leaves a waker in
 //! the state.
 use crate::broker::Broker;
-use crate::disposition::{Disposition, SettlementSender};
-use crate::error::{self, ConnectionFailure, Error, OpenAttempt};
+use crate::error::{self, ConnectionFailure, Error, OpenAttempt, one_line};
 use bytes::{Buf, BytesMut};
 use mailrun_amqp::{
-    AmqpConnection, ClientLogin, ConnectionEvent, EncodedMessage, EndError, LinkId, LinkRequest, LinkRole, Scope,
-    SessionId,
+    AmqpConnection, ClientLogin, ConnectionEvent, DeliveryOutcome, EncodedMessage, EndError, LinkId, LinkRequest,
+    LinkRole, PeerError, Scope, SessionId,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -534,4 +533,36 @@ fn detached(slot: &mut LinkSlot, scope: Scope, error: Option<&EndError>) -> Erro
     slot.phase = LinkPhase::Detached(error.clone());
     slot.wake();
     error
+}
+
+pub(crate) type SettlementSender = oneshot::Sender<Result<Disposition, Error>>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Disposition {
+    /// The broker has taken responsibility for the message.
+    Accepted,
+    /// The broker will never accept the message.
+    Rejected {
+        /// The condition, such as `amqp:resource-limit-exceeded`. Empty if the broker gave none.
+        condition: String,
+        description: String,
+    },
+    /// The broker does not accept the message now.
+    Released,
+    /// The broker does not accept the message in this form.
+    Modified { has_failed: bool },
+}
+
+impl Disposition {
+    pub(crate) fn of(outcome: DeliveryOutcome, error: Option<&PeerError>) -> Self {
+        match outcome {
+            DeliveryOutcome::Accepted => Self::Accepted,
+            DeliveryOutcome::Rejected => Self::Rejected {
+                condition: error.map(|error| one_line(&error.condition)).unwrap_or_default(),
+                description: error.map(|error| one_line(&error.description)).unwrap_or_default(),
+            },
+            DeliveryOutcome::Released => Self::Released,
+            DeliveryOutcome::Modified { failed } => Self::Modified { has_failed: failed },
+        }
+    }
 }

@@ -32,7 +32,6 @@
 //! | `broker` | a broker, and how to connect to it |
 //! | `client_state` | state of a connection, which its driver, its links and its owner share |
 //! | `connection` | a connection to a broker |
-//! | `disposition` | outcomes of messages that were sent |
 //! | `driver` | reads and writes the stream of a connection |
 //! | `error` | errors, and what the user can do about each |
 //! | `link` | common parts of sender and receiver links |
@@ -51,7 +50,6 @@ mod broker;
 pub mod checks;
 mod client_state;
 mod connection;
-mod disposition;
 mod driver;
 mod error;
 mod link;
@@ -65,8 +63,8 @@ pub mod xml;
 pub use crate::url::{BrokerUrl, UrlError, password_from_file};
 pub use broker::Broker;
 pub use bytes::Bytes;
+pub use client_state::Disposition;
 pub use connection::Connection;
-pub use disposition::Disposition;
 pub use error::Error;
 pub use mailrun_amqp::{Password, PeerProduct};
 pub use receiver::{Delivery, DeliveryHandle, IncomingDelivery, ReceiverLink, ReceiverOptions};

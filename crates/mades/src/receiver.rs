@@ -2,8 +2,7 @@
 //! sent for whole ranges.
 use crate::api::DecodedMessage;
 use crate::broker::Broker;
-use crate::client_state::{ArrivedMessage, LinkPlan, SharedClient};
-use crate::disposition::SettlementSender;
+use crate::client_state::{ArrivedMessage, LinkPlan, SettlementSender, SharedClient};
 use crate::error::{Error, one_line};
 use crate::link::{CAPABILITIES, ClientLink};
 use mailrun_amqp::{AmqpConnection, DeliveryOutcome, LinkId, LinkRole};

@@ -1,8 +1,7 @@
 //! A link that sends messages to a queue. A window limits the number of unsettled messages.
 use crate::api::AmqpMessage;
 use crate::broker::Broker;
-use crate::client_state::{LinkPlan, SharedClient};
-use crate::disposition::{Disposition, SettlementSender};
+use crate::client_state::{Disposition, LinkPlan, SettlementSender, SharedClient};
 use crate::error::Error;
 use crate::link::{CAPABILITIES, ClientLink};
 use mailrun_amqp::{AmqpConnection, EncodedMessage, LinkId, LinkRole};

@@ -1,7 +1,7 @@
 //! The URL of a broker with its user: `amqp://user:password@host:port`. The password is never
 //! shown.
 use mailrun_amqp::Password;
-use mailrun_process::password_file;
+use mailrun_process::users;
 use percent_encoding::percent_decode_str;
 use std::fmt;
 use std::path::Path;
@@ -20,7 +20,7 @@ const TLS_PORT: u16 = 5671;
 pub fn password_from_file(path: &Path) -> Result<Password, UrlError> {
     let unreadable =
         |error: std::io::Error| UrlError::PasswordFile { path: path.display().to_string(), why: error.to_string() };
-    password_file::read(path).map(Password::new).map_err(unreadable)
+    users::read_password(path).map(Password::new).map_err(unreadable)
 }
 
 /// The address of a broker, and the login. Neither `Display` nor `Debug` shows the password.

@@ -24,9 +24,8 @@ use crate::record::{
 };
 use crate::stage::{Phase, Stage};
 use crate::throughput::MIN_ARRIVALS;
-use mailrun_text::misspelling::nearest;
 use mailrun_text::quantities::{count, duration, percent, rate, without_commas};
-use mailrun_text::words::{counted, grouped};
+use mailrun_text::words::{counted, grouped, nearest};
 use std::borrow::Cow;
 use std::time::Duration;
 

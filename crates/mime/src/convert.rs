@@ -12,12 +12,10 @@
 //! ```
 //! The result is ASCII, in lines of at most 998 bytes that end in CRLF. The conversion needs one
 //! pass, and as much memory as the result.
-use super::conversion_error::ConversionError;
 use super::encode::Encoding;
-use super::field::TransferEncodingKind;
-use super::lines::lines;
+use super::field::{TransferEncodingKind, lines};
 use super::restore::{MARKER, ORIGINAL};
-use super::walk::{Entity, EntityContent, LineKind, Walker};
+use super::walk::{ConversionError, Entity, EntityContent, LineKind, Walker};
 use std::ops::Range;
 
 /// Maximum length of a line in bytes, without its line end (RFC 5322 §2.1.1).

@@ -1,6 +1,6 @@
 //! Encoders for quoted-printable and base64. They write lines of at most 76 characters that no
 //! gateway changes.
-use super::lines::lines;
+use super::field::lines;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 

@@ -31,22 +31,20 @@
 #[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;
-mod conversion_error;
 mod convert;
 mod decode;
 mod encode;
 mod field;
-mod lines;
 mod notice;
 mod restore;
 mod walk;
 
-pub use conversion_error::ConversionError;
 pub use convert::{is_seven_bit, to_seven_bit};
 pub use decode::Decoder;
 pub use encode::Encoding;
 pub use notice::{Notice, NoticeAction, NoticeReader, NoticeRecipient};
 pub use restore::{MARKER, Restorer};
+pub use walk::ConversionError;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

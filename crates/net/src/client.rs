@@ -2,9 +2,9 @@
 //! quits. [`Client`] blocks, so it suits any program. [`AsyncClient`] does not block: it runs in a
 //! task of a worker, for example in a handler's answer that takes time. A program with many
 //! connections at a time should use [`crate::ClientSession`].
+use super::server_session::nonce;
 use crate::client_io::{AsyncIo, BlockingIo, ClientIo, run_blocking};
 use crate::client_session::{ClientSecurity, is_acceptance};
-use crate::nonce::nonce;
 use crate::tls_setup::ClientTls;
 use mailrun_eventloop::{Endpoint, clock};
 use mailrun_smtp::client::{

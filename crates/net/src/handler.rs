@@ -10,12 +10,11 @@ use mailrun_smtp::reply::Reply;
 use mailrun_smtp::reply_reason::ReplyReason;
 use mailrun_smtp::sasl::Secret;
 use mailrun_smtp::xclient::Xclient;
-use std::fmt;
 use std::future::Future;
-use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::time::Duration;
+use std::{fmt, io};
 
 /// The client of a session, as the server knows it when the session begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -287,5 +286,40 @@ pub trait Handler: 'static {
     /// Reports that the session is over, and why.
     fn disconnect(&mut self, reason: CloseReason) {
         let _ = reason;
+    }
+}
+
+/// Creates a handler for each session of a worker, and holds the worker's state. It is made on the
+/// worker's own thread, so it needs no locks.
+pub trait Service: 'static {
+    /// Type of the handler that decides about one session.
+    type Handler: Handler;
+    /// Makes the handler for a client that has connected.
+    fn session(&self, peer: Peer) -> Self::Handler;
+    /// Returns true if a client has no limits
+    /// ([`Server::client_limits`](super::Server::client_limits)) and may use the last quarter of
+    /// the sessions. It is called once per connection. By default, clients on this host are exempt.
+    fn is_exempt(&self, client: IpAddr) -> bool {
+        client.to_canonical().is_loopback()
+    }
+    /// Reports that a client could not be accepted, because there are no more file descriptors
+    /// ([`super::ResourceExhausted`]) or because the client has already disconnected.
+    fn accept_failed(&self, error: &io::Error) {
+        let _ = error;
+    }
+    /// Does periodic work. It is called a few times a second, and once more when the worker ends.
+    fn tick(&self, now: Duration) {
+        let _ = now;
+    }
+    /// Does the worker's final work after its last session. The worker's tasks still run meanwhile.
+    fn drain(&self) -> impl Future<Output = ()> {
+        std::future::ready(())
+    }
+}
+
+impl<H: Handler, F: Fn(Peer) -> H + 'static> Service for F {
+    type Handler = H;
+    fn session(&self, peer: Peer) -> H {
+        self(peer)
     }
 }

@@ -40,13 +40,11 @@
 //! | `dialogue_log` | shows what clients and the server say to each other |
 //! | `handler` | the trait that an embedding program implements |
 //! | `message_handler` | handlers that get whole messages, with a limit of memory |
-//! | `nonce` | random bytes that nobody can guess |
 //! | `outbox` | the output of a turn, in which messages are not copied |
 //! | `proxy_header` | reads the PROXY header before a session |
 //! | `recent` | tables of limited size for keys that were used lately |
 //! | `server` | starts and stops workers, and accepts connections |
 //! | `server_session` | drives a server session for its handler |
-//! | `service` | makes the handlers of a worker's sessions |
 //! | `stream` | a connection, plain or under TLS |
 //! | `tls` | TLS as a state machine over a connection |
 //! | `tls_files` | certificates and keys in files, read again when they change |
@@ -59,24 +57,24 @@ mod client_session;
 mod dialogue_log;
 mod handler;
 mod message_handler;
-mod nonce;
 mod outbox;
 mod proxy_header;
 pub mod recent;
 mod server;
 mod server_session;
-mod service;
 mod stream;
 mod tls;
 mod tls_files;
 mod tls_setup;
 pub mod worker;
 
+pub use server_session::nonce;
+
 pub use client::{AsyncClient, Client, ClientBuilder, Error, SendOutcome};
 pub use client_limits::{Admission, ClientKey, ClientLimit, ClientLimits, ClientRefusal, Clients};
 pub use client_session::{ClientSecurity, ClientSession, MessageSource, NextAction, SessionEnd};
 pub use dialogue_log::{DialogueFilter, DialogueFilterError, DialogueLog, DialogueWriter};
-pub use handler::{Answer, CloseReason, Handler, LoginOutcome, Peer, ReadLimit};
+pub use handler::{Answer, CloseReason, Handler, LoginOutcome, Peer, ReadLimit, Service};
 pub use mailrun_eventloop::{
     Acceptor, BusyPoll, Endpoint, FdTable, PageAlignedBuffer, ResourceExhausted, Socket, Timer, WorkerOptions, clock,
     listener, open_files, sleep, sleep_until,
@@ -84,11 +82,9 @@ pub use mailrun_eventloop::{
 pub use mailrun_smtp as smtp;
 pub use mailrun_tls_verify::{CertificateRecorder, ShownCertificates};
 pub use message_handler::{BufferBudget, BufferingHandler, MessageHandler, MessageService, ReceivedMessage};
-pub use nonce::nonce;
 pub use outbox::Outbox;
 pub use proxy_header::Proxied;
 pub use server::{RunningServer, Server};
-pub use service::Service;
 pub use stream::Stream;
 pub use tls::Handshake;
 pub use tls_files::{FileStamp, TlsFiles, TlsFilesError, TlsWatch, check_regular, read_roots};

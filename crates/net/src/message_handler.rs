@@ -5,8 +5,7 @@
 //! MAIL ──▶ sender     RCPT ──▶ recipients     DATA, BDAT ──▶ content     end ──▶ handle_message
 //!   └──── RSET, EHLO, a refused or broken message, the end of the session: all of it is forgotten ────┘
 //! ```
-use crate::handler::{Answer, CloseReason, Handler, LoginOutcome, Peer};
-use crate::service::Service;
+use crate::handler::{Answer, CloseReason, Handler, LoginOutcome, Peer, Service};
 use crate::tls::Handshake;
 use mailrun_smtp::Path;
 use mailrun_smtp::command::{BodyType, Hello, Mail};

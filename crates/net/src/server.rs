@@ -1,19 +1,13 @@
 //! The embeddable server. Its workers accept and serve connections.
 use crate::client_limits::{ClientLimits, Clients};
 use crate::dialogue_log::DialogueLog;
-use crate::handler::{CloseReason, Peer};
+use crate::handler::{CloseReason, Peer, Service};
 use crate::message_handler::{BufferBudget, DEFAULT_MESSAGE_BYTES, MessageHandler, MessageService};
 use crate::proxy_header::Proxied;
 use crate::server_session::{ClientAdmission, ServerSession};
-use crate::service::Service;
 use crate::tls_setup::ServerSecurity;
 use crate::worker::{self, WorkerBuffers};
-use mailrun_eventloop::Endpoint;
-use mailrun_eventloop::clock;
-use mailrun_eventloop::listener;
-use mailrun_eventloop::sleep;
-use mailrun_eventloop::{Acceptor, Socket};
-use mailrun_eventloop::{BusyPoll, FdTable, WorkerOptions};
+use mailrun_eventloop::{Acceptor, BusyPoll, Endpoint, FdTable, Socket, WorkerOptions, clock, listener, sleep};
 use mailrun_smtp::limits::Limits;
 use mailrun_smtp::reply_reason::ReplyReason;
 use mailrun_smtp::sasl::Mechanisms;

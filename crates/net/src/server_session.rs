@@ -3,19 +3,17 @@
 use crate::client_limits::{Admission, ClientLimit};
 use crate::dialogue_log::SessionDialogue;
 use crate::handler::{Answer, CloseReason, Handler, LoginOutcome, ReadLimit};
-use crate::nonce::nonce;
 use crate::proxy_header::Proxied;
 use crate::stream::Stream;
 use crate::tls_setup::{ServerSecurity, ServerTls};
 use crate::worker::{IoBuffers, READ_BYTES, WorkerBuffers};
-use mailrun_eventloop::Timer;
-use mailrun_eventloop::clock;
+use mailrun_eventloop::{Timer, clock};
 use mailrun_smtp::proxy::ProxyHeader;
 use mailrun_smtp::reply::Reply;
 use mailrun_smtp::reply_reason::ReplyReason;
+use mailrun_smtp::sasl::{NONCE_BYTES, Nonce};
 use mailrun_smtp::server::{Event, Server, ServerSettings};
-use std::future::Future;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -547,4 +545,11 @@ impl<H: Handler> Drop for ServerSession<H> {
             dialogue.closed(CloseReason::ShuttingDown);
         }
     }
+}
+
+/// Creates a nonce from the kernel's random numbers.
+pub fn nonce() -> Nonce {
+    let mut nonce = [0; NONCE_BYTES];
+    getrandom::fill(&mut nonce).expect("the kernel has random octets once it has booted");
+    nonce
 }

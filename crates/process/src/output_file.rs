@@ -2,9 +2,10 @@
 //! until then: a run that cannot start, or that is killed, leaves neither an empty file nor half of
 //! one. FIFOs, devices and descriptors such as `/dev/stdout` are written to as they are.
 use crate::reason::reason;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use rustix::fs::Access;
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -12,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Mode of a new file, from which the umask is subtracted.
 const NEW_FILE_MODE: u32 = 0o666;
@@ -237,6 +239,25 @@ impl Write for LogFile {
     fn flush(&mut self) -> io::Result<()> {
         self.file.as_mut().map_or(Ok(()), File::flush)
     }
+}
+
+/// Signal for a file above the limit, on all architectures but MIPS and PA-RISC.
+const SIGXFSZ: i32 = 25;
+
+/// Makes a write above the limit fail with EFBIG. Without this, SIGXFSZ ends the process without a
+/// word. Does nothing if there is no limit.
+///
+/// # Errors
+/// Fails if the signal cannot be handled.
+pub fn report_size_limit_as_error() -> Result<()> {
+    if getrlimit(Resource::Fsize).current.is_none() {
+        return Ok(());
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot watch for signals")?;
+    let _context = runtime.enter();
+    // The handler outlives the runtime.
+    signal(SignalKind::from_raw(SIGXFSZ)).map(drop).context("cannot watch for signals")
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! [`read`] lets serde read a whole file and stops at the first mistake. To report all mistakes of
 //! a file at once, read the file as [`Section`]s. Their keys are taken one by one, and keys that
 //! were not taken are reported as unknown.
-use mailrun_text::misspelling::{is_misspelling, nearest};
+use mailrun_text::words::{is_misspelling, nearest};
 use serde::de::DeserializeOwned;
 use std::borrow::Cow;
 use std::cell::RefCell;

@@ -7,9 +7,9 @@ use mailrun_smtp::login::{Auth, Proof};
 use mailrun_smtp::sasl::scram::{Keys, MIN_ITERATIONS};
 use mailrun_smtp::sasl::{DecoySecrets, Mechanism, Nonce, Secret};
 use std::collections::HashMap;
-use std::fmt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
+use std::{fmt, io};
 
 /// Environment variable with the password with which mailrun logs in.
 pub const PASSWORD_VARIABLE: &str = "MAILRUN_PASSWORD";
@@ -140,6 +140,19 @@ impl Users {
     }
 }
 
+/// Reads the password from a file.
+///
+/// # Errors
+/// Returns an error if the file cannot be read or is not UTF-8.
+pub fn read_password(path: &Path) -> io::Result<String> {
+    text_file::read(path, text_file::MAX_BYTES).map(|text| first_line(&text).to_owned())
+}
+
+/// Returns the first line of the text. Later lines are ignored.
+pub fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,6 +220,15 @@ mod tests {
         let known = Users::read(&path).unwrap();
         for (name, secret) in [("ann", "x"), ("bob", "y")] {
             assert!(known.verify(&Auth { mechanism: Mechanism::Plain, name, proof: Proof::Shown(secret.as_bytes()) }));
+        }
+    }
+
+    #[test]
+    fn the_first_line_is_the_password() {
+        for (text, expected) in
+            [("secret", "secret"), ("secret\n", "secret"), (" a b \r\nc\n", " a b "), ("", ""), ("\nx", "")]
+        {
+            assert_eq!(first_line(text), expected, "{text:?}");
         }
     }
 }

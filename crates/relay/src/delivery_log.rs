@@ -7,7 +7,7 @@
 //! A worker only stores references and formats nothing. If the level of the log excludes `info`,
 //! the worker only reads one number. Deliveries never wait for a slow log: entries that do not fit
 //! are dropped, and their number is logged.
-use crate::log_target::LOG_TARGET;
+use super::fault_log::LOG_TARGET;
 use crate::message::Message;
 use crate::message::envelope::{DeliveryRefusal, MessageEnvelope};
 use crate::qmgr::{DeliveryRequest, DeliveryResult, MessageId, RecipientNumbers, RecipientStatus};

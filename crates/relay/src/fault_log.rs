@@ -116,6 +116,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Target of all log lines of the relay. It is fixed, so that log filters still match when a module
+/// moves.
+pub(crate) const LOG_TARGET: &str = "mailrun::relay";
+
 #[cfg(test)]
 mod tests {
     use super::*;

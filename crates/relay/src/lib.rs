@@ -10,13 +10,11 @@
 //! | `delivery` | delivers by SMTP, by LMTP and into Maildirs | smtp(8), lmtp(8), local(8), discard(8) |
 //! | `dsn` | notifies senders of failures, delays and successes | bounce(8) |
 //! | `worker` | executes what `qmgr` decides, with one worker on each thread | master(8) |
-//! | `agents` | does the tasks that a worker asks for | |
 //! | `worker_share` | computes the share of the limits that a worker has | |
 //! | `worker_calls` | lets other threads call the workers | |
 //! | `recovery` | queues what a former run has left in the spool | qmgr(8) at its start |
 //! | `control` | serves `mailrun queue`, and metrics and health over HTTP | postqueue(1), postsuper(1) |
 //! | `offline` | checks, salvages and exports the spool of a stopped relay | postcat(1), postsuper(1) |
-//! | `mx` | finds a domain's servers for other programs | |
 //! | `config` | reads relay.toml | main.cf, postconf(1) |
 //! | `reload` | reads relay.toml again on SIGHUP | postfix(1) reload |
 //! | `context` | state that all workers share | |
@@ -29,10 +27,8 @@
 //! | `inherited_sockets` | uses sockets that systemd has opened | |
 //! | `disk_test` | measures the message rate that a disk permits | |
 //! | `spool_directory` | checks the owner and the permissions of the spool's directory | |
-//! | `log_target` | the target of all log lines | |
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 
-mod agents;
 mod blocking_pool;
 #[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
@@ -48,9 +44,7 @@ pub mod disk_test;
 mod dsn;
 mod fault_log;
 mod inherited_sockets;
-mod log_target;
 mod message;
-pub mod mx;
 pub mod offline;
 mod own_addresses;
 mod qmgr;
@@ -71,10 +65,10 @@ use config::{Config, DurabilityLevel};
 use context::RelayContext;
 use control::server::ControlSocket;
 use delivery::resolver::Resolver;
+pub use delivery::resolver::mail_servers;
 use delivery_log::DeliveryLogWriter;
-use fault_log::CommonFault;
+use fault_log::{CommonFault, LOG_TARGET};
 use inherited_sockets::InheritedSockets;
-use log_target::LOG_TARGET;
 use mailrun_net::{Endpoint, Proxied, RunningServer, Server, ServerSecurity, Service, clock};
 use mailrun_process::dialogue_output::{DialogueOptions, DialogueOutput};
 use mailrun_process::event_output::EventOutput;
@@ -321,7 +315,7 @@ struct WorkerService(Rc<RelayWorker>);
 impl WorkerService {
     fn start(relay: &RunningRelay) -> Self {
         let (worker, tasks) = RelayWorker::start(Arc::clone(&relay.context));
-        mailrun_net::worker::spawn_local(agents::serve(Rc::clone(&worker), tasks));
+        mailrun_net::worker::spawn_local(delivery::serve(Rc::clone(&worker), tasks));
         mailrun_net::worker::spawn_local(recovery::requeue(Rc::clone(&worker)));
         mailrun_net::worker::spawn_local(worker_calls::serve_calls(Rc::clone(&worker), relay.workers.register()));
         Self(worker)

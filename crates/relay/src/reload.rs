@@ -1,10 +1,9 @@
 //! Reads the configuration again when the relay receives SIGHUP. If the new configuration has
 //! errors, the relay logs them and keeps the old configuration.
+use super::fault_log::LOG_TARGET;
 use crate::config::Config;
 use crate::context::RelayContext;
-use crate::descriptors;
-use crate::log_target::LOG_TARGET;
-use crate::service_manager;
+use crate::{descriptors, service_manager};
 use anyhow::{Context, Result};
 use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};

@@ -1,7 +1,7 @@
 //! Notifies the service manager by sd_notify(3) when the relay is ready, reloads or stops, and
 //! sends keep-alives to the manager's watchdog. Without a manager (`NOTIFY_SOCKET` is not set), the
 //! relay sends nothing.
-use crate::log_target::LOG_TARGET;
+use super::fault_log::LOG_TARGET;
 use crate::worker_calls::{RunningRelay, WorkerUnavailable};
 use anyhow::{Context, Result};
 use sd_notify::NotifyState;

@@ -12,19 +12,18 @@
 //! smtpd ─ enqueue ─▶ queue ─ tasks ─▶ agents: deliveries ─ results ─▶ queue ─ actions ─▶ spool: notes, done
 //!                                     └ DSNs ◀─ tasks ──────────────────────┘
 //! ```
+use super::dsn::DsnTasks;
+use super::fault_log::LOG_TARGET;
+use super::worker_share::{DeliveryResources, DeliverySink};
 use crate::config::Config;
 use crate::context::RelayContext;
 use crate::delivery::destinations::Destinations;
-use crate::delivery::handles::{DeliveryResources, DeliverySink};
 use crate::delivery::slots::{SlotWaiter, WaitingSlots, WakeReason};
 use crate::delivery_log::DeliveryLog;
-use crate::dsn::requests::DsnTasks;
-use crate::log_target::LOG_TARGET;
-use crate::message::Message;
 use crate::message::envelope::{DeliveryRefusal, Fact, RecipientFate, encode_note};
 use crate::message::fetch::{self, Fetched};
-use crate::message::received;
 use crate::message::recipients::RecipientGroup;
+use crate::message::{Message, received};
 use crate::qmgr::{
     Actions, ConnectionAction, ConnectionSlot, DeliveryRequest, DeliveryResult, DestinationId, DisconnectReason,
     DsnEvent, EntryProgress, MailQueue, MessageId, MessageKind, NewEntry, NextRequest, PendingDsn, RecipientNumbers,

@@ -1,7 +1,17 @@
 //! Divides the limits of the configuration between the workers, because the queue of a worker knows
 //! nothing of the other queues.
-use crate::config::Config;
+use super::blocking_pool::BlockingPool;
+use super::counters::RelayCounters;
+use super::delivery::ca_files::CaFiles;
+use super::delivery::destinations::Destinations;
+use super::delivery::maildir::MaildirNames;
+use super::delivery::resolver::Resolver;
+use super::delivery_log::DeliveryLog;
+use crate::config::{Config, RefusedGreeting};
 use crate::qmgr::Options;
+use mailrun_net::WorkerBuffers;
+use std::cell::RefCell;
+use std::sync::Arc;
 use std::time::Duration;
 
 impl Config {
@@ -31,6 +41,24 @@ impl Config {
             origin_unix,
         }
     }
+}
+
+pub(crate) struct DeliverySink {
+    pub(crate) counters: Arc<RelayCounters>,
+    pub(crate) log: DeliveryLog,
+}
+
+pub(crate) struct DeliveryResources {
+    pub(crate) destinations: RefCell<Destinations>,
+    /// Buffers of outgoing connections. The server owns the buffers of incoming sessions.
+    pub(crate) buffers: WorkerBuffers,
+    pub(crate) resolver: Resolver,
+    pub(crate) ca_files: Arc<CaFiles>,
+    pub(crate) maildir_pool: BlockingPool,
+    pub(crate) converter_pool: BlockingPool,
+    pub(crate) maildir_names: Arc<MaildirNames>,
+    pub(crate) greeting_5xx: RefusedGreeting,
+    pub(crate) has_own_name: bool,
 }
 
 #[cfg(test)]

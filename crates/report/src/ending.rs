@@ -1,7 +1,6 @@
 //! The end of a report, which appears next to the prompt: the notes, the path of the details, and
 //! the verdict.
 use super::headline::{self, Headline};
-use super::text_style::{TextStyle, styled};
 use mailrun_measurement::record::{Outcome, Record};
 use mailrun_text::table::plain;
 use mailrun_text::wrap::{clipped_words, display_width, wrapped};
@@ -131,6 +130,27 @@ pub(crate) fn first_sentence(text: &str) -> (&str, &str) {
         }
     }
     (text, "")
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TextStyle {
+    /// Text without escape sequences, for files and pipes.
+    #[default]
+    Plain,
+    /// Text with bold titles, faint notes and coloured outcomes, for terminals.
+    Colour,
+}
+
+pub(super) fn bold(text: &str, style: TextStyle) -> String {
+    styled(text, "1", style)
+}
+
+/// Wraps `text` in the escape sequences of a rendition (SGR, ECMA-48).
+pub(super) fn styled(text: &str, code: &str, style: TextStyle) -> String {
+    match style {
+        TextStyle::Plain => text.to_owned(),
+        TextStyle::Colour => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
+    }
 }
 
 #[cfg(test)]

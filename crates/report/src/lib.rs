@@ -21,7 +21,6 @@ pub mod checks;
 pub mod comparison;
 pub mod core_capacity;
 mod disturbances;
-mod encryption;
 mod ending;
 pub mod exports;
 mod fates;
@@ -42,7 +41,6 @@ mod server;
 mod short;
 mod stages;
 mod terminal;
-mod text_style;
 mod workload;
 
 #[cfg(any(test, feature = "sample"))]
@@ -56,14 +54,13 @@ mod sample_load;
 #[cfg(any(test, feature = "sample"))]
 pub mod sample_runs;
 
-pub use ending::outcome_word;
+pub use ending::{TextStyle, outcome_word};
 pub use figures::final_stage;
 pub use histogram::histograms;
 pub use html::{capacity_page, comparison_page, page};
 pub use markdown::markdown;
 #[cfg(test)]
 pub(crate) use terminal::terminal;
-pub use text_style::TextStyle;
 pub use workload::{load_in_short, quoted};
 
 use mailrun_measurement::record::Record;

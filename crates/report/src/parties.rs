@@ -94,12 +94,30 @@ fn messages(record: &Record, party: &Party) -> Option<u64> {
     own.clone().find(|row| row.name == stage).map(|row| row.count).or_else(|| own.map(|row| row.count).max())
 }
 
+/// Returns the number of TLS handshakes by party, version and cipher suite. `None` if there were
+/// none.
+pub(crate) fn handshakes(record: &Record) -> Option<Section> {
+    let mut table = Table::new([
+        ("party", Align::Left),
+        ("version", Align::Left),
+        ("cipher suite", Align::Left),
+        right("handshakes"),
+        right("resumed"),
+    ]);
+    for row in &record.tls {
+        let names = [&row.party, &row.version, &row.cipher].map(|text| Cell::from(text.as_str()));
+        table.row(names.into_iter().chain([row.handshakes, row.resumed].map(Cell::Count)).collect());
+    }
+    let note = Some("how long they took is the phase tls".to_owned());
+    Section::figures("TLS", note, table)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::sample;
     use super::super::section::SectionBody;
     use super::*;
-    use mailrun_measurement::record::BusyPollRow;
+    use crate::sample;
+    use mailrun_measurement::record::{BusyPollRow, TlsRow};
 
     fn text(record: &Record) -> (String, String) {
         let section = costs(record).expect("the sample has parties");
@@ -162,5 +180,21 @@ mod tests {
         record.parties[1].faults = vec!["--fault".to_owned(), "drop 0.1%".to_owned()];
         let (note, _) = text(&record);
         assert!(note.contains("requested faults of the sink: --fault drop 0.1%"), "{note}");
+    }
+
+    #[test]
+    fn handshakes_have_a_row_a_kind_and_no_section_without_tls() {
+        let mut record = sample::held();
+        assert!(handshakes(&record).is_none());
+        let row = TlsRow {
+            party: "source".to_owned(),
+            version: "TLSv1.3".to_owned(),
+            cipher: "TLS13_AES_256_GCM_SHA384".to_owned(),
+            handshakes: 1200,
+            resumed: 1100,
+        };
+        record.tls.push(row);
+        let text = crate::markdown(&record);
+        assert!(text.contains("## TLS") && text.contains("TLSv1.3") && text.contains("1,100"), "{text}");
     }
 }

@@ -1,5 +1,5 @@
 use super::section::Section;
-use super::{audit, encryption, fates, freshness, mades, parties, relay, seconds, server, stages, workload};
+use super::{audit, fates, freshness, mades, parties, relay, seconds, server, stages, workload};
 use mailrun_measurement::record::{Mades, Record};
 
 /// Returns every section that this record can fill, in the order in which they are read. `room` is
@@ -19,7 +19,7 @@ pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
         stages::of_load(record),
         seconds::over_time(record, room),
         stages::phases(record),
-        encryption::handshakes(record),
+        parties::handshakes(record),
         fates::ledger(record),
         fates::rewrites(record),
         fates::errors(record),

@@ -12,16 +12,14 @@
 //! The report has at most 23 lines, so that the prompt of the shell fits below it. If the lines do
 //! not suffice, empty lines are left out first, and then whole parts in the order of
 //! [`SectionPriority`].
-use super::audit;
-use super::ending;
+use super::ending::{TextStyle, bold};
 use super::fates::{errors_in_short, ledger_in_short, threshold_table, when};
 use super::part::{ReportPart, fit, lines};
 use super::parties::costs_in_short;
-use super::relay;
 use super::seconds::rate_over_time;
 use super::stages::time_cell;
-use super::text_style::{TextStyle, bold};
 use super::workload::sizes;
+use super::{audit, ending, relay};
 use mailrun_measurement::record::{Arrival, LatencyMs, Mades, MissingFate, Outcome, Record, Role, StageRow, Workload};
 use mailrun_measurement::stage::Stage;
 use mailrun_text::numbers::{count, counted, latency, rate, seconds};

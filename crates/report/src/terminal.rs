@@ -3,11 +3,10 @@
 //!
 //! Sentences take at most 100 columns. Tables take as many columns as they need, up to the width of
 //! the terminal.
-use super::ending;
+use super::ending::{TextStyle, bold, styled};
 use super::section::{Section, SectionBody};
 use super::sections::sections;
-use super::short;
-use super::text_style::{TextStyle, bold, styled};
+use super::{ending, short};
 use mailrun_measurement::record::Record;
 use mailrun_text::table::plain;
 use mailrun_text::wrap::{display_width, wrapped};

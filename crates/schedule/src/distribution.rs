@@ -10,9 +10,9 @@
 //! ```
 //! To draw a number, 64 uniform random bits select a quantile of the distribution. Evenly spaced
 //! quantiles, for example 64 of them, therefore represent the whole distribution.
-use super::random::{RandomStream, SeededRng, scale};
 use mailrun_measurement::record::Varied;
 
+pub use mailrun_measurement::seeded::{SeededRng, scale};
 /// A log-normal number is at most this many times larger or smaller than the median, unless the
 /// user sets a maximum.
 const MAX_MEDIAN_FACTOR: f64 = 100.0;
@@ -312,6 +312,35 @@ fn normal_quantile(share: f64) -> f64 {
     }
 }
 
+/// Purpose of a random choice. A choice is a function of the seed, its purpose and the number of
+/// the message, so the same seed gives the same mail, whichever session sends a message. Each
+/// purpose has its own random numbers: the size of message 7 tells nothing about its recipients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RandomStream {
+    /// Which message of a set is sent, or how long the message is.
+    Message = 1,
+    /// Number of recipients.
+    Recipients,
+    /// Number of messages on the connection that the message opens.
+    Reuse,
+    /// Pause of the session after the message.
+    Think,
+    /// Address of the sender.
+    Sender,
+    /// Addresses of the recipients.
+    Recipient,
+    /// Text of a generated message.
+    Words,
+    /// Envelope ID, with which the server names the message in a notification (DSN, RFC 3461).
+    EnvelopeId,
+}
+
+impl From<RandomStream> for u64 {
+    fn from(purpose: RandomStream) -> Self {
+        purpose as Self
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -452,5 +481,12 @@ mod tests {
                 crate::checks::spread::check(text.as_bytes());
             }
         }
+    }
+
+    #[test]
+    fn purposes_have_draws_of_their_own() {
+        let draw = |purpose| SeededRng::new(1, purpose, 7).next_u64();
+        assert_eq!(draw(RandomStream::Message), 0xcc48_a0e2_d1c7_7be6, "a seed goes on meaning what it meant");
+        assert_ne!(draw(RandomStream::Message), draw(RandomStream::Recipients));
     }
 }

@@ -10,6 +10,5 @@ pub mod checks;
 pub mod distribution;
 pub mod offered_rate;
 pub mod pacing;
-pub mod random;
 pub mod run_events;
 pub mod shard;

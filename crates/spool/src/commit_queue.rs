@@ -1,8 +1,7 @@
 //! Queue in which messages gather while the commit thread writes. The thread commits all gathered
 //! messages together.
-use crate::message::{DeferredRecord, NumberedMessage};
+use crate::message::{DeferredRecord, NumberedMessage, Reserve};
 use crate::receipt::{BatchOutcome, BatchStatus, NotesReceipt};
-use crate::reserve::Reserve;
 use crate::{Error, Id, NewMessage, Receipt, format};
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};

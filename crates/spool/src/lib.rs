@@ -49,7 +49,6 @@
 //! | `receipt` | a future that resolves when a message is stored |
 //! | `recovery` | opens a directory after a former run |
 //! | `replay` | reads the records in order, and accounts for the damage |
-//! | `reserve` | segments that are reserved for notes and marks when the spool is full |
 //! | `scan` | reads the batches of a segment |
 //! | `segment` | a segment in use, from which single records are read |
 //! | `segment_pool` | free segments |
@@ -84,7 +83,6 @@ mod quarantine;
 mod receipt;
 mod recovery;
 mod replay;
-mod reserve;
 mod scan;
 mod segment;
 mod segment_pool;

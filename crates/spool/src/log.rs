@@ -5,10 +5,9 @@ use crate::format::{
     BATCH_HEADER_BYTES, BATCHES_OFFSET, BLOCK, NewUse, OldestUse, RecordHeader, RecordKind, SegmentHeader,
 };
 use crate::index::SharedIndex;
-use crate::message::{DeferredRecord, NumberedMessage};
+use crate::message::{DeferredRecord, NumberedMessage, Reserve};
 use crate::newest::{NewestSegment, NewestState};
 use crate::preallocator::SharedSegmentPool;
-use crate::reserve::Reserve;
 use crate::segment::{RecordLocation, Segment};
 use crate::segment_pool::{FreeSegment, LogWriteError, SegmentPool, write_header};
 use crate::stats::SpoolCounters;

@@ -1,6 +1,6 @@
 //! A spool that keeps messages only in memory until they are done. It serves to measure the cost of
 //! durability.
-use crate::reserve::Reserve;
+use super::message::Reserve;
 use crate::{Error, Id, NewMessage, Options, Receipt, SpoolStats};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -1,12 +1,11 @@
 //! The thread that keeps a free segment ready, so that the commit thread does not have to wait
 //! until a new segment is filled with zeros.
-use crate::reserve::Reserve;
+use super::message::Reserve;
 use crate::segment_pool::{FreeSegment, SegmentPool};
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread;
 use std::time::Duration;
+use std::{io, thread};
 
 /// Maximum pause after a write, so that a stalling disk does not delay the segment even more.
 const MAX_WRITE_DELAY: Duration = Duration::from_millis(50);

@@ -1,11 +1,11 @@
 //! The pool of free segments. It makes and reuses segments, and keeps the spool within its size
 //! limit.
+use super::message::Reserve;
 use crate::Options;
 use crate::disk::{Disk, DiskFile, with_name};
 use crate::error::cause_text;
 use crate::format::{BLOCK, OldestUse, SegmentHeader};
 use crate::newest::{NewestFile, NewestSegment};
-use crate::reserve::Reserve;
 use crate::segment::Segment;
 use std::io::{self, IoSlice};
 use std::sync::Arc;

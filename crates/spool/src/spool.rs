@@ -5,10 +5,9 @@ use crate::disk::Disk;
 use crate::index::SharedIndex;
 use crate::log::Log;
 use crate::memory::MemoryBackend;
-use crate::message::DeferredRecord;
+use crate::message::{DeferredRecord, Reserve};
 use crate::preallocator::SharedSegmentPool;
 use crate::recovery::recover;
-use crate::reserve::Reserve;
 use crate::segment_pool::fit_to_disk;
 use crate::stats::SpoolCounters;
 use crate::{

@@ -3,7 +3,6 @@
 //!
 //! ```text
 //! quantities    parsers of counts, sizes, times, rates and shares
-//! misspelling   a known name that is near to an unknown one
 //! words         numbers and lists in sentences
 //! numbers       figures with their units
 //! printable     texts of peers, made safe to print
@@ -18,7 +17,6 @@
 #[doc(hidden)]
 pub mod checks;
 pub mod metrics_text;
-pub mod misspelling;
 pub mod numbers;
 pub mod printable;
 pub mod quantities;

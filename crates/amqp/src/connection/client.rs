@@ -282,8 +282,7 @@ mod tests {
     use crate::buffers::EncodedMessage;
     use crate::connection::EndError;
     use crate::frame::{DeliveryOutcome, Performative};
-    use crate::password::Password;
-    use crate::sasl::{ListenerAuth, PlainCredentials};
+    use crate::sasl::{ListenerAuth, Password, PlainCredentials};
     use bytes::{Buf, Bytes, BytesMut};
     use proptest::prelude::*;
 

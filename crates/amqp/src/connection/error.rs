@@ -1,6 +1,5 @@
 //! Errors of a connection, and the part of the connection that each error ends: a link, a session,
 //! or the whole connection.
-use super::LinkId;
 use crate::codec::DecodeError;
 use crate::peer_error::PeerError;
 use crate::sasl_client::LoginError;
@@ -135,4 +134,11 @@ impl<E: Into<ConnectionError>> From<E> for FrameError {
     fn from(error: E) -> Self {
         Self::Connection(error.into())
     }
+}
+
+/// Identifies a link: the session's number, and the link's number in the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LinkId {
+    pub(super) channel: u16,
+    pub(super) handle: u32,
 }

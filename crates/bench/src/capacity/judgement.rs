@@ -1,14 +1,19 @@
 //! Converts the record of a trial to what the capacity search has to know: the loss for each goal,
 //! the growth of the backlog, and whether the trial counts at all.
+use crate::BenchOptions;
+use crate::mades::MadesBenchOptions;
 use anyhow::{Result, bail};
-use mailrun_capacity::{BacklogSample, SearchTrial, TrialFigures, TrialLoad, TrialOutcome, VoidCause, backlog_growth};
-use mailrun_measurement::Stage;
-use mailrun_measurement::judge;
+use mailrun_capacity::{
+    BacklogSample, PlanningInputs, SearchSettings, SearchTrial, TrialFigures, TrialLoad, TrialOutcome, VoidCause,
+    backlog_growth,
+};
 use mailrun_measurement::record::{Arrival, Cause, Outcome, Record, Role, StageRow};
 use mailrun_measurement::threshold::{LossGoal, MetricValues as _};
+use mailrun_measurement::{Stage, judge};
 use mailrun_report::capacity::JudgedTrial;
 use mailrun_schedule::offered_rate::OfferedRate;
 use mailrun_schedule::pacing::ArrivalSchedule;
+use std::path::Path;
 use std::time::Duration;
 
 /// If a trial is too short to measure the growth of its backlog, the source may leave this share of
@@ -237,6 +242,67 @@ fn is_drained(record: &Record, duration_s: f64) -> bool {
     // If nobody observes deliveries, all accepted messages stay unfinished. They must not count as
     // left over.
     (is_unseen || !is_left) && drain_s(record, duration_s) <= duration_s.min(DRAIN_LIMIT_S)
+}
+
+/// A trial that the search orders from a bench.
+pub(super) struct TrialOrder<'a> {
+    pub(super) trial: SearchTrial,
+    pub(super) name: &'a str,
+    /// Text for the progress line.
+    pub(super) title: String,
+    pub(super) directory: &'a Path,
+    /// Arrival pattern of trials with a rate. A trial without a rate runs flat out and ignores it.
+    pub(super) arrival: Arrival,
+    pub(super) seed: u64,
+    pub(super) is_first: bool,
+}
+
+/// Kind of bench that carries out the trials of a search, one after the other.
+pub(super) trait TrialSeries {
+    /// Runs a trial and returns its record.
+    ///
+    /// # Errors
+    /// If the trial cannot run, or if its files cannot be written. The error is `Interrupted` if
+    /// the user interrupted the trial before it had a record.
+    fn run(&mut self, order: TrialOrder<'_>) -> Result<Record>;
+
+    fn subject(&self) -> TrialSubject;
+
+    /// Ends the series, and returns remarks on it for the report.
+    ///
+    /// # Errors
+    /// If a relay that still runs does not stop.
+    fn finish(&mut self) -> Result<Vec<String>>;
+}
+
+#[derive(Clone, Debug)]
+pub struct CapacityOptions {
+    /// Load and target. Each trial sets its own rate, duration and directory.
+    pub bench: BenchOptions,
+    pub course: SearchCourse,
+}
+
+#[derive(Clone, Debug)]
+pub struct MadesCapacityOptions {
+    /// Load and target. Each trial sets its own rate, duration and directory.
+    pub bench: MadesBenchOptions,
+    pub course: SearchCourse,
+}
+
+/// Options of a search that apply to mail servers and MADES endpoints alike.
+#[derive(Clone, Debug)]
+pub struct SearchCourse {
+    pub settings: SearchSettings,
+    pub goals: Vec<LossGoal>,
+    /// Duration of each trial of the confirmation. `None` skips the confirmation.
+    pub confirm: Option<Duration>,
+    pub arrival: Arrival,
+    /// Seed of the first trial, and of the order in which the confirmation runs its loads.
+    pub seed: u64,
+    /// Demand for which the report plans servers. The search fills in its `capacity_per_s`.
+    pub planning: PlanningInputs,
+    /// Command line that the user typed, for the report.
+    pub command: Vec<String>,
 }
 
 #[cfg(test)]

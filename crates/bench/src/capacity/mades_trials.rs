@@ -1,8 +1,6 @@
 //! Trials of a MADES endpoint. Each trial is a run of the MADES bench, against the stand-in or
 //! against the user's endpoint.
-use super::judgement::TrialSubject;
-use super::options::MadesCapacityOptions;
-use super::trial_series::{TrialOrder, TrialSeries};
+use super::judgement::{MadesCapacityOptions, TrialOrder, TrialSeries, TrialSubject};
 use crate::mades::{self, MadesTarget};
 use anyhow::Result;
 use mailrun_capacity::TrialLoad;

@@ -1,7 +1,5 @@
 //! Trials of a mail server. Each trial is a run of the bench, and consecutive runs share one relay.
-use super::judgement::TrialSubject;
-use super::options::CapacityOptions;
-use super::trial_series::{TrialOrder, TrialSeries};
+use super::judgement::{CapacityOptions, TrialOrder, TrialSeries, TrialSubject};
 use crate::programs::own_program;
 use crate::relay_keeper::RelayKeeper;
 use crate::{BenchPreflight, BenchTarget, run_in_series};

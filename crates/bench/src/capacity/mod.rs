@@ -8,13 +8,12 @@
 mod judgement;
 mod mades_trials;
 mod mail_trials;
-mod options;
-mod trial_series;
 
 use super::BenchTarget;
 use super::directory::RunDirectory;
 use anyhow::{Context, Result, bail};
-use judgement::{TrialSubject, judge_trial, loss_reason};
+pub use judgement::{CapacityOptions, MadesCapacityOptions, SearchCourse};
+use judgement::{TrialOrder, TrialSeries, TrialSubject, judge_trial, loss_reason};
 use mades_trials::MadesTrials;
 use mail_trials::MailTrials;
 use mailrun_capacity::{
@@ -27,10 +26,8 @@ use mailrun_process::interrupt::{Interrupt, Interrupted, StopRequest};
 use mailrun_process::output_file;
 use mailrun_report::capacity::{CapacityRun, CapacityTrial, ConfirmedLoad, resources_used, search_facts};
 use mailrun_text::numbers::{latency, rate, seconds};
-pub use options::{CapacityOptions, MadesCapacityOptions, SearchCourse};
 use std::path::Path;
 use std::time::Instant;
-use trial_series::{TrialOrder, TrialSeries};
 
 /// Maximum number of confirmations. If a confirmation does not hold, the search continues at lower
 /// rates and its new result is confirmed again.

@@ -12,24 +12,27 @@
 //! compare with.
 mod options;
 mod truth;
-mod unrecorded;
 
 use super::directory::RunDirectory;
-use super::gather::fill_costs;
+use super::gather::{self, fill_costs};
 use super::launch::{ReadySignal, RelayLaunch};
 use super::parties::{PartyCommand, PartyProcess};
 use super::programs::own_program;
 use super::progress::{LatestProgress, ProgressDisplay};
 use super::supervisor::Supervisor;
 use anyhow::{Context, Result};
-use mailrun_measurement::judge;
 use mailrun_measurement::reason::Reason;
-use mailrun_measurement::record::{Cause, Death, Ending, Party, Record, Role, Surroundings, Verdict};
-use mailrun_measurement::threshold::RunProtocol;
-use mailrun_process::host;
+use mailrun_measurement::record::{
+    Cause, Death, Ending, LedgerRow, Mades, Party, Record, Role, Surroundings, Verdict, Workload,
+};
+use mailrun_measurement::threshold::{RunProtocol, evaluate_all};
+use mailrun_measurement::{Stage, judge};
 use mailrun_process::host_sampler::{self, HostSampler};
 use mailrun_process::interrupt::{Interrupted, StopRequest};
+use mailrun_process::live::LiveProgress;
 use mailrun_process::party_options::PartyOptions;
+use mailrun_process::{host, outputs};
+use mailrun_text::numbers::count;
 pub use options::{MadesBenchOptions, MadesTarget};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -89,7 +92,7 @@ fn run_parties(
     let mut record = match (supervisor.take_unwritten(Role::Source), written_record) {
         (Some(record), _) | (None, Ok(record)) => record,
         (None, Err(error)) => match supervisor.death_of(Role::Source) {
-            Some(death) => unrecorded::record(options, &url, started_at, &progress, death.clone()),
+            Some(death) => record(options, &url, started_at, &progress, death.clone()),
             None if supervisor.asked() != StopRequest::Nothing && progress.created == 0 => {
                 return Err(Interrupted::BEFORE_LOAD.into());
             }
@@ -205,4 +208,41 @@ fn endpoint_party(options: &MadesBenchOptions) -> Party {
         workers: Some(1),
         ..Party::new(Role::Relay, "mades-endpoint")
     }
+}
+
+/// Makes the record. `progress` is the last that the MADES bench reported, and `url` is that of the
+/// broker.
+pub(crate) fn record(
+    options: &MadesBenchOptions,
+    url: &str,
+    started_at: jiff::Timestamp,
+    progress: &LiveProgress,
+    death: Death,
+) -> Record {
+    let url = url.to_owned();
+    let workload = Workload { target: url.clone(), ..options.workload.clone() };
+    let mut record = outputs::new_record(None, &options.name, started_at, workload, None);
+    record.ledger =
+        LedgerRow { accepted: Some(progress.accepted), delivered: Some(progress.delivered), ..LedgerRow::default() };
+    let arrival = if options.mades.mode == "tracing" { Stage::TracingEvent } else { Stage::Inbox };
+    let counts = [
+        (Stage::Created, progress.created),
+        (Stage::Sent, progress.sent),
+        (Stage::Settled, progress.accepted),
+        (arrival, progress.delivered),
+    ];
+    gather::fill_from_progress(&mut record, "mades", &counts, progress.elapsed_s);
+    record.parties[0].died = Some(death.clone());
+    record.mades = Some(Mades { outbox_url: url.clone(), inbox_url: url, ..options.mades.clone() });
+    record.thresholds = evaluate_all(&record, &options.thresholds, None);
+    let figures = format!(
+        "The bench last reported at {:.1} s: {} created, {} settled, {} delivered.",
+        progress.elapsed_s,
+        count(progress.created),
+        count(progress.accepted),
+        count(progress.delivered)
+    );
+    let reasons = vec![judge::death_reason("bench", &death), Reason::new(Cause::Remark, figures)];
+    record.verdict = Verdict { closed: false, valid: false, ..judge::decide(reasons, "") };
+    record
 }

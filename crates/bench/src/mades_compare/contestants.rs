@@ -1,10 +1,7 @@
 //! The contestants and their command lines. All contestants get the same queues, messages and
 //! windows.
 use super::environment::BrokerAddress;
-use super::options::CompareOptions;
-use super::options::MadesTool;
-use super::options::SendWindow;
-use super::queues::CompareQueues;
+use super::options::{CompareOptions, CompareQueues, MadesTool, SendWindow};
 use crate::programs::ComparedProgram;
 use mailrun_process::party_options::value_name;
 use mailrun_process::users::PASSWORD_VARIABLE;

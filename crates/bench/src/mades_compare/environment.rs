@@ -1,8 +1,6 @@
 //! The broker of a run: the stand-in with queues of its own, the stand-in on the user's broker, or
 //! that broker alone.
-use super::options::CompareMode;
-use super::options::CompareOptions;
-use super::queues::CompareQueues;
+use super::options::{CompareMode, CompareOptions, CompareQueues};
 use crate::engine::TimedChild;
 use anyhow::{Context, Result};
 use mailrun_process::live::LiveEvent;

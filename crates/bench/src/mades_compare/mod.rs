@@ -12,7 +12,6 @@
 mod contestants;
 mod environment;
 mod options;
-mod queues;
 mod report;
 mod reported;
 mod runs;
@@ -21,8 +20,7 @@ use super::engine::{RunPlan, TextReport, run_all};
 use super::programs::{InstalledPrograms, own_program};
 use anyhow::Result;
 use mailrun_process::interrupt::{Interrupt, StopRequest};
-pub use options::{CompareBroker, CompareOptions};
-pub use options::{CompareMode, MadesTool, SendWindow};
+pub use options::{CompareBroker, CompareMode, CompareOptions, MadesTool, SendWindow};
 use runs::MadesComparison;
 
 /// Runs the comparison until it is done, or until SIGINT or SIGTERM. In both cases, the report has

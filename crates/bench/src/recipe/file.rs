@@ -3,8 +3,8 @@
 use crate::toml_file::{self, MAX_BYTES, error_at, is_toml_file, parse};
 use anyhow::{Result, anyhow, bail};
 use mailrun_process::party_options::PartyOptions;
-use mailrun_text::misspelling::is_misspelling;
 use mailrun_text::quantities::{duration, positive};
+use mailrun_text::words::is_misspelling;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 use sha2::{Digest, Sha256};

@@ -5,13 +5,11 @@
 //! run.json + ledger of each part ─→ parts ─→ union of records, of ledgers ─┐
 //! sinks, running or ended        ─→ sinks ─→ union of records, of ledgers ─┴→ account → thresholds → verdict → files
 //! ```
-mod clocks;
 mod parts;
 mod sinks;
 
-use crate::BenchOutcome;
 use crate::directory::RunDirectory;
-use crate::gather;
+use crate::{BenchOutcome, gather};
 use anyhow::{Result, ensure};
 use jiff::Timestamp;
 use mailrun_measurement::account::{ServerQueue, Topology};

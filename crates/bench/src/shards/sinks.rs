@@ -1,7 +1,6 @@
 //! The sinks of a run: running sinks, and directories of sinks that have ended. A message has
 //! arrived if it is at any of them.
-use super::clocks::SinkHostClock;
-use super::parts::{Parts, read_ledger, read_record};
+use super::parts::{Parts, SinkHostClock, read_ledger, read_record};
 use crate::gather::SinkResults;
 use crate::remote_sink::{POLL_INTERVAL, QUIET_TIMEOUT, RemoteSink};
 use anyhow::{Result, anyhow, bail, ensure};

@@ -1,6 +1,5 @@
 //! The command lines of the sources and sinks of the published tables.
-use super::cases::{ConnectionReuse, TableCase};
-use super::options::{SinkTool, SourceTool};
+use super::cases::{ConnectionReuse, SinkTool, SourceTool, TableCase};
 use crate::programs::ComparedProgram;
 use std::net::SocketAddr;
 use std::path::Path;

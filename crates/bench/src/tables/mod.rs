@@ -9,7 +9,6 @@
 //! The table says how much each source costs.
 mod cases;
 mod contestants;
-mod options;
 mod report;
 mod runs;
 mod sinks;
@@ -18,8 +17,8 @@ use super::engine::{RunPlan, TextReport, run_all};
 use super::programs::InstalledPrograms;
 use anyhow::Result;
 use cases::cases;
+pub use cases::{SinkTool, SourceTool, TableOptions};
 use mailrun_process::interrupt::{Interrupt, StopRequest};
-pub use options::{SinkTool, SourceTool, TableOptions};
 use runs::TableComparison;
 pub(super) use sinks::TableSink;
 

@@ -1,7 +1,5 @@
 //! Builds the report: the table of costs with ratios to smtp-source.
-use super::cases::{ConnectionReuse, TableCase};
-use super::options::SourceTool;
-use super::options::TableOptions;
+use super::cases::{ConnectionReuse, SourceTool, TableCase, TableOptions};
 use super::runs::TableMeasurement;
 use crate::engine::{
     self, ComparisonResults, Contestant, Defects, MISSING, RATIO_NOTE, RatioColumn, RatioVerdict, ReportParts,
@@ -83,10 +81,9 @@ fn case_columns<'a>() -> Vec<Column<'a>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::options::SinkTool;
     use super::*;
-    use crate::engine::RoundOrder;
-    use crate::engine::{ComparedRun, Costs, miscount};
+    use crate::engine::{ComparedRun, Costs, RoundOrder, miscount};
+    use crate::tables::cases::SinkTool;
     use mailrun_process::live::LiveMode;
     use std::time::Duration;
 

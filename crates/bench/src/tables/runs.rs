@@ -1,9 +1,7 @@
 //! One run of a table: starts a new sink, runs a source with a time limit, and takes the costs of
 //! both.
-use super::cases::TableCase;
+use super::cases::{SinkTool, SourceTool, TableCase, TableOptions};
 use super::contestants::command;
-use super::options::TableOptions;
-use super::options::{SinkTool, SourceTool};
 use super::sinks::TableSink;
 use crate::engine::{ComparedRun, Comparison, Costs, RunTurn, TimedChild, miscount};
 use crate::programs::InstalledPrograms;

@@ -1,6 +1,6 @@
 //! The sinks of a table. Each run starts a new sink on a free loopback port, with enough room for
 //! all sessions.
-use super::options::SinkTool;
+use super::cases::SinkTool;
 use crate::engine::{Costs, TimedChild};
 use crate::launch::free_port;
 use anyhow::{Context, Result};

@@ -1,35 +1,30 @@
 //! `mailrun bench`: turns the command-line arguments into the options of a bench.
+pub(crate) mod files;
 pub(crate) mod load_file;
 pub(crate) mod profiles;
-pub(crate) mod recipes;
 pub(crate) mod relays;
-pub(crate) mod scenario_file;
 pub(crate) mod scenarios;
 
-use crate::options::busy_poll::ThreadArgs;
+use super::options;
 use crate::options::connection::ConnectionArgs;
-use crate::options::cpus::PlacementArgs;
+use crate::options::cpus::{PlacementArgs, ThreadArgs};
 use crate::options::keep_awake::KeepAwakeArg;
-use crate::options::rare;
 use crate::options::server::ServerArg;
-use crate::options::silent_run;
-use crate::options::values;
-use crate::report::exit_status::Strictness;
-use crate::report::results::ReportArgs;
+use crate::options::{rare, values};
+use crate::report::results::{ReportArgs, Strictness};
 use crate::sink::SinkFaultArgs;
 use crate::sink::mailboxes::MailboxArgs;
 use crate::source::shard::{self, ShardArgs};
 use crate::source::{LoadArgs, load_options};
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
-use mailrun_bench::recipe;
 use mailrun_bench::relay::{ListenerOptions, Relay};
-use mailrun_bench::{BenchOptions, BenchTarget, SyscallCounting, TrustedCertificate, is_toml_file};
+use mailrun_bench::{BenchOptions, BenchTarget, SyscallCounting, TrustedCertificate, is_toml_file, recipe};
 use mailrun_load::source::{self, AllowedTargets};
 use mailrun_measurement::RunId;
 use mailrun_process::live::LiveMode;
 use mailrun_process::party_options::TypedOptions;
-use mailrun_text::misspelling::is_misspelling;
+use mailrun_text::words::is_misspelling;
 use relays::BenchRelayArgs;
 use scenarios::ScenarioCommand;
 use std::path::PathBuf;
@@ -254,10 +249,10 @@ impl BenchArgs {
         report.open(LiveMode::Line)?;
         let _awake = keep_awake.begin_load(!options.target.has_server_here(), &options.workload, reuse.as_ref())?;
         announced.announce();
-        silent_run::announce_load(options.live, &options.workload);
+        options::announce_load(options.live, &options.workload);
         let outcome = mailrun_bench::run(options)?;
         report.finish(&outcome.record, Some(&outcome.directory))?;
-        outcome.unwritten.map_or_else(|| Ok(crate::report::exit_status::exit_code(&outcome.record, strictness)), Err)
+        outcome.unwritten.map_or_else(|| Ok(super::report::results::exit_code(&outcome.record, strictness)), Err)
     }
 
     /// Refuses options that have no effect with this server, or without a server.

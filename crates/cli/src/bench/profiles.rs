@@ -1,8 +1,7 @@
 //! Options of the scenarios that profile a server: `kotlin-profile`, `sizes` and `large-message`.
 use crate::bench::relays::{raise_open_files, scenario_options};
-use crate::options::measurement::{Measurement, RoundsArgs};
 use crate::options::server::{Scheme, ServerArg};
-use crate::options::values;
+use crate::options::{Measurement, RoundsArgs, values};
 use crate::report::results::TableReportArgs;
 use anyhow::{Result, bail};
 use clap::Args;

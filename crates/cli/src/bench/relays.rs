@@ -1,8 +1,7 @@
 //! Options that choose the relay between source and sink, and options of the scenarios that compare
 //! relays.
-use crate::options::measurement::{Measurement, NoThresholdArgs, RoundsArgs};
 use crate::options::server::{Scheme, ServerArg};
-use crate::options::values;
+use crate::options::{Measurement, NoThresholdArgs, RoundsArgs, values};
 use crate::report::results::TableReportArgs;
 use crate::source::threshold;
 use anyhow::{Context, Result, bail};

@@ -10,10 +10,8 @@ use crate::bench::profiles::{LargeMessageArgs, ProfileArgs};
 use crate::bench::relays::{BacklogArgs, LatencyArgs, RelayComparisonArgs, SoakArgs};
 use crate::mades::bench::MadesBenchArgs;
 use crate::mades::compare::MadesCompareArgs;
-use crate::options::measurement::{Measurement, NoThresholdArgs, RoundsArgs};
-use crate::options::values;
-use crate::report::exit_status::Strictness;
-use crate::report::results::TableReportArgs;
+use crate::options::{Measurement, NoThresholdArgs, RoundsArgs, values};
+use crate::report::results::{Strictness, TableReportArgs};
 use anyhow::Result;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand};
@@ -377,7 +375,7 @@ impl ChosenScenario {
         let report = self.measurement.run(&self.name)?;
         tables.show(&report)?;
         let Conclusion { outcome, is_strict, is_interrupted, .. } = report.conclusion;
-        Ok(crate::report::exit_status::exit_status(Some(outcome), is_interrupted, Strictness::of(is_strict)))
+        Ok(crate::report::results::exit_status(Some(outcome), is_interrupted, Strictness::of(is_strict)))
     }
 }
 

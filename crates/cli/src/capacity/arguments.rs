@@ -1,6 +1,6 @@
 //! `mailrun capacity`: arguments of the search, of the demand and of the results, for SMTP and for
 //! MADES.
-use crate::options::silent_run;
+use crate::options;
 use crate::options::values;
 use anyhow::{Result, bail};
 use clap::Args;
@@ -125,7 +125,7 @@ impl CapacityOutputArgs {
         let trials = Duration::try_from_secs_f64(course.settings.time_limit_s).unwrap_or_default();
         let confirmation = course.confirm.unwrap_or_default() * CONFIRMATION_SHARES.len() as u32;
         let work = if searches == 1 { "this search takes at most about" } else { "these searches take at most about" };
-        silent_run::announce(self.live(), work, (trials + confirmation) * searches as u32);
+        options::announce(self.live(), work, (trials + confirmation) * searches as u32);
     }
 
     /// Checks before the search that the result can be written.

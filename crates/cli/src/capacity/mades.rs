@@ -2,10 +2,10 @@
 //! endpoint takes.
 use crate::capacity::arguments::{CapacityOutputArgs, PlanningArgs, SearchArgs, exit_status, loss_goal};
 use crate::mades::bench::{StandInArgs, stand_in_plan, typed_stand_in};
-use crate::mades::effects;
 use crate::mades::endpoint::{EndpointFaultArgs, NetworkArgs};
 use crate::mades::queues::QueueNameArgs;
 use crate::mades::{BrokerArgs, MadesLoadArgs, TimeoutArgs, check_stages, without_login};
+use crate::options;
 use crate::options::keep_awake::KeepAwakeArg;
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -142,13 +142,13 @@ impl CapacityMadesArgs {
         let of_stand_in = typed_stand_in(&self.typed);
         if self.brokers.is_named() {
             self.brokers.check_effects()?;
-            return effects::refuse_all(&of_stand_in, "with --broker, whose endpoint is no stand-in");
+            return options::refuse_all(&of_stand_in, "with --broker, whose endpoint is no stand-in");
         }
         if self.mode == MadesMode::Amqp {
-            effects::refuse_all(&of_stand_in, "in mode amqp, which has no endpoint; add --mode endpoint")?;
+            options::refuse_all(&of_stand_in, "in mode amqp, which has no endpoint; add --mode endpoint")?;
         }
         let of_endpoint = self.typed.of::<BrokerArgs>().and(self.typed.of::<QueueNameArgs>());
         let of_endpoint = of_endpoint.and(self.waiting.of_endpoint());
-        effects::refuse_all(&of_endpoint, "without --broker: the stand-in has a broker of its own")
+        options::refuse_all(&of_endpoint, "without --broker: the stand-in has a broker of its own")
     }
 }

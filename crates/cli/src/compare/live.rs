@@ -1,7 +1,7 @@
 //! `mailrun compare --contestant`: turns the arguments into the rounds of a live comparison.
 use crate::compare::output::CompareOutputArgs;
+use crate::options;
 use crate::options::keep_awake::KeepAwakeArg;
-use crate::options::silent_run;
 use crate::options::values;
 use anyhow::{Result, bail, ensure};
 use clap::Args;
@@ -140,7 +140,7 @@ impl CompareLiveArgs {
             live: if self.quiet || output.is_json_out() { LiveMode::Off } else { LiveMode::Line },
         };
         let _awake = self.keep_awake.begin(true)?;
-        silent_run::announce(options.live, "these rounds take at most", options.budget);
+        options::announce(options.live, "these rounds take at most", options.budget);
         let comparison = compare_live(&options)?;
         let status = output.finish(comparison.page(output.fail_on_regression), &comparison)?;
         Ok(if comparison.course.interrupted { ExitCode::from(INTERRUPTED_STATUS) } else { status })

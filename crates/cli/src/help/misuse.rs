@@ -4,7 +4,7 @@ use crate::help::other_names;
 use crate::options::values::POSITIONAL;
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use mailrun_text::misspelling::is_misspelling;
+use mailrun_text::words::is_misspelling;
 use std::error::Error as _;
 use std::ffi::OsString;
 

@@ -1,13 +1,11 @@
 //! `mailrun bench mades`: turns the command-line arguments into the options of a bench with a
 //! stand-in endpoint.
 use crate::mades::MadesLoadArgs;
-use crate::mades::effects;
 use crate::mades::endpoint::{EndpointFaultArgs, NetworkArgs, read_plan, resolve_files};
+use crate::options;
 use crate::options::keep_awake::KeepAwakeArg;
-use crate::options::silent_run;
 use crate::options::values;
-use crate::report::exit_status::Strictness;
-use crate::report::results::ReportArgs;
+use crate::report::results::{ReportArgs, Strictness};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use mailrun_bench::mades::{self, MadesBenchOptions, MadesTarget};
@@ -125,7 +123,7 @@ impl MadesBenchArgs {
         let _awake = self.keep_awake.begin(true)?;
         let workload = self.load.workload()?;
         let live = self.report.live(LiveMode::Line);
-        silent_run::announce_load(live, &workload);
+        options::announce_load(live, &workload);
         let outcome = mades::run(&MadesBenchOptions {
             name: self.label,
             out: self.out,
@@ -142,7 +140,7 @@ impl MadesBenchArgs {
             command: mailrun_process::outputs::command_line(),
         })?;
         self.report.finish(&outcome.record, Some(&outcome.directory))?;
-        outcome.unwritten.map_or_else(|| Ok(crate::report::exit_status::exit_code(&outcome.record, strictness)), Err)
+        outcome.unwritten.map_or_else(|| Ok(crate::report::results::exit_code(&outcome.record, strictness)), Err)
     }
 
     /// Fills in the default load. The default is an open loop, unless an option for a closed loop
@@ -167,7 +165,7 @@ impl MadesBenchArgs {
             return Ok(());
         }
         let of_stand_in = typed_stand_in(&self.typed).flag("log-messages", self.log_messages.is_some());
-        effects::refuse_all(&of_stand_in, "in mode amqp, which has no endpoint; add --mode endpoint")
+        options::refuse_all(&of_stand_in, "in mode amqp, which has no endpoint; add --mode endpoint")
     }
 
     fn plan(&self) -> Result<SimulatorPlan> {

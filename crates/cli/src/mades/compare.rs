@@ -1,9 +1,8 @@
 //! `mailrun bench mades-compare`: turns the command-line arguments into the options of a
 //! comparison.
-use crate::mades::effects;
 use crate::mades::{ensure_local, password, password_from_env, url};
-use crate::options::measurement::{Measurement, NoThresholdArgs, RoundsArgs};
-use crate::options::values;
+use crate::options;
+use crate::options::{Measurement, NoThresholdArgs, RoundsArgs, values};
 use crate::report::results::TableReportArgs;
 use anyhow::{Result, bail};
 use clap::Args;
@@ -145,18 +144,18 @@ impl MadesCompareArgs {
     fn check_effects(&self) -> Result<()> {
         let is_defaults = self.windows.iter().all(|window| *window == SendWindow::Defaults);
         let idle = [("--max-in-transit", is_defaults && self.typed.of::<Self>().has("max-in-transit"))];
-        effects::refuse_without_effect(&idle, "with --windows defaults")?;
+        options::refuse_without_effect(&idle, "with --windows defaults")?;
         let Some(broker) = &self.broker else {
             let of_a_broker = [
                 ("--user", self.user.is_some()),
                 ("--password-file", self.password_file.is_some()),
                 ("--cacert", self.cacert.is_some()),
             ];
-            return effects::refuse_without_effect(&of_a_broker, "without --broker URL");
+            return options::refuse_without_effect(&of_a_broker, "without --broker URL");
         };
         let url = url("--broker", broker, None, None)?;
         let idle = [("--cacert", self.cacert.is_some() && !url.is_tls())];
-        effects::refuse_without_effect(&idle, "without TLS; write --broker amqps://HOST")?;
+        options::refuse_without_effect(&idle, "without TLS; write --broker amqps://HOST")?;
         if self.allow_public { Ok(()) } else { ensure_local(&url) }
     }
 

@@ -1,8 +1,8 @@
 //! `mailrun mades-endpoint`: turns the command-line arguments into the options of the stand-in
 //! endpoint.
-use crate::mades::effects;
 use crate::mades::queues::QueueNameArgs;
 use crate::mades::{password, password_from_env, restrict_to_local, url};
+use crate::options;
 use crate::options::party_outputs::exit_with_parent;
 use crate::options::values;
 use crate::report::messages::say;
@@ -411,9 +411,9 @@ impl MadesEndpointArgs {
         self.queues.check_effects(mades_mode(plan.mode))?;
         let is_tracing = plan.mode == EndpointMode::Tracing;
         let compat = self.behaviour.go_mades_bench_compat && !is_tracing;
-        effects::refuse_without_effect(&[("--go-mades-bench-compat", compat)], "without --mode tracing")?;
+        options::refuse_without_effect(&[("--go-mades-bench-compat", compat)], "without --mode tracing")?;
         let documents = [("--acknowledgement-documents", self.behaviour.acknowledgement_documents && is_tracing)];
-        effects::refuse_without_effect(&documents, "in mode tracing, which has no inbox")?;
+        options::refuse_without_effect(&documents, "in mode tracing, which has no inbox")?;
         self.way.check_effects(plan)?;
         self.faults.check_effects(plan)
     }
@@ -505,22 +505,22 @@ impl EndpointBrokerArgs {
             ("--insecure", self.insecure),
         ];
         let Some(broker) = &self.broker else {
-            return effects::refuse_without_effect(&of_a_client, "without --broker URL");
+            return options::refuse_without_effect(&of_a_client, "without --broker URL");
         };
-        effects::refuse_without_effect(&of_a_listener, "without --embedded")?;
+        options::refuse_without_effect(&of_a_listener, "without --embedded")?;
         let outbox = url("--broker", broker, None, None)?;
         let inbox = self.inbox_broker.as_deref().map(|text| url("--inbox-broker", text, None, None)).transpose()?;
         let last = inbox.as_ref().unwrap_or(&outbox);
         if !outbox.is_tls() && !last.is_tls() {
             let of_tls = [&of_a_client[2..], &[("--tls-cert", self.tls_cert.is_some())]].concat();
-            effects::refuse_without_effect(&of_tls, "without TLS; write --broker amqps://HOST")?;
+            options::refuse_without_effect(&of_tls, "without TLS; write --broker amqps://HOST")?;
         }
         if let (Some(named), Some(_), true) = (outbox.user(), last.user(), self.user.is_some()) {
             bail!("--user has no effect: the URL of --broker names the user {named}");
         }
         let has_user = self.user.is_some() || outbox.user().is_some() || last.user().is_some();
         let idle = [("--password-file", self.password_file.is_some() && !has_user)];
-        effects::refuse_without_effect(&idle, "without a user: --user NAME, or amqp://NAME@HOST")
+        options::refuse_without_effect(&idle, "without a user: --user NAME, or amqp://NAME@HOST")
     }
 
     async fn open(self, allow_public: bool) -> Result<(QueueBackend, Option<EmbeddedListener>)> {
@@ -632,18 +632,18 @@ impl NetworkArgs {
     pub(crate) fn check_effects(&self, plan: &SimulatorPlan) -> Result<()> {
         let capacity = &plan.accept.capacity;
         let workers = self.accept_workers.is_some() && capacity.work.0.is_zero();
-        effects::refuse_without_effect(&[("--accept-workers", workers)], "without --accept-work TIME")?;
+        options::refuse_without_effect(&[("--accept-workers", workers)], "without --accept-work TIME")?;
         let work = self.accept_work.is_some() && capacity.workers.is_none();
-        effects::refuse_without_effect(&[("--accept-work", work)], "without --accept-workers N")?;
+        options::refuse_without_effect(&[("--accept-work", work)], "without --accept-workers N")?;
         let documents = [("--document-delay", self.document_delay.is_some() && !plan.acknowledgement_documents)];
-        effects::refuse_without_effect(&documents, WITHOUT_DOCUMENTS)?;
+        options::refuse_without_effect(&documents, WITHOUT_DOCUMENTS)?;
         let mode = &values::value_name(plan.mode);
         let is_endpoint = plan.mode == EndpointMode::Endpoint;
         let idle = [
             ("--receive-delay", self.receive_delay.is_some() && !is_endpoint),
             ("--received-on", self.received_on.is_some() && !is_endpoint),
         ];
-        effects::refuse_without_effect(&idle, &format!("in mode {mode}, which has no event RECEIVED"))
+        options::refuse_without_effect(&idle, &format!("in mode {mode}, which has no event RECEIVED"))
     }
 
     pub(crate) fn apply_to(&self, plan: &mut SimulatorPlan) {
@@ -678,18 +678,18 @@ impl EndpointFaultArgs {
             ("--reject-code", self.reject_code.is_some() && !has_codes),
             ("--reject-message", self.reject_message.is_some() && !has_codes),
         ];
-        effects::refuse_without_effect(&codes, "without --reject or --fail")?;
+        options::refuse_without_effect(&codes, "without --reject or --fail")?;
         let order = [("--reorder-by", self.reorder_by.is_some() && faults.reorder == 0.0)];
-        effects::refuse_without_effect(&order, "without --reorder")?;
+        options::refuse_without_effect(&order, "without --reorder")?;
         let documents = [("--reject-documents", self.reject_documents.is_some() && !plan.acknowledgement_documents)];
-        effects::refuse_without_effect(&documents, WITHOUT_DOCUMENTS)?;
+        options::refuse_without_effect(&documents, WITHOUT_DOCUMENTS)?;
         let is_tracing = plan.mode == EndpointMode::Tracing;
         let of_an_inbox = [
             ("--duplicate", self.duplicate.is_some() && is_tracing),
             ("--corrupt", self.corrupt.is_some() && is_tracing),
             ("--reorder", self.reorder.is_some() && is_tracing),
         ];
-        effects::refuse_without_effect(&of_an_inbox, "in mode tracing, which has no inbox")
+        options::refuse_without_effect(&of_an_inbox, "in mode tracing, which has no inbox")
     }
 
     pub(crate) fn apply_to(&self, plan: &mut SimulatorPlan) {

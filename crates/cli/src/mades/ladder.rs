@@ -1,7 +1,6 @@
 //! `mailrun mades --payload-ladder`: sends the same few messages in one size after the other, until
 //! a size takes longer than the time limit.
-use crate::report::exit_status::{Strictness, exit_code};
-use crate::report::results::write_all;
+use crate::report::results::{Strictness, exit_code, write_all};
 use anyhow::Result;
 use mailrun_load::source::Distribution;
 use mailrun_mades_bench::{MadesOptions, MadesPreflight};

@@ -1,18 +1,16 @@
 //! `mailrun mades`: turns the command-line arguments into the options of a MADES load.
 pub(crate) mod bench;
 pub(crate) mod compare;
-pub(crate) mod effects;
 pub(crate) mod endpoint;
 pub(crate) mod ladder;
 pub(crate) mod queues;
 
+use super::options;
 use crate::capacity::arguments::refuse_in_search;
 use crate::options::keep_awake::KeepAwakeArg;
 use crate::options::party_outputs::exit_with_parent;
-use crate::options::silent_run;
 use crate::options::values;
-use crate::report::exit_status::{Strictness, exit_code};
-use crate::report::results::ReportArgs;
+use crate::report::results::{ReportArgs, Strictness, exit_code};
 use crate::source::offer::{arrival_with, check_closed_loop, offered_rate};
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
@@ -35,8 +33,7 @@ use mailrun_process::reason::reason;
 use mailrun_process::users::PASSWORD_VARIABLE;
 use queues::QueueNameArgs;
 use std::env::VarError;
-use std::net::SocketAddr;
-use std::net::ToSocketAddrs;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -342,7 +339,7 @@ impl MadesArgs {
             return ladder::climb(&ladder, &options);
         }
         report.open(live)?;
-        silent_run::announce_load(live, &load);
+        options::announce_load(live, &load);
         let FinishedRun { record, write_error: unwritten } = mailrun_mades_bench::run(options)?;
         if live != LiveMode::Json {
             report.finish(&record, directory.as_deref())?;
@@ -359,12 +356,12 @@ impl MadesArgs {
         }
         let far = [("--acknowledge-outbox", self.acknowledge_outbox.is_some())];
         if self.mode == MadesMode::Amqp {
-            effects::refuse_without_effect(&far, "in mode amqp, where the documents go into the inbox queue")?;
+            options::refuse_without_effect(&far, "in mode amqp, where the documents go into the inbox queue")?;
         }
         if self.brokers.inbox_broker.is_none() {
             let why = "without --inbox-broker: the endpoint sends to itself, through --outbox. Two endpoints at one broker are \
                        not supported with --acknowledge";
-            effects::refuse_without_effect(&far, why)?;
+            options::refuse_without_effect(&far, why)?;
         }
         self.queues.check_effects(self.mode)?;
         let brokers = &self.brokers;
@@ -374,7 +371,7 @@ impl MadesArgs {
             ("--inbox-password-file", brokers.inbox_password_file.is_some()),
         ];
         if self.mode == MadesMode::Tracing {
-            effects::refuse_without_effect(&inbox, "in mode tracing, which has no inbox")?;
+            options::refuse_without_effect(&inbox, "in mode tracing, which has no inbox")?;
         }
         brokers.check_effects()
     }
@@ -509,12 +506,12 @@ impl MadesLoadArgs {
     /// if there is no receiver, or if the receiver cannot name the message that it has received.
     pub(crate) fn check_acknowledge(&self, mode: MadesMode) -> Result<()> {
         let is_idle = self.acknowledge && mode == MadesMode::Tracing;
-        effects::refuse_without_effect(&[("--acknowledge", is_idle)], "in mode tracing, which has no inbox")?;
+        options::refuse_without_effect(&[("--acknowledge", is_idle)], "in mode tracing, which has no inbox")?;
         let awaited = [("--await-acknowledgements", self.await_acknowledgements)];
         match mode {
-            MadesMode::Tracing => effects::refuse_without_effect(&awaited, "in mode tracing, which has no inbox")?,
+            MadesMode::Tracing => options::refuse_without_effect(&awaited, "in mode tracing, which has no inbox")?,
             MadesMode::Amqp => {
-                effects::refuse_without_effect(&awaited, "in mode amqp, which has no receiver; use --acknowledge")?;
+                options::refuse_without_effect(&awaited, "in mode amqp, which has no receiver; use --acknowledge")?;
             }
             MadesMode::Endpoint | MadesMode::Toolbox => {}
         }
@@ -633,12 +630,12 @@ impl MadesLoadArgs {
     /// Refuses options that have no effect. The error names the option and says what it needs.
     pub(crate) fn check_effects(&self) -> Result<()> {
         let is_closed = self.is_closed_loop();
-        effects::refuse_without_effect(
+        options::refuse_without_effect(
             &[("--arrival", is_closed && self.arrival.is_some())],
             "without --rate or --stage",
         )?;
         let is_file = matches!(payload(&self.payload), PayloadKind::File(_));
-        effects::refuse_without_effect(
+        options::refuse_without_effect(
             &[("--payload-size", is_file && self.payload_size.is_some())],
             "with --payload FILE",
         )
@@ -704,7 +701,7 @@ impl BrokerArgs {
                 ("--tls-cert", self.tls_cert.is_some()),
                 ("--tls-name", self.tls_name.is_some()),
             ];
-            effects::refuse_without_effect(&tls, "without TLS; write --broker amqps://HOST")?;
+            options::refuse_without_effect(&tls, "without TLS; write --broker amqps://HOST")?;
         }
         self.check_login(&outbox, inbox.as_ref())
     }
@@ -720,10 +717,10 @@ impl BrokerArgs {
         }
         let has_user = self.user.is_some() || outbox.user().is_some() || last.user().is_some();
         let own = [("--password-file", self.password_file.is_some() && !has_user && self.inbox_user.is_none())];
-        effects::refuse_without_effect(&own, "without a user: --user NAME, or amqp://NAME@HOST")?;
+        options::refuse_without_effect(&own, "without a user: --user NAME, or amqp://NAME@HOST")?;
         let has_inbox_user = self.inbox_user.is_some() || self.user.is_some() || last.user().is_some();
         let theirs = [("--inbox-password-file", self.inbox_password_file.is_some() && !has_inbox_user)];
-        effects::refuse_without_effect(&theirs, "without a user: --inbox-user NAME, or --inbox-broker amqp://NAME@HOST")
+        options::refuse_without_effect(&theirs, "without a user: --inbox-user NAME, or --inbox-broker amqp://NAME@HOST")
     }
 
     /// Returns the broker of the outbox and the broker of the inbox.

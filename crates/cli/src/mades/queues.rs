@@ -1,6 +1,6 @@
 //! Names of the queues between an application and its endpoint. The sender and the stand-in
 //! endpoint have the same options.
-use crate::mades::effects;
+use crate::options;
 use anyhow::Result;
 use clap::Args;
 use mailrun_mades::api::EndpointQueueNames;
@@ -48,7 +48,7 @@ impl QueueNameArgs {
         ];
         let idle = options.map(|(name, queue)| (name, queue.is_some() && !used.contains(&name)));
         let used: Vec<String> = used.iter().map(|name| (*name).to_owned()).collect();
-        effects::refuse_without_effect(&idle, &format!("in mode {}, which uses {}", mode.name(), listed(&used)))
+        options::refuse_without_effect(&idle, &format!("in mode {}, which uses {}", mode.name(), listed(&used)))
     }
 
     /// Returns the names that were given, and the customary names of the other queues.

@@ -7,8 +7,8 @@ use mailrun_bench::relay::{ListenerOptions, OwnCertificate, RelayLogin};
 use mailrun_load::source::{AddressRange, BodyParameter, ProxyVersion, TransportOptions};
 use mailrun_net::SessionResumption;
 use mailrun_process::party_options::{PartyOptions, value_name};
-use mailrun_process::password_file;
 use mailrun_process::tls_mode::TlsMode;
+use mailrun_process::users;
 use mailrun_process::users::PASSWORD_VARIABLE;
 use mailrun_smtp::client::Chunking;
 use mailrun_smtp::sasl::{Credentials, Mechanism, Mechanisms};
@@ -257,7 +257,7 @@ impl ConnectionArgs {
 
     fn password(&self) -> Result<String> {
         if let Some(path) = &self.password_file {
-            return password_file::read(path).with_context(|| format!("cannot read {}", path.display()));
+            return users::read_password(path).with_context(|| format!("cannot read {}", path.display()));
         }
         match std::env::var(PASSWORD_VARIABLE) {
             Ok(password) => Ok(password),

@@ -1,9 +1,11 @@
 //! `--cpus` and related options, which choose the processors that a party runs on.
+use super::values;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use mailrun_bench::BenchTarget;
 use mailrun_bench::placement::{Placement, RelayPresence};
 use mailrun_bench::relay::Relay;
+use mailrun_net::BusyPoll;
 use mailrun_process::cpus::CpuList;
 
 /// Processors of this process.
@@ -82,6 +84,31 @@ impl PlacementArgs {
             BenchTarget::Server { .. } | BenchTarget::Relay(Relay::Running { .. }) => typed,
             BenchTarget::Relay(_) => Placement::apart(RelayPresence::Present),
         }
+    }
+}
+
+/// The threads of a source or sink: what a bench tells each of its parties.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct ThreadArgs {
+    /// Worker threads [default: half of the processors].
+    #[arg(long, value_name = "N", value_parser = values::workers)]
+    pub(crate) workers: Option<usize>,
+    #[command(flatten)]
+    pub(crate) busy_poll: BusyPollArg,
+}
+
+/// Busy polling of the workers.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct BusyPollArg {
+    /// Look for events for TIME before a worker sleeps, 50us or 1ms: replies come sooner with few sessions, and a processor is
+    /// busy. For hosts without --keep-awake [default: off].
+    #[arg(long, value_name = "TIME", hide_short_help = true)]
+    busy_poll: Option<BusyPoll>,
+}
+
+impl BusyPollArg {
+    pub(crate) fn value(self) -> BusyPoll {
+        self.busy_poll.unwrap_or_default()
     }
 }
 

@@ -1,12 +1,121 @@
 //! Options that several commands have, and the parsers of their values.
-pub(crate) mod busy_poll;
 pub(crate) mod connection;
 pub(crate) mod cpus;
-pub(crate) mod dialogue;
 pub(crate) mod keep_awake;
-pub(crate) mod measurement;
 pub(crate) mod party_outputs;
 pub(crate) mod rare;
 pub(crate) mod server;
-pub(crate) mod silent_run;
 pub(crate) mod values;
+use super::report::results::TableReportArgs;
+use anyhow::{Result, bail};
+use clap::Args;
+use mailrun_bench::{RoundOrder, TextReport};
+use mailrun_measurement::record::Workload;
+use mailrun_process::live::LiveMode;
+use mailrun_process::party_options::PartyOptions;
+use mailrun_text::numbers::seconds;
+use mailrun_text::words::listed;
+use std::fmt;
+use std::time::Duration;
+
+/// A shorter silence is not announced.
+const MIN_SILENCE: Duration = Duration::from_secs(60);
+
+/// Tells the user on standard error how long a load takes, if nothing else would be said for a
+/// minute. A closed loop with a number of messages has no length that is known before.
+/// Without this line, nobody could tell a long run from a program that hangs.
+pub(crate) fn announce_load(live: LiveMode, load: &Workload) {
+    let all_due = load.messages.zip(load.rate_per_s).map(|(messages, per_s)| messages as f64 / per_s);
+    let length_s = load.duration_limit_s.into_iter().chain(all_due).reduce(f64::min);
+    if let Some(length) = length_s.and_then(|length_s| Duration::try_from_secs_f64(length_s).ok()) {
+        announce(live, "this run takes", length);
+    }
+}
+
+/// Does the same for work with this length. `work` is the beginning of the sentence.
+pub(crate) fn announce(live: LiveMode, work: &str, length: Duration) {
+    if let Some(text) = announcement(live, work, length) {
+        mailrun_process::tell!("mailrun: {text}");
+    }
+}
+
+fn announcement(live: LiveMode, work: &str, length: Duration) -> Option<String> {
+    let is_silent = live == LiveMode::Off && length >= MIN_SILENCE;
+    is_silent.then(|| format!("{work} {}, and shows no progress", seconds(length.as_secs_f64())))
+}
+
+/// Fails if an option is marked `true`. In the error, `reason` follows "has no effect".
+pub(crate) fn refuse_without_effect(options: &[(&str, bool)], reason: &str) -> Result<()> {
+    refuse(options.iter().filter(|(_, is_idle)| *is_idle).map(|(name, _)| (*name).to_owned()), reason)
+}
+
+/// Fails if there are options. In the error, `reason` follows "has no effect".
+pub(crate) fn refuse_all(options: &PartyOptions, reason: &str) -> Result<()> {
+    refuse(options.names().map(|name| format!("--{name}")), reason)
+}
+
+fn refuse(idle: impl Iterator<Item = String>, reason: &str) -> Result<()> {
+    match idle.collect::<Vec<String>>().as_slice() {
+        [] => Ok(()),
+        [name] => bail!("{name} has no effect {reason}"),
+        names => bail!("{} have no effect {reason}", listed(names)),
+    }
+}
+
+/// The options of a scenario's measurement, as the file and the command line set them.
+pub(crate) trait Measurement: fmt::Debug {
+    /// Measures. `name` is the scenario's name.
+    fn run(self: Box<Self>, name: &str) -> Result<TextReport>;
+
+    /// Returns the options that say where the report goes.
+    fn tables(&self) -> &TableReportArgs;
+}
+
+/// Rounds of a measurement.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct RoundsArgs {
+    /// Runs of each row; the tables show medians.
+    #[arg(long, value_name = "N", default_value = "3", value_parser = values::rounds)]
+    pub(crate) rounds: u32,
+    /// Order of the rows in a round.
+    #[arg(long, value_enum, default_value = "alternating", hide = true)]
+    pub(crate) order: RoundOrder,
+}
+
+/// `--threshold` of a scenario that has no runs for a threshold to judge. It is refused in a line that says why.
+#[derive(Debug, Default, Args)]
+pub(crate) struct NoThresholdArgs {
+    #[arg(long = "threshold", value_name = "EXPRESSION", hide = true, value_parser = refused_threshold)]
+    _thresholds: Vec<String>,
+}
+
+fn refused_threshold(_: &str) -> Result<String, String> {
+    Err("this scenario has no runs that a threshold could be asked of; \
+         mailrun bench, bench mades, relay-400, relay-64k, relay-100k, relay-latency, relay-soak, mailbox, kotlin-profile, sizes and large-message \
+         take it"
+        .to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_long_silence_is_announced() {
+        let said = |live, s| announcement(live, "this run takes", Duration::from_secs(s));
+        assert_eq!(said(LiveMode::Off, 300).as_deref(), Some("this run takes 5 min 00 s, and shows no progress"));
+        assert_eq!(said(LiveMode::Off, 60).as_deref(), Some("this run takes 60.00 s, and shows no progress"));
+        assert_eq!(said(LiveMode::Off, 59), None);
+        for live in [LiveMode::Line, LiveMode::Auto, LiveMode::Json] {
+            assert_eq!(said(live, 300), None, "{live:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_idle_is_named() {
+        assert!(refuse_without_effect(&[("--a", false)], "without --b").is_ok());
+        let said = |options: &[(&str, bool)]| refuse_without_effect(options, "without --b").unwrap_err().to_string();
+        assert_eq!(said(&[("--a", true), ("--c", false)]), "--a has no effect without --b");
+        assert_eq!(said(&[("--a", true), ("--c", true)]), "--a and --c have no effect without --b");
+    }
+}

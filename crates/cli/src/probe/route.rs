@@ -9,8 +9,8 @@ use mailrun_load::sink::{MailboxOptions, MailboxTls};
 use mailrun_load::source::{AllowedTargets, TransportOptions};
 use mailrun_net::Endpoint;
 use mailrun_process::http_client::HttpClient;
-use mailrun_process::password_file;
 use mailrun_process::tls_mode::TlsMode;
+use mailrun_process::users;
 use mailrun_smtp::Path as AddressPath;
 use mailrun_smtp::sasl::{Credentials, Mechanisms};
 use mailrun_smtp::server::Protocol;
@@ -60,7 +60,7 @@ impl PasswordPlace {
 
     fn read(&self) -> Result<String> {
         match self {
-            Self::File(file) => password_file::read(file).with_context(|| format!("cannot read {}", file.display())),
+            Self::File(file) => users::read_password(file).with_context(|| format!("cannot read {}", file.display())),
             Self::Environment(name) => {
                 std::env::var(name).map_err(|_| anyhow!("the environment variable {name} has no password"))
             }

@@ -2,9 +2,8 @@
 pub(crate) mod queue;
 pub(crate) mod spool;
 
-use crate::options::busy_poll::BusyPollArg;
-use crate::options::cpus::CpusArg;
-use crate::options::dialogue::DialogueArgs;
+use super::options::party_outputs::DialogueArgs;
+use crate::options::cpus::{BusyPollArg, CpusArg};
 use crate::options::keep_awake::KeepAwakeArg;
 use crate::options::values;
 use anyhow::{Context, Result, anyhow, bail};

@@ -4,7 +4,7 @@ use mailrun_measurement::record::Record;
 use mailrun_process::output_file;
 use mailrun_process::output_file::cannot_write;
 use mailrun_report::exports::{CsvTable, ExportFormat, annotations};
-use mailrun_text::misspelling::is_misspelling;
+use mailrun_text::words::is_misspelling;
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::{self, Write};

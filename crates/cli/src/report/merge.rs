@@ -1,7 +1,6 @@
 //! `mailrun merge`: joins the parts of a load that several machines sent into one run.
 use crate::options::values;
-use crate::report::exit_status::Strictness;
-use crate::report::results::ReportArgs;
+use crate::report::results::{ReportArgs, Strictness};
 use crate::source;
 use anyhow::Result;
 use clap::Args;
@@ -65,7 +64,7 @@ impl MergeArgs {
         let is_open = record.workload.arrival != Arrival::Closed;
         let strictness = Strictness::of(self.strict || !record.thresholds.is_empty() || is_open);
         self.report.finish(record, Some(&outcome.directory))?;
-        let status = crate::report::exit_status::exit_code(record, strictness);
+        let status = super::results::exit_code(record, strictness);
         outcome.unwritten.map_or(Ok(status), Err)
     }
 }

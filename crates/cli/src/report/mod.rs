@@ -1,5 +1,4 @@
 //! `mailrun report`: shows stored runs in any format.
-pub(crate) mod exit_status;
 pub(crate) mod exports;
 pub(crate) mod merge;
 pub(crate) mod messages;
@@ -10,8 +9,7 @@ use clap::{Args, ValueEnum};
 use exports::export_format;
 use mailrun_bench::stored::{read_run, run_file_stem};
 use mailrun_measurement::record::Record;
-use mailrun_process::output_file::cannot_write;
-use mailrun_process::output_file::{self, is_standard_output};
+use mailrun_process::output_file::{self, cannot_write, is_standard_output};
 use mailrun_report::ReportLength;
 use mailrun_report::exports::ExportFormat;
 use mailrun_text::printable::printable;

@@ -4,7 +4,8 @@ use crate::report::exports::{self, AnnotationOutput, ExportTarget, export_target
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use mailrun_bench::TextReport;
-use mailrun_measurement::record::Record;
+use mailrun_measurement::record::{Cause, Ending, Outcome, Record};
+use mailrun_process::interrupt::INTERRUPTED_STATUS;
 use mailrun_process::live::LiveMode;
 use mailrun_process::output_file::{self, is_standard_output};
 use mailrun_process::outputs::Outputs;
@@ -15,6 +16,7 @@ use mailrun_text::printable::printable;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// Progress of a command and its report at the end, as typed.
 #[derive(Clone, Debug, Default, Args)]
@@ -303,6 +305,46 @@ fn relative_path(path: &Path) -> String {
     let directory = std::env::current_dir().ok();
     let short = directory.as_deref().and_then(|directory| path.strip_prefix(directory).ok());
     short.unwrap_or(path).to_string_lossy().into_owned()
+}
+
+/// Decides whether a verdict of INVALID or INCONCLUSIVE counts as success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Strictness {
+    /// It does, because neither a threshold nor a rate was asked for.
+    Lenient,
+    /// It does not, because of a threshold, a rate or `--strict`.
+    Strict,
+}
+
+impl Strictness {
+    pub(crate) fn of(is_strict: bool) -> Self {
+        if is_strict { Self::Strict } else { Self::Lenient }
+    }
+}
+
+/// Returns the exit status for a run record. A run never succeeds if mail was not delivered, if it
+/// has no figure at all, or if it lacked a resource that it needed to send all of its mail.
+pub(crate) fn exit_code(record: &Record, strictness: Strictness) -> ExitCode {
+    let has_failed = record.ledger.failed > Some(0) || record.ledger.in_doubt > Some(0);
+    let is_short = has_failed || record.parties.iter().any(|party| party.died.is_some());
+    let is_never_success = record.verdict.causes.iter().any(|cause| match cause {
+        Cause::NotDelivered | Cause::NothingTimed => true,
+        Cause::Exhausted => is_short,
+        _ => false,
+    });
+    let strictness = if is_never_success { Strictness::Strict } else { strictness };
+    exit_status(record.verdict.outcome, record.ending == Some(Ending::Interrupted), strictness)
+}
+
+/// Returns the exit status for the outcome of a run, or of a scenario with many runs.
+pub(crate) fn exit_status(outcome: Option<Outcome>, is_interrupted: bool, strictness: Strictness) -> ExitCode {
+    match outcome {
+        _ if is_interrupted => ExitCode::from(INTERRUPTED_STATUS),
+        Some(Outcome::Pass) | None => ExitCode::SUCCESS,
+        Some(Outcome::Fail) => ExitCode::from(1),
+        Some(Outcome::Invalid | Outcome::Inconclusive) if strictness == Strictness::Lenient => ExitCode::SUCCESS,
+        Some(Outcome::Invalid | Outcome::Inconclusive) => ExitCode::from(3),
+    }
 }
 
 #[cfg(test)]

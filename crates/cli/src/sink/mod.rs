@@ -2,13 +2,11 @@
 pub(crate) mod capabilities;
 pub(crate) mod mailboxes;
 
-use crate::options::busy_poll::ThreadArgs;
-use crate::options::cpus::CpusArg;
-use crate::options::dialogue::DialogueArgs;
+use super::report::results::Strictness;
+use crate::options::cpus::{CpusArg, ThreadArgs};
 use crate::options::keep_awake::KeepAwakeArg;
-use crate::options::party_outputs::{OutputArgs, exit_with_parent, finish};
+use crate::options::party_outputs::{DialogueArgs, OutputArgs, exit_with_parent, finish};
 use crate::options::values;
-use crate::report::exit_status::Strictness;
 use crate::report::messages::say;
 use anyhow::{Context, Result, anyhow, ensure};
 use capabilities::CapabilityArgs;

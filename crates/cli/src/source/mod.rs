@@ -3,15 +3,14 @@ pub(crate) mod bounce_domain;
 pub(crate) mod offer;
 pub(crate) mod shard;
 
-use crate::options::busy_poll::ThreadArgs;
+use super::options;
+use super::report::results::Strictness;
 use crate::options::connection::ConnectionArgs;
-use crate::options::cpus::CpusArg;
+use crate::options::cpus::{CpusArg, ThreadArgs};
 use crate::options::keep_awake::KeepAwakeArg;
 use crate::options::party_outputs::{OutputArgs, exit_with_parent, finish};
 use crate::options::server::ServerArg;
-use crate::options::silent_run;
 use crate::options::values;
-use crate::report::exit_status::Strictness;
 use anyhow::{Result, bail};
 use clap::Args;
 use mailrun_load::source::{
@@ -456,7 +455,7 @@ impl SourceArgs {
         if live != LiveMode::Json {
             self.load.warn_of_bounces(self.server.address());
             self.shard.announce();
-            silent_run::announce_load(live, &load);
+            options::announce_load(live, &load);
         }
         let is_own_run = live != LiveMode::Json;
         let is_usual = is_own_run && !is_on_this_host(self.server.address());

@@ -11,10 +11,10 @@ mod plan;
 mod report;
 mod stages;
 
-use super::go::output::{self, EXIT_BAD_FLAG};
-use super::invocation::Invocation;
-use super::targets::PublicTargets;
-use crate::fatal_error::FatalError;
+use super::go::{self, EXIT_BAD_FLAG};
+use super::host_port::PublicTargets;
+use super::own_options::Invocation;
+use super::stderr::FatalError;
 use mailrun_measurement::record::Record;
 use mailrun_process::interrupt::Interrupt;
 use observer::{BenchObserver, RunOutcome};
@@ -27,15 +27,15 @@ use std::rc::Rc;
 pub(super) fn run(call: &Invocation) -> ExitCode {
     let options = match Options::parse(&call.arguments) {
         Ok(options) => options,
-        Err(error) => return output::report_bad_flag(&error, &options::usage(&call.program)),
+        Err(error) => return go::report_bad_flag(&error, &options::usage(&call.program)),
     };
-    output::print(&(options.flags_line() + "\n"));
+    go::print(&(options.flags_line() + "\n"));
     let Some(mode) = stages::mode(&options.mode) else {
-        output::log(&format!("unknown mode {:?}: endpoint, toolbox, amqp or tracing", options.mode));
+        go::log(&format!("unknown mode {:?}: endpoint, toolbox, amqp or tracing", options.mode));
         return ExitCode::from(EXIT_BAD_FLAG);
     };
     bench(&options, mode).unwrap_or_else(|fatal| {
-        output::log(&fatal.to_string());
+        go::log(&fatal.to_string());
         ExitCode::FAILURE
     })
 }
@@ -55,13 +55,13 @@ fn bench(options: &Options, mode: mailrun_mades_bench::MadesMode) -> Result<Exit
     observer.end();
     if observer.outcome() == RunOutcome::Interrupted {
         let signal = if interrupt.is_termination() { "Termination Signal" } else { "OS Interrupt" };
-        output::print(&format!("Received {signal}\n"));
+        go::print(&format!("Received {signal}\n"));
     }
-    output::log("");
-    output::log("Ran with flags: ");
-    output::print(&(options.flags_line() + "\n"));
-    output::log("Final Report");
-    output::print(&observer.report());
+    go::log("");
+    go::log("Ran with flags: ");
+    go::print(&(options.flags_line() + "\n"));
+    go::log("Final Report");
+    go::print(&observer.report());
     Ok(print_summary(options, &observer, &record))
 }
 
@@ -70,25 +70,25 @@ fn bench(options: &Options, mode: mailrun_mades_bench::MadesMode) -> Result<Exit
 fn print_summary(options: &Options, observer: &BenchObserver, record: &Record) -> ExitCode {
     let outcome = observer.outcome();
     if outcome == RunOutcome::GivenUp {
-        output::log(&format!("gave up: nothing received for {} s", options.progress_timeout.as_secs()));
+        go::log(&format!("gave up: nothing received for {} s", options.progress_timeout.as_secs()));
     }
     let missing = observer.missing();
     for (name, count) in &missing {
-        output::log(&format!("{name}: {count} of {} msgs missing", options.messages));
+        go::log(&format!("{name}: {count} of {} msgs missing", options.messages));
     }
     let mades = record.mades.as_ref();
     for trouble in mades.into_iter().flat_map(|mades| &mades.troubles) {
         let code = if trouble.code.is_empty() { String::new() } else { format!(" {}", trouble.code) };
-        output::log(&format!("{}{code}: {} times, first: {}", trouble.kind, trouble.count, trouble.text));
+        go::log(&format!("{}{code}: {} times, first: {}", trouble.kind, trouble.count, trouble.text));
     }
     let duplicates: u64 = record.stages.iter().map(|stage| stage.duplicates).sum();
     if duplicates > 0 {
-        output::log(&format!("{duplicates} msgs received more than once"));
+        go::log(&format!("{duplicates} msgs received more than once"));
     }
     let released = mades.map_or(0, |mades| mades.released);
     if released > 0 {
         // "Received", because the broker may send a message again after it was given back.
-        output::log(&format!("msgs not from this run: received {released} times and left in their queues"));
+        go::log(&format!("msgs not from this run: received {released} times and left in their queues"));
     }
     let is_corrupt = record.ledger.corrupt.is_some_and(|corrupt| corrupt > 0);
     let held = outcome == RunOutcome::Interrupted || (missing.is_empty() && !is_corrupt);

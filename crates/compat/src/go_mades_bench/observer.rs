@@ -4,7 +4,7 @@ use super::latency::LatencyHistogram;
 use super::options::Options;
 use super::report::{GoBenchReport, StageLine};
 use super::stages::{self, ReportedStage};
-use crate::go::output;
+use crate::go;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
 use mailrun_mades_bench::{MadesMode, MessageStage, RunObserver, RunView};
@@ -133,8 +133,8 @@ impl RunObserver for BenchObserver {
     fn poll(&self, view: &RunView) -> StopRequest {
         let request = self.state.borrow_mut().update(view, self.progress_timeout);
         if let Some(number) = self.due_report() {
-            output::log(&format!("Intermediate Report #{number}"));
-            output::print(&self.report());
+            go::log(&format!("Intermediate Report #{number}"));
+            go::print(&self.report());
         }
         request
     }
@@ -158,7 +158,7 @@ impl ObserverState {
         let completed = self.stages.last().and_then(|last| last.completed).filter(|_| !is_first);
         if let (None, Some(completed)) = (times.ended, completed) {
             times.ended = Some(completed);
-            output::log("waiting a second for any out of order messages...");
+            go::log("waiting a second for any out of order messages...");
         }
         if view.now.saturating_sub(view.last_arrival) >= timeout {
             self.outcome = RunOutcome::GivenUp;

@@ -1,7 +1,7 @@
 //! Translates go-mades-bench's flags into the options of mailrun's engine.
 use super::options::{BrokerFlags, Options};
-use crate::fatal_error::FatalError;
-use crate::targets::PublicTargets;
+use crate::host_port::PublicTargets;
+use crate::stderr::FatalError;
 use mailrun_mades::api::EndpointQueueNames;
 use mailrun_mades::{BrokerSecurity, BrokerUrl, Password, TlsSetup, Verification};
 use mailrun_mades_bench::{Leftovers, MadesMode, MadesOptions, MadesPreflight, PayloadKind, RunObserver};

@@ -3,16 +3,14 @@
 use super::message::HOSTNAME;
 use super::reply::{self, ParsedReply};
 use super::run_state::{GoSourceRun, REPLY_TIMEOUT};
-use crate::fatal_error::FatalError;
-use crate::go::output::log;
-use crate::go::reason::reason;
+use crate::go::{log, reason};
 use crate::host_port::EndpointAddress;
 use crate::source::connect::connect;
 use crate::source::dialect::{
     Diagnostic, Dialect, DialogueState, Extensions, Failure, FailureCause, MessageTask, OpenConnection, RenderContext,
-    Verdict,
+    SharedState, Verdict,
 };
-use crate::source::shared_state::SharedState;
+use crate::stderr::FatalError;
 use mailrun_net::{Outbox, Socket, Timer, clock};
 use rustix::io::Errno;
 use std::io;

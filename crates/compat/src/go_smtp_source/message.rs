@@ -1,10 +1,10 @@
 //! The message: either its own headers and a body that all messages share, or an unchanged file.
 use super::options::Options;
 use super::subject::subject;
-use crate::date;
-use crate::go::reason::reason;
+use crate::go::reason;
 use crate::source::dialect::MessageTask;
 use crate::source::message::{Message, encode, read_file};
+use crate::timing;
 use mailrun_net::Outbox;
 use mailrun_smtp::data;
 use std::io::Write;
@@ -69,7 +69,7 @@ fn ends_in_return(text: &[u8]) -> bool {
 impl GoHeaderTemplate {
     fn new(options: &Options) -> Self {
         // RFC 1123 format with the name of the time zone.
-        let date = date::now("%a, %d %b %Y %H:%M:%S %Z");
+        let date = timing::local_time("%a, %d %b %Y %H:%M:%S %Z");
         let before = format!("From: <{}>\nTo: <{}>\nDate: {date}\n", options.sender, options.recipient);
         let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {

@@ -14,10 +14,10 @@ mod run_state;
 pub(crate) mod subject;
 mod target;
 
-use super::go::output;
-use super::invocation::Invocation;
-use super::targets::PublicTargets;
-use crate::fatal_error::FatalError;
+use super::go;
+use super::host_port::PublicTargets;
+use super::own_options::Invocation;
+use super::stderr::FatalError;
 use crate::source;
 use options::Options;
 use run_state::GoSourceRun;
@@ -27,12 +27,12 @@ use std::rc::Rc;
 pub(super) fn run(call: &Invocation) -> ExitCode {
     let options = match Options::parse(&call.arguments) {
         Ok(options) => options,
-        Err(error) => return output::report_bad_flag(&error, &options::usage(&call.program)),
+        Err(error) => return go::report_bad_flag(&error, &options::usage(&call.program)),
     };
     match send(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(fatal) => {
-            output::log(&fatal.to_string());
+            go::log(&fatal.to_string());
             ExitCode::FAILURE
         }
     }

@@ -1,10 +1,8 @@
 //! The server's address: `host:port`, split and looked up as Go's net package does.
-use crate::go::reason::reason;
-use crate::host_port::port_in;
-use crate::targets::PublicTargets;
-use std::fs;
-use std::io;
+use crate::go::reason;
+use crate::host_port::{PublicTargets, port_in};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::{fs, io};
 use tokio::sync::oneshot;
 
 /// Ports of services that the host's list of services may lack.

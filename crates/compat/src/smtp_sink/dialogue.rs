@@ -429,7 +429,7 @@ fn split(line: &[u8]) -> Option<(&[u8], &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::invocation::Invocation;
+    use crate::own_options::Invocation;
     use proptest::prelude::*;
 
     /// Writes all observations into a string.

@@ -8,7 +8,7 @@ use super::commands::Command;
 use super::local_text::LocalText;
 use super::options::{DumpTemplate, Settings};
 use super::template::expand;
-use crate::printable::printable;
+use crate::stderr::printable;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
 use mailrun_process::reason::reason;

@@ -14,7 +14,6 @@ mod dump;
 mod listen;
 mod local_text;
 mod options;
-mod privileges;
 mod replies;
 mod rng;
 mod session;
@@ -23,15 +22,17 @@ mod syslog;
 pub(crate) mod template;
 mod traced;
 
-use super::invocation::Invocation;
+use super::own_options::Invocation;
 use super::stderr::StderrWriter;
 use jiff::tz::TimeZone;
 use mailrun_net::{Acceptor, worker};
 use mailrun_process::interrupt::{Interrupt, StopRequest};
 use mailrun_process::reason::reason;
+use nix::unistd::{self, User};
 use options::{Settings, StartupError};
 use rustix::fd::OwnedFd;
 use sink::{SinkExit, SmtpSink};
+use std::ffi::CString;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -81,7 +82,7 @@ fn prepare(call: &Invocation, stderr: &StderrWriter) -> Result<(Settings, OwnedF
     }
     let listener = listen::open(&settings, stderr).map_err(StartupError::fatal)?;
     mailrun_net::open_files::raise(settings.max_sessions as u64 * 2 + RESERVED_DESCRIPTORS);
-    privileges::drop_privileges(&settings, stderr).map_err(StartupError::fatal)?;
+    drop_privileges(&settings, stderr).map_err(StartupError::fatal)?;
     Ok((settings, listener))
 }
 
@@ -153,4 +154,29 @@ async fn drain_clients(sink: &Rc<SmtpSink>) -> SinkExit {
             return sink.exit().unwrap_or(SinkExit::Done);
         }
     }
+}
+
+/// Drops the privileges that opening the socket may have needed (`-u` and `-R`): switches to the
+/// user, and to the root directory if one is given. Without a user, the root directory is ignored,
+/// as in the original. The error is the text to print.
+fn drop_privileges(settings: &Settings, stderr: &StderrWriter) -> Result<(), String> {
+    let Some(name) = &settings.user else { return Ok(()) };
+    let unknown = || format!("unknown user: {name}");
+    let user = User::from_name(name).ok().flatten().ok_or_else(unknown)?;
+    let group_name = CString::new(name.as_str()).map_err(|_| unknown())?;
+    describe_error(&format!("setgid({})", user.gid), unistd::setgid(user.gid))?;
+    describe_error("initgroups", unistd::initgroups(&group_name, user.gid))?;
+    if let Some(root) = &settings.root {
+        describe_error(&format!("chroot({root})"), unistd::chroot(root.as_str()))?;
+        describe_error("chdir(/)", unistd::chdir("/"))?;
+    }
+    describe_error(&format!("setuid({})", user.uid), unistd::setuid(user.uid))?;
+    if settings.verbosity > 1 {
+        stderr.print(format!("chroot {} user {name}", settings.root.as_deref().unwrap_or("(none)")));
+    }
+    Ok(())
+}
+
+fn describe_error(act: &str, outcome: nix::Result<()>) -> Result<(), String> {
+    outcome.map_err(|error| format!("{act}: {}", reason(&io::Error::from(error))))
 }

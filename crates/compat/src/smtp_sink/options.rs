@@ -3,9 +3,8 @@ use super::commands::{Command, CommandRules, ReplyDelay};
 use super::replies::{AnnouncedExtensions, ConfiguredReplies};
 use crate::getopt;
 use crate::host_port::Family;
-use crate::invocation::Invocation;
 use crate::numbers::{atoi, is_all_digits, positive};
-use crate::own_options::OwnOptions;
+use crate::own_options::{Invocation, OwnOptions};
 
 const OPTION_LETTERS: &str = "468aA:b:B:cCd:D:eEf:Fh:H:Ln:m:M:NpPq:Q:r:R:s:S:t:T:u:vw:W:";
 

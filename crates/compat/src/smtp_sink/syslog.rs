@@ -1,5 +1,5 @@
 //! `-s`: writes the named commands to the system log, as syslog(3) does.
-use crate::printable::printable;
+use crate::stderr::printable;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
 use std::cell::RefCell;

@@ -4,14 +4,12 @@
 use super::options::SendDelay;
 use super::reply::{self, Reply};
 use super::run_state::SmtpSourceRun;
-use crate::fatal_error::FatalError;
-use crate::printable::printable;
 use crate::source::connect::connect;
 use crate::source::dialect::{
     Diagnostic, Dialect, DialogueState, Extensions, Failure, FailureCause, MessageTask, OpenConnection, RenderContext,
-    Verdict,
+    SharedState, Verdict,
 };
-use crate::source::shared_state::SharedState;
+use crate::stderr::{FatalError, printable};
 use mailrun_net::{Outbox, clock};
 use mailrun_process::reason::reason;
 use std::io;

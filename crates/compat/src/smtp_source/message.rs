@@ -2,10 +2,10 @@
 //! sent.
 use super::options::Options;
 use super::recipient::RecipientGenerator;
-use crate::date;
-use crate::fatal_error::FatalError;
 use crate::source::dialect::RenderContext;
 use crate::source::message::{Message, encode, read_file};
+use crate::stderr::FatalError;
+use crate::timing;
 use mailrun_net::Outbox;
 use mailrun_process::reason::reason;
 use mailrun_smtp::data;
@@ -77,7 +77,7 @@ impl SmtpSourceMessage {
 impl HeaderTemplate {
     fn new(options: &Options, sender: &str, hostname: &str) -> Self {
         let process = std::process::id();
-        let date = date::now("%a, %e %b %Y %H:%M:%S %z (%Z)");
+        let date = timing::local_time("%a, %e %b %Y %H:%M:%S %z (%Z)");
         let before_id = format!(">\r\nDate: {date}\r\nMessage-Id: <{process:04x}.");
         let subject = options.subject.as_ref().map(|subject| format!("Subject: {subject}\r\n")).unwrap_or_default();
         Self {

@@ -6,17 +6,15 @@
 //!                                          dialect: verdicts on replies, commands ─┘
 //! ```
 mod dialect;
-mod errors;
 mod message;
 mod options;
 mod recipient;
 pub(crate) mod reply;
 mod run_state;
 
-use super::invocation::Invocation;
-use super::stderr::StderrWriter;
-use super::targets::PublicTargets;
-use crate::fatal_error::FatalError;
+use super::host_port::PublicTargets;
+use super::own_options::Invocation;
+use super::stderr::{FatalError, StderrWriter};
 use crate::source;
 use options::Options;
 use run_state::SmtpSourceRun;

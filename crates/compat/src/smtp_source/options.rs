@@ -1,8 +1,9 @@
 //! smtp-source's command line: mailrun's own long options first, then the original's letters.
-use super::errors::CommandLineError;
+use crate::getopt::{self, BadOption};
 use crate::host_port::Family;
 use crate::own_options::{OwnOptions, split_option};
-use crate::{getopt, hostname, numbers};
+use crate::stderr::StderrWriter;
+use crate::{hostname, numbers};
 use std::time::Duration;
 
 /// The option letters. A colon follows each letter that takes an argument.
@@ -222,6 +223,36 @@ fn length_file_conflict() -> CommandLineError {
 fn positive(what: &str, argument: &str) -> Result<u32, CommandLineError> {
     numbers::positive(argument).ok_or_else(|| CommandLineError::bad_argument(format!("bad {what}: {argument}")))
 }
+
+/// An error of the command line. It is printed in Postfix's format: the name that the program was
+/// called by, a label and one line.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum CommandLineError {
+    Usage(Option<BadOption>),
+    BadArgument { warning: Option<String>, fatal: String },
+}
+
+impl CommandLineError {
+    pub(super) fn bad_argument(fatal: String) -> Self {
+        Self::BadArgument { warning: None, fatal }
+    }
+
+    pub(super) fn print(&self, stderr: &StderrWriter) {
+        match self {
+            Self::Usage(error) => {
+                error.iter().for_each(|error| stderr.print(error.to_string()));
+                stderr.fatal(&format!("usage: {} {USAGE}", stderr.program));
+            }
+            Self::BadArgument { warning, fatal } => {
+                warning.iter().for_each(|warning| stderr.warn(warning));
+                stderr.fatal(fatal);
+            }
+        }
+    }
+}
+
+const USAGE: &str = "-cdLNov -s sess -l msglen -m msgs -C count -M myhostname -f from -t to -r rcptcount -R delay -w \
+                     delay host[:port]";
 
 #[cfg(test)]
 mod tests {

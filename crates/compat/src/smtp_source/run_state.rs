@@ -2,11 +2,9 @@
 use super::message::{MessageBody, SmtpSourceMessage};
 use super::options::{Dialect, Options, SendDelay};
 use super::recipient::RecipientGenerator;
-use crate::fatal_error::FatalError;
-use crate::host_port::{EndpointAddress, OptionalPart};
-use crate::source::shared_state::SharedState;
-use crate::stderr::StderrWriter;
-use crate::targets::PublicTargets;
+use crate::host_port::{EndpointAddress, OptionalPart, PublicTargets};
+use crate::source::dialect::SharedState;
+use crate::stderr::{FatalError, StderrWriter};
 use crate::{hostname, trace_header};
 use mailrun_net::clock;
 use rand::rngs::StdRng;

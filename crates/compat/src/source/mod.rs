@@ -8,11 +8,9 @@ pub(crate) mod connect;
 pub(crate) mod dialect;
 pub(crate) mod dialogue;
 pub(crate) mod message;
-mod pending_output;
 mod session;
-pub(crate) mod shared_state;
 
-use crate::fatal_error::FatalError;
+use super::stderr::FatalError;
 use crate::own_options::OwnOptions;
 use dialect::Dialect;
 use std::rc::Rc;

@@ -1,9 +1,8 @@
 //! A session: takes up messages, connects for them, and drives the dialogue over its connection.
 use super::dialect::{Dialect, Failure, FailureCause, MessageTask, OpenConnection};
 use super::dialogue::{Dialogue, Output, Step};
-use super::pending_output::{FlushStatus, PendingOutput};
-use crate::fatal_error::FatalError;
 use crate::reply_reader::{ReplyReader, ReplyTooLong};
+use crate::stderr::FatalError;
 use mailrun_net::{Outbox, Stream, Timer, clock};
 use std::future::poll_fn;
 use std::io;
@@ -239,5 +238,52 @@ impl<D: Dialect> Connection<D> {
     fn poll_timeout(&mut self) -> Poll<Result<Step, FailureCause>> {
         ready!(self.timer.poll_due(Some(self.deadline), clock::now()));
         Poll::Ready(Err(FailureCause::Timeout))
+    }
+}
+
+/// Output of a session. A turn writes from the buffer that all sessions share, and what the socket
+/// does not accept is kept in a buffer of the session's own.
+#[derive(Default)]
+pub(super) struct PendingOutput {
+    unsent: Option<Box<Outbox>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FlushStatus {
+    Nothing,
+    All,
+    /// The socket accepts no more for now. `is_progress` is true if it accepted a part.
+    Partial {
+        is_progress: bool,
+    },
+}
+
+impl PendingOutput {
+    fn hold(&mut self, outbox: Box<Outbox>) {
+        self.unsent = Some(outbox);
+    }
+
+    /// Writes the output that is still waiting or, if there is none, the output of this turn.
+    pub(super) fn flush(&mut self, outbox: &mut Outbox, stream: &mut Stream) -> io::Result<FlushStatus> {
+        let mut some = false;
+        if self.unsent.is_none() {
+            if outbox.is_empty() {
+                return Ok(FlushStatus::Nothing);
+            }
+            some = true;
+            if outbox.write_to(stream)? {
+                return Ok(FlushStatus::All);
+            }
+            self.hold(Box::new(std::mem::take(outbox)));
+        }
+        let unsent = self.unsent.as_mut().expect("set above");
+        while stream.poll_writable().is_ready() {
+            some = true;
+            if unsent.write_to(stream)? {
+                self.unsent = None;
+                return Ok(FlushStatus::All);
+            }
+        }
+        Ok(FlushStatus::Partial { is_progress: some })
     }
 }

@@ -1,7 +1,6 @@
 //! Link to a Locust master. On its own thread, the link carries messages between the socket and the
 //! worker's state.
 use super::connection::MasterConnection;
-use super::orders::LoadOrder;
 use super::stats::{self, ReportTimes};
 use crate::source::{LoadControl, NUMBERS_LOG2};
 use anyhow::Result;
@@ -14,6 +13,7 @@ use mailrun_net::clock;
 use mailrun_process::interrupt::{Interrupt, StopRequest};
 use mailrun_process::process_usage;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Interval at which processor time is measured.
@@ -325,4 +325,41 @@ fn process_identity() -> Result<String> {
 
 fn unix_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+/// Order of a load, which the link gives to the main thread. Through it, the main thread also tells
+/// the link when the load has ended.
+#[derive(Clone, Debug)]
+pub(super) struct LoadOrder {
+    /// Server to send to, if the master has named one.
+    pub(super) host: Option<String>,
+    pub(super) run_id: Option<String>,
+    control: Arc<LoadControl>,
+    ended: Arc<OnceLock<()>>,
+    failure: Arc<Mutex<Option<String>>>,
+}
+
+impl LoadOrder {
+    pub(super) fn new(control: LoadControl, host: Option<String>, run_id: Option<String>) -> Self {
+        Self { host, run_id, control: Arc::new(control), ended: Arc::default(), failure: Arc::default() }
+    }
+
+    pub(super) fn control(&self) -> Arc<LoadControl> {
+        Arc::clone(&self.control)
+    }
+
+    /// Records that the load has ended. `failure` is the reason, if the load ended by itself.
+    pub(super) fn finish(&self, failure: Option<String>) {
+        *self.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = failure;
+        let _ = self.ended.set(());
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.get().is_some()
+    }
+
+    /// Takes the reason if the load ended by itself.
+    pub(super) fn take_failure(&self) -> Option<String> {
+        self.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+    }
 }

@@ -8,16 +8,14 @@
 //! The link has its own thread, so that load never delays a heartbeat.
 mod connection;
 mod link;
-mod orders;
 mod stats;
 
 use crate::source::{self, SourceOptions};
 use anyhow::{Result, anyhow};
-use link::MasterLink;
+use link::{LoadOrder, MasterLink};
 use mailrun_locust::{WorkerExit, WorkerLimits};
 use mailrun_measurement::record::Ending;
 use mailrun_process::interrupt::Interrupt;
-use orders::LoadOrder;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 

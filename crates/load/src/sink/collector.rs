@@ -1,6 +1,5 @@
 //! Collects the workers' counts and produces the totals, the figures per second, the live line, the
 //! status over HTTP and, at the end, the record.
-use super::certificates::SinkCertificates;
 use super::mailboxes::WatchCounts;
 use super::options::SinkOptions;
 use super::report::{SinkReport, lock};
@@ -10,9 +9,9 @@ use anyhow::Result;
 use mailrun_dashboard::monitor::{Monitor, MonitoredRun};
 use mailrun_dashboard::progress_output::ProgressOutput;
 use mailrun_measurement::{Latencies, Series};
-use mailrun_net::clock;
+use mailrun_net::{TlsWatch, clock};
 use mailrun_process::http_server::HostNames;
-use mailrun_process::interrupt::{Interrupt, StopRequest};
+use mailrun_process::interrupt::{Interrupt, SighupWatch, StopRequest};
 use mailrun_process::live::{LiveEvent, LiveProgress, LiveTimes};
 use mailrun_process::live_line::{LiveLine, NonTerminalOutput};
 use mailrun_process::outputs::{FinishedRun, IntervalRecorder};
@@ -167,4 +166,31 @@ impl MonitoredRun for SinkRun {
 fn live_line(progress: &LiveProgress, rate_per_s: f64) -> LiveLine {
     let copies = if progress.recipients > progress.delivered { progress.recipients } else { 0 };
     LiveLine::of(progress, progress.delivered, "received", rate_per_s).with_detail(copies, "recipients")
+}
+
+pub(super) struct SinkCertificates {
+    watch: TlsWatch,
+    sighup: SighupWatch,
+}
+
+impl SinkCertificates {
+    /// # Errors
+    ///
+    /// If the process cannot watch for SIGHUP.
+    pub(super) fn watch(watch: TlsWatch) -> Result<Self> {
+        Ok(Self { watch, sighup: SighupWatch::watch()? })
+    }
+
+    /// Reads the files again if they have changed or SIGHUP has arrived, and logs the result.
+    pub(super) fn reload_if_changed(&mut self) {
+        let outcome = match self.sighup.take_received() {
+            true => Some(self.watch.reload()),
+            false => self.watch.check(clock::now()),
+        };
+        match outcome {
+            None => {}
+            Some(Ok(())) => mailrun_process::tell!("mailrun sink: the certificate was reloaded"),
+            Some(Err(reason)) => mailrun_process::tell!("mailrun sink: {reason}; the old certificate stays in use"),
+        }
+    }
 }

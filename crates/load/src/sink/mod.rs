@@ -14,7 +14,6 @@
 mod active_rules;
 pub(crate) mod arrivals;
 mod capabilities;
-mod certificates;
 #[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;
@@ -36,8 +35,7 @@ mod worker_state;
 use active_rules::ActiveRules;
 use anyhow::{Context, Result, anyhow, bail};
 pub use capabilities::{CapabilityOptions, LoginPolicy};
-use certificates::SinkCertificates;
-use collector::{SinkCollector, SinkPlace};
+use collector::{SinkCertificates, SinkCollector, SinkPlace};
 pub use dump::DumpTarget;
 use dump::MessageDump;
 use handler::SinkService;

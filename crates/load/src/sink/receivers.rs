@@ -1,7 +1,7 @@
 //! Rules like those of receivers: limits that a receiver or its software documents. The files, with
 //! their sources, are in `crates/load/receivers`.
 use super::rulebook::Rulebook;
-use mailrun_text::misspelling::is_misspelling;
+use mailrun_text::words::is_misspelling;
 
 /// A receiver whose documented limits a sink can have.
 #[derive(Clone, Copy, Debug)]

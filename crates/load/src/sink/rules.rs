@@ -34,8 +34,8 @@
 //! Words that Postfix's smtp-sink also has are the same as there. Rules are evaluated in their
 //! order. Delays add up, and the first rule that refuses or cuts the connection decides.
 use mailrun_smtp::{AddressPattern, Path, Reply};
-use mailrun_text::misspelling::is_misspelling;
 use mailrun_text::quantities::{bytes, count_up_to, duration, interval, positive, probability, rate};
+use mailrun_text::words::is_misspelling;
 use std::fmt;
 use std::time::Duration;
 

@@ -8,8 +8,7 @@
 //! {{x}}@example.com                                            a brace itself is written twice
 //! ```
 use mailrun_measurement::trace::MAX_RECIPIENTS;
-use mailrun_schedule::distribution::{parse_weight, weight_error};
-use mailrun_schedule::random::{SeededRng, scale};
+use mailrun_schedule::distribution::{SeededRng, parse_weight, scale, weight_error};
 use mailrun_smtp::Path;
 use memchr::memrchr;
 use std::collections::BTreeSet;
@@ -386,7 +385,7 @@ fn ends_in_digit(text: &str) -> bool {
 mod tests {
     use super::*;
     use mailrun_measurement::trace::{RecipientId, RecipientNumbering};
-    use mailrun_schedule::random::RandomStream;
+    use mailrun_schedule::distribution::RandomStream;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 

@@ -1,7 +1,6 @@
 //! Collects the workers' counts and produces the totals, the figures per second, the live line and,
 //! at the end, the record.
 use super::context::SourceContext;
-use super::live_figures;
 use super::options::SourceOptions;
 use super::report;
 use super::worker::SourceWorkers;
@@ -13,8 +12,8 @@ use mailrun_dashboard::monitor::{LoadHost, Monitor, MonitoredLoad, MonitoredRun}
 use mailrun_dashboard::progress_output::ProgressOutput;
 use mailrun_measurement::record::{Ending, LedgerRow};
 use mailrun_measurement::stalls::{StallDetector, Tick};
-use mailrun_measurement::threshold::RunningFigures;
-use mailrun_measurement::{Latencies, RunId, Series, SourceTally};
+use mailrun_measurement::threshold::{MetricSource, RunningFigures, RunningStage};
+use mailrun_measurement::{Latencies, RunId, Series, SourceTally, Stage};
 use mailrun_net::clock;
 use mailrun_process::interrupt::{Interrupt, StopRequest};
 use mailrun_process::live::{LiveEvent, LiveMode, LiveProgress, LiveTimes};
@@ -358,7 +357,7 @@ impl MonitoredLoad for SourceLoad {
             ..LedgerRow::default()
         };
         use_figures(&RunningFigures {
-            stages: &|of| live_figures::stage(total, now, of),
+            stages: &|of| stage(total, now, of),
             // A message in transit is not late yet.
             finished: (total.created - total.warm_up.created).saturating_sub(total.open_messages()),
             created_units: total.recipients_created,
@@ -372,4 +371,21 @@ pub(super) fn observe_host(options: &SourceOptions) -> LoadHost {
     let is_alone = options.outputs.live != LiveMode::Json && options.control.is_none() && options.shard.is_none();
     let servers = if is_alone { std::slice::from_ref(&options.to) } else { &[] };
     LoadHost::observe(options.offered_rate.is_some(), &[&options.thresholds, &options.abort_on], servers)
+}
+
+pub(super) fn stage(tally: &SourceTally, now: Duration, of: MetricSource) -> Option<RunningStage> {
+    let warm_up = &tally.warm_up;
+    let (count, times) = match of {
+        MetricSource::Stage(Stage::Created) => (tally.created - warm_up.created, &tally.slip),
+        MetricSource::Stage(Stage::Sent) => (tally.sent - warm_up.sent, &tally.sent_latency),
+        MetricSource::Stage(Stage::Accepted) => (tally.accepted - warm_up.accepted, &tally.accepted_latency),
+        MetricSource::Phase(phase) => {
+            let times = &tally.phases.0[phase as usize];
+            (times.count(), times)
+        }
+        MetricSource::Stage(_) => return None,
+    };
+    let elapsed_s = now.saturating_sub(tally.first_created.unwrap_or(now)).as_secs_f64();
+    let rate_per_s = (elapsed_s > 0.0).then(|| count as f64 / elapsed_s);
+    Some(RunningStage { count, rate_per_s, times: Some(times.clone()), summary: None })
 }

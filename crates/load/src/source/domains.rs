@@ -98,7 +98,7 @@ impl MessageDomains {
 mod tests {
     use super::super::addresses::RecipientTag;
     use super::*;
-    use mailrun_schedule::random::{RandomStream, SeededRng};
+    use mailrun_schedule::distribution::{RandomStream, SeededRng};
     use proptest::prelude::*;
 
     fn of(typed: &[&str]) -> Option<RecipientDomains> {

@@ -4,7 +4,7 @@ use super::addresses::AddressPattern;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use mailrun_measurement::trace::MessageName;
-use mailrun_schedule::random::{RandomStream, SeededRng};
+use mailrun_schedule::distribution::{RandomStream, SeededRng};
 use mailrun_smtp::client::Notifications;
 use mailrun_smtp::dsn::{self, Notify, Return};
 use mailrun_smtp::xtext;

@@ -8,7 +8,7 @@ use super::options::{BodyParameter, SourceOptions};
 use super::recipients::Recipients;
 use mailrun_measurement::RunId;
 use mailrun_measurement::trace::MessageName;
-use mailrun_schedule::random::{RandomStream, SeededRng};
+use mailrun_schedule::distribution::{RandomStream, SeededRng};
 use mailrun_smtp::{Envelope, Extensions};
 use std::io::Write;
 use std::sync::Arc;

@@ -1,6 +1,5 @@
 //! The source's side of a session: its messages, what each reply means for them, and the times.
 use super::context::SourceContext;
-use super::dialogue::DialoguePrinter;
 use super::domains::{MessageDomains, RecipientDomains, UnitFate};
 use super::envelopes::{EnvelopeBuffer, EnvelopeInput};
 use super::message_set::MessageChoice;
@@ -16,11 +15,12 @@ use mailrun_net::{Handshake, MessageSource, NextAction, Outbox, SessionEnd, Time
 use mailrun_process::outputs::SESSION_PANICKED;
 use mailrun_process::planned_panic::planned_panic;
 use mailrun_process::reason::reason;
-use mailrun_schedule::random::RandomStream;
-use mailrun_smtp::Extensions;
+use mailrun_schedule::distribution::RandomStream;
 use mailrun_smtp::client::{Client, Event, GaveUp, Outcome, Verb, Violation};
+use mailrun_smtp::dialogue::Dialogue;
+use mailrun_smtp::{Extensions, ReceivedReply};
 use std::collections::VecDeque;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind, Write};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -752,4 +752,47 @@ fn failed_verb(cause: GaveUp) -> Verb {
 /// True if the peer's own reply was the reason. Such a reply has been counted already.
 fn was_rejected(cause: GaveUp) -> bool {
     matches!(cause, GaveUp::TlsRefused | GaveUp::NotAuthenticated | GaveUp::XclientRefused)
+}
+
+/// Maximum number of lines of a message that are shown. Of a longer message, only the number of
+/// lines is shown.
+const MAX_LINES: u64 = 200;
+
+#[derive(Debug)]
+pub(crate) struct DialoguePrinter {
+    dialogue: Dialogue,
+    /// Lines of the current step, which are printed together.
+    shown: String,
+}
+
+impl DialoguePrinter {
+    pub(crate) fn new() -> Self {
+        Self { dialogue: Dialogue::new(MAX_LINES), shown: String::new() }
+    }
+
+    pub(crate) fn event(&mut self, text: &str) {
+        Dialogue::event(text, &mut self.shown);
+        self.print();
+    }
+
+    pub(crate) fn tls_established(&mut self, handshake: &Handshake) {
+        self.dialogue.tls_started(&handshake.version, &handshake.cipher, &mut self.shown);
+        self.print();
+    }
+
+    pub(crate) fn sent(&mut self, octets: &[u8]) {
+        self.dialogue.client(octets, &mut self.shown);
+        self.print();
+    }
+
+    pub(crate) fn received(&mut self, reply: &ReceivedReply<'_>) {
+        self.dialogue.reply(reply, &mut self.shown);
+        self.print();
+    }
+
+    fn print(&mut self) {
+        // Ignore the error: if standard output is closed, the run continues.
+        let _ = io::stdout().lock().write_all(self.shown.as_bytes());
+        self.shown.clear();
+    }
 }

@@ -10,8 +10,7 @@ use mailrun_measurement::RunId;
 use mailrun_measurement::record::{CorpusRow, Varied, Workload};
 use mailrun_net::Outbox;
 use mailrun_process::party_options::value_name;
-use mailrun_schedule::distribution::Distribution;
-use mailrun_schedule::random::{RandomStream, SeededRng};
+use mailrun_schedule::distribution::{Distribution, RandomStream, SeededRng};
 use std::time::Duration;
 
 const DEFAULT_BYTES: u64 = 400;

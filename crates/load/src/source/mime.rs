@@ -10,8 +10,7 @@ use mail_builder::MessageBuilder;
 use mail_builder::headers::content_type::ContentType;
 use mail_builder::headers::raw::Raw;
 use mail_builder::mime::MimePart;
-use mailrun_schedule::distribution::Distribution;
-use mailrun_schedule::random::{RandomStream, SeededRng};
+use mailrun_schedule::distribution::{Distribution, RandomStream, SeededRng};
 use std::fmt::Write;
 
 const MAX_SET_MESSAGES: u64 = 64;

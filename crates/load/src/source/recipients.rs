@@ -10,7 +10,7 @@
 use super::addresses::{AddressPattern, RecipientTag};
 use anyhow::{Result, anyhow, bail};
 use mailrun_measurement::trace::{MAX_RECIPIENTS, RecipientId, RecipientNumbering};
-use mailrun_schedule::random::SeededRng;
+use mailrun_schedule::distribution::SeededRng;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Minimum number of bits if there are many addresses. It costs 64 bits of memory per message.
@@ -264,7 +264,7 @@ fn pattern_for(typed: &AddressPattern, limit: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mailrun_schedule::random::RandomStream;
+    use mailrun_schedule::distribution::RandomStream;
 
     fn patterns(typed: &[&str]) -> Vec<AddressPattern> {
         typed.iter().map(|typed| AddressPattern::parse(typed).unwrap()).collect()

@@ -1,7 +1,5 @@
 //! The queues of the simulator, in this process or at a broker.
-use super::error::EndpointError;
-use super::output_queue::{OutputQueue, SendResult};
-use super::remote::{BrokerDelivery, BrokerQueues};
+use super::remote::{BrokerDelivery, BrokerQueues, EndpointError, OutputQueue, SendResult};
 use crate::embedded::{self, DeliveryOutcome, EncodedMessage, MemoryQueues, QueueIndex};
 use crate::model::{EndpointStep, MessageKey};
 use mailrun_mades::api;

@@ -10,18 +10,14 @@
 //! Messages that were not settled when the connection was lost are sent again over the next
 //! connection. The broker delivers messages again that were not accepted. A message may therefore
 //! appear twice, but no message is lost.
-use super::error::EndpointError;
-use super::output_queue::{OutputQueue, SendResult};
 use crate::embedded::EncodedMessage;
 use crate::model::{EndpointStep, MessageKey};
-use mailrun_mades::Broker;
-use mailrun_mades::Connection;
-use mailrun_mades::Disposition;
-use mailrun_mades::Error;
-use mailrun_mades::api;
-use mailrun_mades::{DeliveryHandle, IncomingDelivery, ReceiverLink, ReceiverOptions};
-use mailrun_mades::{DispositionFuture, SenderLink, SenderOptions};
+use mailrun_mades::{
+    Broker, Connection, DeliveryHandle, Disposition, DispositionFuture, Error, IncomingDelivery, ReceiverLink,
+    ReceiverOptions, SenderLink, SenderOptions, api,
+};
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -358,6 +354,49 @@ async fn send_all(
             lost = sender.closed() => return Err(lost),
         }
     }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OutputQueue {
+    Reply,
+    Inbox,
+    Event,
+    /// A's inbox, which gets the acknowledgement documents.
+    Documents,
+}
+
+impl OutputQueue {
+    pub(super) const COUNT: usize = 4;
+    pub(super) const ALL: [Self; Self::COUNT] = [Self::Reply, Self::Inbox, Self::Event, Self::Documents];
+
+    /// Returns the queue for the message of a step. `None` if the step sends nothing.
+    pub(super) fn of_step(step: EndpointStep) -> Option<Self> {
+        match step {
+            EndpointStep::Accept | EndpointStep::Acknowledge { .. } => None,
+            EndpointStep::Reply(_) => Some(Self::Reply),
+            EndpointStep::Inbox { .. } => Some(Self::Inbox),
+            EndpointStep::Event(_) => Some(Self::Event),
+            EndpointStep::Document { .. } => Some(Self::Documents),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SendResult {
+    Settled,
+    Pending,
+    Refused,
+    NoRoom,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum EndpointError {
+    #[error("{0}")]
+    Plan(String),
+    #[error(transparent)]
+    Broker(#[from] Error),
+    #[error("cannot write the log of messages: {0}")]
+    MessageLog(#[from] io::Error),
 }
 
 #[cfg(test)]

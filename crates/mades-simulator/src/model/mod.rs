@@ -5,15 +5,13 @@
 //! plan       all settings, as a plan file has them
 //! plan_file  reads a plan file
 //! quantity   times, rates and counts in a plan
-//! chance     random decisions, which depend on the seed
-//! delay      durations of the steps
+//! delay      durations of the steps, and random decisions, which depend on the seed
 //! capacity   rates and workers of the steps
 //! outage     times in which a part is down
 //! simulator  the next step of each message
 //! truth      the record of what the simulator did
 //! ```
 mod capacity;
-mod chance;
 mod delay;
 mod outage;
 mod plan;
@@ -33,5 +31,5 @@ pub use truth::{DocumentKind, InjectedFaults, MessageFate, MessageRecord, Simula
 /// Derives a number from an id, for a message that has no number. Random decisions about the
 /// message use the derived number.
 pub fn number_of(id: &[u8]) -> u64 {
-    chance::hash_text(id)
+    delay::hash_text(id)
 }

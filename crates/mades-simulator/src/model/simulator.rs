@@ -13,8 +13,7 @@
 //! is settled, so that no message is lost in between. Each random decision depends only on the seed
 //! and the number of the message.
 use super::capacity::CapacityLimiter;
-use super::chance::{RandomDecision, SeededRng};
-use super::delay::DelayDistribution;
+use super::delay::{DelayDistribution, RandomDecision, SeededRng};
 use super::outage::{self, OutageTarget};
 use super::plan::{EndpointMode, ReceivedOn, SimulatorPlan};
 use super::truth::{DocumentKind, InjectedFaults, MessageFate, MessageRecord, SimulationTotals};

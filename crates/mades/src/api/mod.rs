@@ -15,7 +15,6 @@ pub mod event;
 pub mod identity;
 pub mod inbox;
 pub mod message;
-pub mod oddity;
 pub mod outgoing;
 pub mod queues;
 mod reading;
@@ -28,7 +27,6 @@ pub use event::{EventState, SendEvent};
 pub use identity::RunMessageId;
 pub use inbox::InboxMessage;
 pub use message::{AmqpMessage, AmqpMessageId, DecodedMessage, MessageHeader};
-pub use oddity::Oddity;
 pub use outgoing::{OutgoingProperties, OutgoingTemplate, Submission};
 pub use queues::EndpointQueueNames;
 pub use reading::{BodyContent, content, id_text};
@@ -36,6 +34,7 @@ pub use reply::{ErrorReply, Reply, ReplyOutcome};
 pub use status_document::{MessageStatus, StatusDocument};
 
 use bytes::Bytes;
+use std::fmt;
 
 /// Payload of a message, in one `data` section. Its bytes are shared, so that a payload can be sent
 /// many times without a copy.
@@ -71,4 +70,39 @@ pub mod names {
     pub const ERROR_CODE: &str = "errorCode";
     pub const ERROR_MESSAGE: &str = "errorMessage";
     pub const ERROR_DETAILS: &str = "errorDetails";
+}
+
+/// A deviation of a received message from the reference. A run names and counts deviations, but
+/// does not fail because of them. Each variant has few possible values, so that a run can count
+/// deviations by kind in bounded memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Oddity {
+    /// A required property is missing.
+    Missing(&'static str),
+    WrongType {
+        property: &'static str,
+        found: &'static str,
+    },
+    /// The body is in a section of another type than expected.
+    WrongSection {
+        expected: &'static str,
+        found: &'static str,
+    },
+    /// A text is not UTF-8.
+    NotText(&'static str),
+    UnknownState,
+    BadStatusDocument,
+}
+
+impl fmt::Display for Oddity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(property) => write!(f, "{property} is missing"),
+            Self::WrongType { property, found } => write!(f, "{property} is of type {found}"),
+            Self::WrongSection { expected, found } => write!(f, "the body is {found} and not {expected}"),
+            Self::NotText(what) => write!(f, "{what} is not UTF-8"),
+            Self::UnknownState => f.write_str("the event's state is unknown"),
+            Self::BadStatusDocument => f.write_str("the status document cannot be read"),
+        }
+    }
 }

@@ -11,8 +11,8 @@ use crate::routing::{
 };
 use mailrun_net::Endpoint;
 use mailrun_process::local_address::is_local_address;
-use mailrun_process::password_file;
 use mailrun_process::toml_file::{ErrorCollector, Section};
+use mailrun_process::users;
 use mailrun_process::users::PASSWORD_VARIABLE;
 use mailrun_smtp::sasl::{Credentials, Mechanism, Mechanisms};
 use mailrun_smtp::{Domain, Path as Address};
@@ -265,7 +265,7 @@ impl<'a> RouteReader<'a, '_> {
             return None;
         }
         let password = match file {
-            Some((span, path)) => password_file::password(&self.reader.secret_text(&span, &path)?).to_owned(),
+            Some((span, path)) => users::first_line(&self.reader.secret_text(&span, &path)?).to_owned(),
             None => {
                 let set = (self.reader.environment.variable)(PASSWORD_VARIABLE).ok_or_else(|| {
                     format!("user requires a password: write password_file = \"FILE\", or set {PASSWORD_VARIABLE}")

@@ -1,7 +1,7 @@
 //! Content of the `cacert` files of routes. A separate thread rereads changed files, because a
 //! worker would be blocked for as long as the file system takes.
 use crate::config;
-use crate::log_target::LOG_TARGET;
+use crate::fault_log::LOG_TARGET;
 use crate::routing::{CaFile, Router};
 use mailrun_net::FileStamp;
 use mailrun_process::reason::reason;

@@ -2,7 +2,7 @@
 //! queue no longer needs are forgotten and their numbers reused, so that domains of old mail cost
 //! no memory.
 use crate::delivery::ca_files::CaFiles;
-use crate::log_target::LOG_TARGET;
+use crate::fault_log::LOG_TARGET;
 use crate::qmgr::DestinationId;
 use crate::routing::NextHop;
 use mailrun_net::ClientSecurity;

@@ -1,11 +1,11 @@
 //! Delivers into Maildirs on this host, with one copy per recipient, like Postfix's virtual(8).
-use crate::delivery::handles::{DeliveryResources, DeliverySink};
 use crate::delivery::maildir::{self, MaildirMessage};
 use crate::delivery::result::{accepted_status, combine_statuses};
-use crate::log_target::LOG_TARGET;
+use crate::fault_log::LOG_TARGET;
 use crate::message::Message;
 use crate::message::envelope::{Confirmation, DeliveryRefusal};
 use crate::qmgr::{DeliveryRequest, DeliveryResult, RecipientStatus};
+use crate::worker_share::{DeliveryResources, DeliverySink};
 use mailrun_net::clock;
 use mailrun_smtp::reply::EnhancedStatusCode;
 use std::path::Path;
@@ -46,4 +46,10 @@ pub(crate) async fn deliver(
         });
     }
     combine_statuses(&sink.counters, statuses)
+}
+
+/// Discards a message and counts it as delivered, like Postfix's discard(8).
+pub(crate) fn discard(sink: &DeliverySink, request: &DeliveryRequest<Message>) -> DeliveryResult {
+    sink.counters.delivered.add(request.recipients.len() as u64);
+    DeliveryResult::Delivered
 }

@@ -3,15 +3,12 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `handles` | what delivery agents share: counters, the log and resources |
 //! | `smtp` | delivers by SMTP: finds the servers of a domain, and tries one after the other |
-//! | `lmtp` | delivers by LMTP |
 //! | `client` | a connection of the SMTP and LMTP agents, kept from message to message |
 //! | `pipeline` | a message in progress on a connection, and the replies to it |
 //! | `parameters` | writes the parameters of MAIL and RCPT |
 //! | `required_extensions` | the extensions that a message requires, and its form without them |
 //! | `mailbox`, `maildir` | delivers into Maildirs |
-//! | `discard` | accepts mail and throws it away |
 //! | `result` | turns replies into the result of a delivery request |
 //! | `slots` | connections that wait for a message |
 //! | `destinations` | numbers of next hops, and TLS with their hosts |
@@ -20,9 +17,6 @@
 pub(crate) mod ca_files;
 pub(crate) mod client;
 pub(crate) mod destinations;
-pub(crate) mod discard;
-pub(crate) mod handles;
-pub(crate) mod lmtp;
 pub(crate) mod mailbox;
 pub(crate) mod maildir;
 pub(crate) mod parameters;
@@ -33,10 +27,11 @@ pub(crate) mod result;
 pub(crate) mod slots;
 pub(crate) mod smtp;
 
+use super::dsn;
 use crate::message::Message;
 use crate::qmgr::{DeliveryRequest, DeliveryResult, DisconnectReason};
 use crate::routing::NextHop;
-use crate::worker::{NextMessage, RelayWorker, SlotGuard};
+use crate::worker::{NextMessage, RelayWorker, SlotGuard, WorkerTask, WorkerTasks};
 use mailrun_net::{Timer, clock};
 use mailrun_process::planned_panic::planned_panic;
 use slots::{IDLE_TIMEOUT, SlotWaiter};
@@ -49,7 +44,7 @@ pub(crate) async fn run(worker: Rc<RelayWorker>, slot: SlotGuard) {
     let next_hop = worker.resources.destinations.borrow().next_hop(slot.destination);
     match next_hop {
         NextHop::Discard => {
-            deliver_locally(&worker, slot, async |request| discard::discard(&worker.sink, request)).await
+            deliver_locally(&worker, slot, async |request| mailbox::discard(&worker.sink, request)).await
         }
         NextHop::Maildir(root) => {
             deliver_locally(&worker, slot, async |request| {
@@ -57,7 +52,7 @@ pub(crate) async fn run(worker: Rc<RelayWorker>, slot: SlotGuard) {
             })
             .await
         }
-        NextHop::Lmtp(lmtp) => lmtp::deliver(&worker, slot, &lmtp).await,
+        NextHop::Lmtp(lmtp) => smtp::deliver_lmtp(&worker, slot, &lmtp).await,
         NextHop::Smtp(smtp) => smtp::deliver(&worker, slot, &smtp).await,
     }
 }
@@ -90,4 +85,17 @@ async fn deliver_locally(
     }
     waiter.cancel();
     worker.connection_closed(slot, DisconnectReason::Finished);
+}
+
+/// Starts a task for each delivery and each DSN that the worker asks for, for as long as the worker
+/// lives.
+pub(crate) async fn serve(worker: Rc<RelayWorker>, mut tasks: WorkerTasks) {
+    while let Some(task) = tasks.recv().await {
+        match task {
+            WorkerTask::Deliver(slot) => {
+                mailrun_net::worker::spawn_local(run(Rc::clone(&worker), slot));
+            }
+            WorkerTask::SendDsn(id, event, message) => dsn::generate::send(&worker, id, event, message),
+        }
+    }
 }

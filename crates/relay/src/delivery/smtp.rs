@@ -5,10 +5,10 @@ use crate::delivery::resolver::{MailServer, Unroutable};
 use crate::delivery::result::fail_all;
 use crate::message::envelope::DeliveryRefusal;
 use crate::qmgr::DisconnectReason;
-use crate::routing::{Smtp, SmtpTarget};
+use crate::routing::{Lmtp, Smtp, SmtpTarget};
 use crate::worker::{RelayWorker, SlotGuard};
 use mailrun_net::{Endpoint, Timer, clock};
-use mailrun_smtp::client::{self, BurstSize, Chunking, PipelineMode, StartTls};
+use mailrun_smtp::client::{self, BurstSize, Chunking, PipelineMode, Protocol, StartTls};
 use mailrun_smtp::reply::EnhancedStatusCode;
 use std::rc::Rc;
 use std::time::Duration;
@@ -101,4 +101,19 @@ async fn try_server(delivery: &mut SmtpDelivery, smtp: &Smtp, server: &MailServe
     }
     // Opportunistic TLS: delivery without encryption is better than no delivery (RFC 7435 §3).
     delivery.try_endpoint(&endpoint, None, client::Options { tls: StartTls::Never, ..options }).await
+}
+
+/// Delivers by LMTP to the socket or address of a mailbox server (RFC 2033), like Postfix's
+/// lmtp(8).
+pub(crate) async fn deliver_lmtp(worker: &Rc<RelayWorker>, slot: SlotGuard, lmtp: &Lmtp) {
+    let mut delivery = SmtpDelivery::new(worker, slot, lmtp.endpoint.to_string().into());
+    let may_stream = worker.resources.destinations.borrow().may_stream(delivery.destination(), clock::now());
+    let options = client::Options {
+        protocol: Protocol::Lmtp,
+        pipelining: if may_stream { PipelineMode::Group } else { PipelineMode::Transaction },
+        quit_timeout: Some(QUIT_TIMEOUT),
+        ..Default::default()
+    };
+    let result = delivery.try_endpoint(&lmtp.endpoint, None, options).await;
+    delivery.finish(result);
 }

@@ -4,14 +4,13 @@ use crate::config::{Config, DsnTarget, LoggedIn};
 use crate::delivery::maildir;
 use crate::dsn::facts::{DsnAction, DsnFacts, DsnRecipient};
 use crate::dsn::report::{Dsn, compose};
-use crate::log_target::LOG_TARGET;
+use crate::fault_log::LOG_TARGET;
 use crate::message::Message;
 use crate::message::envelope::{
     Confirmation, DeliveryRefusal, EnvelopeRecipient, MessageEnvelope, RecipientFate, WithProtocol,
 };
-use crate::message::fetch::Fetched;
+use crate::message::fetch::{Fetched, store_from_reserve};
 use crate::message::recipients::RecipientGroup;
-use crate::message::store::store_from_reserve;
 use crate::qmgr::{DsnEvent, MessageId};
 use crate::routing::{Access, ResolvedRoute};
 use crate::worker::{RelayWorker, after_panic};

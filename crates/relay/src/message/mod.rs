@@ -4,7 +4,6 @@ pub(crate) mod envelope;
 pub(crate) mod fetch;
 pub(crate) mod received;
 pub(crate) mod recipients;
-pub(crate) mod store;
 
 use crate::message::envelope::MessageEnvelope;
 use mailrun_net::Outbox;

@@ -2,9 +2,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::commands::MAX_TICK_TIMERS;
 use super::entry::{EntryIndex, QueueEntry};
 use super::moves::SPARE_MESSAGES;
-use super::tick::MAX_TICK_TIMERS;
 use super::*;
 use crate::message::envelope::{Confirmation, DeliveryRefusal, Fact, RecipientFate};
 

@@ -21,7 +21,6 @@
 //! | file | what it is |
 //! |---|---|
 //! | `queue` | the state of the queue; adds and takes entries |
-//! | `tick` | does the work that is due |
 //! | `entry` | an entry and its states |
 //! | `entries` | the table of entries, and the lists through the table |
 //! | `timer_wheel` | timers through the table |
@@ -45,7 +44,6 @@ mod queue;
 mod result;
 pub(crate) mod retry;
 mod stats;
-mod tick;
 mod timer_wheel;
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! has restarted.
 mod redirect;
 
-use crate::log_target::LOG_TARGET;
+use super::fault_log::LOG_TARGET;
 use crate::message::envelope::{MessageEnvelope, MessageProgress, RecipientFate, RecipientProgress};
 use crate::qmgr::{DestinationId, EntryProgress, MessageId, MessageKind, NewEntry, RecipientNumbers};
 use crate::recovery::redirect::{Redirect, redirect_all};

@@ -1,12 +1,10 @@
 //! Redirects mail for a mailbox that has become an alias. The mail goes to all members of the alias
 //! as a new message. The new message is stored before the old one is finished.
-use crate::fault_log::CommonFault;
-use crate::log_target::LOG_TARGET;
+use crate::fault_log::{CommonFault, LOG_TARGET};
 use crate::message::Message;
 use crate::message::envelope::{EnvelopeRecipient, Fact, MessageEnvelope, RecipientFate};
-use crate::message::fetch::Fetched;
+use crate::message::fetch::{Fetched, store_from_reserve};
 use crate::message::recipients::{RecipientGroup, RecipientList};
-use crate::message::store::store_from_reserve;
 use crate::qmgr::{DsnEvent, MessageId, OperatorCommand};
 use crate::routing::NextHop;
 use crate::worker::RelayWorker;

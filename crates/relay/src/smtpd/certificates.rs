@@ -1,7 +1,7 @@
 //! Rereads certificate files when they change. A separate thread does this, so that a hanging file
 //! system cannot keep the relay from stopping.
 use crate::context::RelayContext;
-use crate::log_target::LOG_TARGET;
+use crate::fault_log::LOG_TARGET;
 use anyhow::{Context, Result};
 use mailrun_net::{TlsWatch, clock};
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //! failures.
 use crate::config::Config;
 use crate::context::RelayContext;
-use crate::log_target::LOG_TARGET;
+use crate::fault_log::LOG_TARGET;
 use crate::smtpd::login_limits::{LoginBudget, LoginIdentity, LoginLogLine, LoginRefusal};
 use mailrun_net::{Answer, ClientKey, LoginOutcome, clock};
 use mailrun_smtp::login::{Auth, Proof};

@@ -1,8 +1,7 @@
 //! Receives mail. A session checks senders and recipients, writes the trace fields, and replies to a
 //! message after the message is stored.
 use crate::config::{Config, DurabilityLevel, LoggedIn};
-use crate::fault_log::CommonFault;
-use crate::log_target::LOG_TARGET;
+use crate::fault_log::{CommonFault, LOG_TARGET};
 use crate::message::Message;
 use crate::message::envelope::{
     EnvelopeRecipient, MAX_RECIPIENTS, MAX_RECIPIENTS_BYTES, MessageEnvelope, OriginalAddress, WithProtocol,

@@ -22,7 +22,7 @@ mod share;
 pub use csv::CsvTable;
 pub use github::annotations;
 
-use crate::text_style::TextStyle;
+use super::ending::TextStyle;
 use crate::{ReportLength, histograms, markdown, page, render};
 use action_benchmark::Direction;
 use bounded::bounded;

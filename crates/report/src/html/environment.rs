@@ -4,7 +4,7 @@ use super::runs::{PagePart, PageRuns};
 use super::slowest::SHOWN_MESSAGES;
 use super::tables;
 use crate::section::Section;
-use crate::{audit, encryption, fates, mades, parties, relay, server, stages, workload};
+use crate::{audit, fates, mades, parties, relay, server, stages, workload};
 use mailrun_measurement::record::Record;
 use mailrun_text::numbers::counted;
 
@@ -30,7 +30,7 @@ pub(super) fn load_stages(runs: PageRuns<'_>) -> Option<PagePart> {
 }
 
 pub(super) fn handshakes(runs: PageRuns<'_>) -> Option<PagePart> {
-    part(runs, "tls", "TLS", encryption::handshakes)
+    part(runs, "tls", "TLS", parties::handshakes)
 }
 
 pub(super) fn server(runs: PageRuns<'_>) -> Option<PagePart> {

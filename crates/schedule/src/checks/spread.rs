@@ -1,7 +1,6 @@
 //! Checks the parser of a distribution with any text. Either the parser reports a mistake, or all
 //! numbers that are drawn are within the distribution's bounds.
-use crate::distribution::Distribution;
-use crate::random::RandomStream;
+use crate::distribution::{Distribution, RandomStream};
 
 pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };

@@ -5,9 +5,8 @@ use super::state::{
     ChunkRefusal, ChunkedMessage, CommandState, DataMessage, MessagePace, OpenQuestion, SkippedChunk, State,
     TransactionState, Transition,
 };
-use super::turned_away;
 use crate::chunk::{ChunkPiece, ChunkReader};
-use crate::command::Chunk;
+use crate::command::{Chunk, Command};
 use crate::data::{DataPiece, DataReader, LineFault};
 use crate::limits::Limits;
 use crate::reply_reason::ReplyReason;
@@ -135,7 +134,7 @@ impl SkippedChunk {
                 core.answered(State::Command(state), reason, out)
             }
             ChunkRefusal::Command(state, reason) => state.refuse(reason, core, out),
-            ChunkRefusal::TurnedAway => turned_away::refuse(core, out),
+            ChunkRefusal::TurnedAway => refuse_turned_away(core, out),
             ChunkRefusal::Message(reason, times) => core.discard(reason, times, out),
             ChunkRefusal::Said(reply, times) => {
                 (0..times).for_each(|_| out.extend_from_slice(reply.wire()));
@@ -197,4 +196,37 @@ impl ServerCore {
         self.has_open_mail = false;
         self.last_message = self.last_received;
     }
+}
+
+/// Handles a command of a client that was refused at the greeting. Everything but QUIT gets 503
+/// (RFC 5321 §3.1), within the session's limits.
+pub(super) fn step_turned_away<'a>(
+    command: &Result<Command<'a>, ReplyReason>,
+    now: Duration,
+    core: &mut ServerCore,
+    out: &mut Vec<u8>,
+) -> Transition<'a> {
+    if core.is_too_much(command, now) {
+        return core.give_up(ReplyReason::TooManyCommands, out);
+    }
+    match command {
+        Ok(Command::Quit) => (State::Answer(OpenQuestion::QuitTurnedAway), Some(Event::Quit)),
+        Ok(Command::Chunk(chunk)) if core.offers().chunking => skip_turned_away(*chunk, now, core, out),
+        Err(reason @ (ReplyReason::BadChunk | ReplyReason::OtherProtocol)) => {
+            core.refuse(State::ExpectQuit, *reason, out)
+        }
+        Ok(_) | Err(_) => refuse_turned_away(core, out),
+    }
+}
+
+pub(super) fn refuse_turned_away<'a>(core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
+    core.refuse(State::ExpectQuit, ReplyReason::NoService, out)
+}
+
+fn skip_turned_away<'a>(chunk: Chunk, now: Duration, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
+    if chunk.bytes > core.most_bytes() {
+        return core.overwhelmed(ReplyReason::MessageTooBig, out);
+    }
+    let pace = MessagePace::begin(now, &core.settings.limits);
+    (SkippedChunk::state(chunk, pace, ChunkRefusal::TurnedAway), Some(Event::Answered))
 }

@@ -15,7 +15,6 @@ mod event;
 mod question;
 mod state;
 mod step;
-mod turned_away;
 
 use self::core::ServerCore;
 use self::state::{CommandState, LoginQuestion, OpenQuestion, State};

@@ -1,8 +1,8 @@
 //! The step from one state of a server session to the next.
 use super::core::ServerCore;
+use super::data;
 use super::event::Event;
 use super::state::{CommandState, MessagePace, OpenQuestion, State, Transition};
-use super::turned_away;
 use crate::command::Command;
 use crate::foreign;
 use crate::line::{LineReader, ReadLine};
@@ -47,7 +47,7 @@ impl State {
             },
             Self::ExpectQuit => match read_command(lines, input, core) {
                 None => (Self::ExpectQuit, None),
-                Some(line) => turned_away::step(&line.and_then(|line| parse(line, core)), now, core, out),
+                Some(line) => data::step_turned_away(&line.and_then(|line| parse(line, core)), now, core, out),
             },
             Self::Message(message) => message.step(input, now, core, out),
             Self::Chunk(message) => message.step(input, now, core, out),

@@ -1,7 +1,7 @@
 //! Checks any text as a pattern of addresses and of texts. Either the parser reports a mistake, or
 //! every address of the pattern is well-formed.
 use crate::source::addresses::{AddressPattern, RecipientTag};
-use mailrun_schedule::random::{RandomStream, SeededRng};
+use mailrun_schedule::distribution::{RandomStream, SeededRng};
 use mailrun_smtp::Path;
 
 fn write_addresses(pattern: &AddressPattern) {

@@ -1,3 +1,0 @@
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct FatalError(pub(crate) String);
