@@ -3,7 +3,7 @@ use crate::source_text::{Source, root, sources, use_tree};
 use std::fs;
 
 /// Each crate with the crates that it may depend on, which come after it. docs/architecture.md has the same lines.
-const CRATES: [(&str, &[&str]); 28] = [
+const CRATES: [(&str, &[&str]); 29] = [
     ("mailrun", &["cli", "compat"]),
     (
         "cli",
@@ -27,7 +27,21 @@ const CRATES: [(&str, &[&str]); 28] = [
             "locust",
         ],
     ),
-    ("bench", &["compare", "dashboard", "process", "schedule", "report", "measurement", "text", "capacity", "crashfs"]),
+    (
+        "bench",
+        &[
+            "compare",
+            "dashboard",
+            "process",
+            "schedule",
+            "report",
+            "measurement",
+            "text",
+            "capacity",
+            "crashfs",
+            "lock",
+        ],
+    ),
     ("compat", &["mades-bench", "mades", "process", "schedule", "net", "measurement", "smtp"]),
     (
         "load",
@@ -44,31 +58,33 @@ const CRATES: [(&str, &[&str]); 28] = [
             "tls-verify",
             "mime",
             "locust",
+            "lock",
         ],
     ),
-    ("relay", &["process", "net", "measurement", "spool", "smtp", "text", "tls-verify", "mime"]),
+    ("relay", &["process", "net", "measurement", "spool", "smtp", "text", "tls-verify", "mime", "lock"]),
     ("mades-bench", &["mades", "dashboard", "process", "schedule", "report", "net", "measurement", "text"]),
-    ("mades-simulator", &["mades", "process", "measurement", "text", "amqp"]),
-    ("mades", &["process", "net", "tls-verify", "amqp"]),
+    ("mades-simulator", &["mades", "process", "measurement", "text", "amqp", "lock"]),
+    ("mades", &["process", "net", "tls-verify", "amqp", "lock"]),
     ("compare", &["report", "measurement", "text"]),
-    ("dashboard", &["process", "measurement", "text"]),
-    ("process", &["net", "measurement", "smtp", "text"]),
+    ("dashboard", &["process", "measurement", "text", "lock"]),
+    ("process", &["net", "measurement", "smtp", "text", "lock"]),
     ("schedule", &["measurement", "text"]),
     ("report", &["measurement", "text", "capacity"]),
-    ("net", &["eventloop", "smtp", "tls-verify"]),
+    ("net", &["eventloop", "smtp", "tls-verify", "lock"]),
     ("measurement", &["text", "mime"]),
-    ("spool", &[]),
-    ("eventloop", &[]),
+    ("spool", &["lock"]),
+    ("eventloop", &["lock"]),
     ("smtp", &["sasl"]),
     ("mailbox", &["sasl"]),
     ("text", &[]),
-    ("tls-verify", &[]),
+    ("tls-verify", &["lock"]),
     ("amqp", &["sasl"]),
     ("sasl", &[]),
     ("mime", &[]),
     ("capacity", &[]),
     ("locust", &[]),
     ("crashfs", &[]),
+    ("lock", &[]),
 ];
 
 /// Names under `[dependencies]` of a crate's manifest.
@@ -247,5 +263,55 @@ fn every_way_to_write_an_import_is_caught() {
     for text in fine {
         let source = Source { path: "src/cli/mod.rs".to_owned(), text: text.to_owned() };
         assert!(trespasses(&source, &rule).is_empty(), "{text}");
+    }
+}
+
+/// What a lock does after a panic is decided in `mailrun_lock` alone. Code that unwraps a lock ends every thread that
+/// locks it later, and code that takes a poisoned lock for a missing value answers wrongly. The file system of the
+/// audit has its own copy of the decision, because it stands on no other crate.
+#[test]
+fn a_poisoned_lock_is_used_by_one_rule() {
+    let sources = sources(&["crates", "src"]).into_iter();
+    let is_product = |source: &Source| {
+        source.path.contains("src/")
+            && !["crates/lock/", "crates/crashfs/"].iter().any(|own| source.path.starts_with(own))
+    };
+    let found: Vec<String> = sources.filter(is_product).flat_map(|source| own_lock_rules(&source)).collect();
+    assert!(found.is_empty(), "use mailrun_lock::lock, or unpoisoned for what is no Mutex: {found:#?}");
+}
+
+/// Places before the unit tests of a file that look at whether a lock is poisoned.
+fn own_lock_rules(source: &Source) -> Vec<String> {
+    let code = source.without_tests().lines().map(|line| line.split("//").next().unwrap_or_default().trim());
+    let code = code.collect::<Vec<_>>().join(" ").replace(" .", ".");
+    let unwraps = [".expect(", ".unwrap", ".ok()", ".map(", ".map_err(", ".is_ok()", ".is_err()"];
+    let locks = code.match_indices(".lock()").filter(|(at, lock)| {
+        let rest = &code[at + lock.len()..];
+        // The lock of a spool's disk is a file's, which cannot be poisoned.
+        !code[..*at].ends_with("disk") && unwraps.iter().any(|unwrap| rest.starts_with(unwrap))
+    });
+    let of_std = code.match_indices("PoisonError").chain(code.match_indices("TryLockError"));
+    let places: Vec<usize> = locks.chain(of_std).map(|(at, _)| at).collect();
+    let excerpt =
+        |at: usize| code[..at].chars().rev().take(30).collect::<Vec<_>>().into_iter().rev().collect::<String>();
+    places.into_iter().map(|at| format!("{}: {}", source.path, excerpt(at))).collect()
+}
+
+#[test]
+fn every_way_to_look_at_a_poisoned_lock_is_caught() {
+    let places = |text: &str| own_lock_rules(&Source { path: "src/a.rs".to_owned(), text: text.to_owned() }).len();
+    for text in [
+        "let x = self.state.lock().unwrap();",
+        "let x = self.state\n    .lock()\n    .expect(\"nobody panics\");",
+        "let x = state.lock().ok()?;",
+        "let x = state.read().unwrap_or_else(PoisonError::into_inner);",
+        "match state.try_lock() { Err(TryLockError::WouldBlock) => {} }",
+    ] {
+        assert_eq!(places(text), 1, "{text}");
+    }
+    for text in
+        ["lock(&self.state).count", "index.lock().oldest()", "io::stdout().lock().write_all(b)", "// x.lock().unwrap()"]
+    {
+        assert_eq!(places(text), 0, "{text}");
     }
 }

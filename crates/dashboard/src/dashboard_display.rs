@@ -10,6 +10,7 @@ use crate::draw::{MIN_COLUMNS, MIN_ROWS, draw};
 use crate::snapshot::RunSnapshot;
 use crate::state::{Dashboard, DashboardAction, DashboardKey, Palette};
 use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use mailrun_lock::lock;
 use mailrun_process::alternate_screen;
 use mailrun_process::live::LiveMode;
 use mailrun_process::terminal::{CharacterSet, Color};
@@ -24,7 +25,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -55,7 +56,7 @@ struct PendingFigures {
 
 impl PendingFigures {
     fn add(&self, now: &RunSnapshot) {
-        let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut figures = lock(&self.figures);
         let has_room = figures.len() < MAX_PENDING;
         match figures.last_mut() {
             Some(last) if !has_room || last.elapsed_s >= now.elapsed_s => last.clone_from(now),
@@ -64,7 +65,7 @@ impl PendingFigures {
     }
 
     fn take(&self) -> Vec<RunSnapshot> {
-        std::mem::take(&mut self.figures.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut lock(&self.figures))
     }
 }
 

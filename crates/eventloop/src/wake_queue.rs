@@ -1,9 +1,10 @@
 //! Wakes tasks for other reasons than their own events: from other tasks, or from other threads.
+use mailrun_lock::lock;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 use std::thread::{self, ThreadId};
 
@@ -45,14 +46,14 @@ impl WakeQueue {
     /// Moves all tasks that were woken to `woken`.
     pub(crate) fn drain(&self, woken: &mut Vec<usize>) {
         if self.has_woken() {
-            let mut pending = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut pending = lock(&self.woken);
             self.has_woken.store(false, Ordering::Release);
             woken.append(&mut pending);
         }
     }
 
     fn push(&self, task: usize) {
-        let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut woken = lock(&self.woken);
         woken.push(task);
         let is_first = !self.has_woken.swap(true, Ordering::AcqRel);
         drop(woken);

@@ -15,8 +15,9 @@ use mailrun_amqp::{
     AmqpConnection, ClientLogin, ConnectionEvent, DeliveryOutcome, EncodedMessage, EndError, LinkId, LinkRequest,
     LinkRole, PeerError, Scope, SessionId,
 };
+use mailrun_lock::lock;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use tokio::sync::{Notify, oneshot};
 
@@ -195,7 +196,7 @@ impl SharedClient {
     pub(crate) fn state(&self) -> MutexGuard<'_, AmqpClientState> {
         // Nothing under the lock can panic in the middle of a change, so the state of a poisoned
         // lock is still valid.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub(crate) fn process(&self, state: &mut AmqpClientState, input: &mut BytesMut) {

@@ -11,12 +11,13 @@
 //! their /64, which is the block that one customer has (RFC 6177 §2). Exempt clients are never
 //! looked up, so they cost nothing.
 use crate::recent::{RecentMap, Shards};
+use mailrun_lock::lock;
 use mailrun_smtp::reply::Reply;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Period of the rates.
@@ -320,7 +321,7 @@ impl Clients {
     fn refuse(&self, client: ClientKey, limit: ClientLimit, times: Option<u64>, now: Duration) {
         self.refused[limit as usize].fetch_add(1, Ordering::Relaxed);
         let (Some(report), Some(times)) = (&self.on_refusal, times) else { return };
-        let may_report = self.report_rate.lock().unwrap_or_else(PoisonError::into_inner).take(MAX_REPORTS, now);
+        let may_report = lock(&self.report_rate).take(MAX_REPORTS, now);
         if may_report {
             report(&ClientRefusal { client, limit, times });
         }

@@ -1,8 +1,9 @@
 //! Tables of limited size, for state that unknown clients cause. They keep the keys that were used
 //! recently, in shards.
+use mailrun_lock::lock;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// A map that forgets keys which were not used recently. It holds at least the last `capacity / 2`
 /// keys that were used, and at most `capacity` keys.
@@ -102,12 +103,12 @@ impl<T> Shards<T> {
         let number = self.hasher.hash_one(key) as usize % self.shards.len();
         // The values are only counters. If a thread has panicked, one of them may be off by one at
         // worst.
-        self.shards[number].lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shards[number])
     }
 
     /// Locks and returns all tables, one after the other.
     pub fn iter(&self) -> impl Iterator<Item = MutexGuard<'_, T>> {
-        self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
+        self.shards.iter().map(lock)
     }
 }
 

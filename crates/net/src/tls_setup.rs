@@ -1,4 +1,5 @@
 //! Settings of each side for a TLS handshake: certificates, keys and trusted roots.
+use mailrun_lock::{lock, unpoisoned};
 use mailrun_tls_verify::CertificateRecorder;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{
@@ -11,7 +12,7 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, NamedGroup, RootCertStore, ServerConfig, SupportedProtocolVersion};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 /// Maximum number of TLS 1.3 tickets that a client keeps. Each ticket serves for one handshake, so
 /// with fewer tickets than parallel sessions some handshakes could not be resumed. rustls' own
@@ -170,11 +171,12 @@ impl ServerTls {
     /// Uses the settings of `other` for new sessions. Existing sessions keep their settings.
     pub fn renew(&self, other: &Self) {
         let config = other.config();
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
+        *unpoisoned(self.0.write()) = config;
     }
 
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        let config = unpoisoned(self.0.read());
+        Arc::clone(&config)
     }
 }
 
@@ -310,7 +312,7 @@ struct StoredSessions {
 impl SessionStore {
     fn lock(&self) -> MutexGuard<'_, StoredSessions> {
         // Each value is changed in a single step, so they are consistent even after a panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
@@ -395,12 +397,12 @@ fn read_system_roots() -> Arc<RootCertStore> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let roots = Arc::new(roots);
-    *SYSTEM_ROOTS.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&roots));
+    *lock(&SYSTEM_ROOTS) = Some(Arc::clone(&roots));
     roots
 }
 
 fn system_roots() -> Result<Arc<RootCertStore>, TlsSetupError> {
-    let cached_roots = SYSTEM_ROOTS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let cached_roots = lock(&SYSTEM_ROOTS).clone();
     let roots = cached_roots.unwrap_or_else(read_system_roots);
     if roots.is_empty() { Err(TlsSetupError::NoSystemRoots) } else { Ok(roots) }
 }

@@ -6,10 +6,11 @@
 //!             └ tell!: lines are kept, and written when it is left
 //! ```
 //! A process has one terminal and one panic hook, so the state is global.
+use mailrun_lock::lock;
 use rustix::termios::{self, LocalModes, OptionalActions, SpecialCodeIndex, Termios};
 use std::fmt::Arguments;
 use std::io::{self, Write};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once};
 
 /// Switches to the alternate screen, hides the cursor and clears the screen.
 const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l\u{1b}[2J";
@@ -29,7 +30,7 @@ struct ShownScreen {
 fn shown() -> MutexGuard<'static, Option<ShownScreen>> {
     // No code panics while it holds the lock. If some code did, the terminal would still have to be
     // restored, so ignore the poisoning.
-    SHOWN.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&SHOWN)
 }
 
 /// Switches the terminal on standard error to the alternate screen. Keys are read one by one and

@@ -4,6 +4,7 @@
 //! The upper bound of the error follows chrony's manual (chronyc, tracking): it is the offset of
 //! the system time that is still to be corrected, plus the root dispersion, plus half of the root
 //! delay. The bound holds if the servers at the root are right.
+use mailrun_lock::lock;
 use rustix::io::{Errno, ioctl_fionbio};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
@@ -33,7 +34,7 @@ pub fn clock_error() -> Option<Duration> {
     // The lock and the cached answer keep many clients of a sink from starting many processes. Only
     // one `chronyc` runs at a time, and clients that waited for it get the same answer.
     static LAST: Mutex<Option<(Instant, Option<Duration>)>> = Mutex::new(None);
-    let mut last = LAST.lock().ok()?;
+    let mut last = lock(&LAST);
     if let Some((_, error)) = last.filter(|(at, _)| at.elapsed() < KEEP_TIMEOUT) {
         return error;
     }

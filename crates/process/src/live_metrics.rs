@@ -7,11 +7,12 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use mailrun_lock::lock;
 use mailrun_measurement::Latencies;
 use mailrun_measurement::buckets::{BOUNDS_S, Buckets};
 use mailrun_text::metrics_text::{Exposition, MetricsText};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Whose metrics are served.
 #[derive(Clone, Copy, Debug)]
@@ -54,11 +55,6 @@ impl LiveMetrics {
         latest.progress = *progress;
         latest.latencies.record_all(recent);
     }
-}
-
-/// Locks the figures. Ignores poisoning: a request only reads them.
-fn lock(latest: &Mutex<LatestFigures>) -> MutexGuard<'_, LatestFigures> {
-    latest.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn load_metrics(State(latest): State<Arc<Mutex<LatestFigures>>>) -> Response {

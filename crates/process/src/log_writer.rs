@@ -10,12 +10,13 @@
 //! cannot control a terminal.
 use crate::journal;
 use jiff::Timestamp;
+use mailrun_lock::{lock, unpoisoned};
 use mailrun_text::printable::printable;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -112,7 +113,7 @@ impl LogWriter {
     pub fn write_blocking(&self, lines: &[u8]) {
         let mut state = self.0.lock();
         while state.pending.len() > self.0.limit / 2 {
-            state = self.0.emptied.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = unpoisoned(self.0.emptied.wait(state));
         }
         state.pending.extend_from_slice(lines);
         drop(state);
@@ -146,7 +147,7 @@ impl LogWriter {
                 return;
             }
             let result = self.0.emptied.wait_timeout(state, left);
-            state = result.unwrap_or_else(PoisonError::into_inner).0;
+            state = unpoisoned(result).0;
         }
     }
 
@@ -188,7 +189,7 @@ impl LogBuffer {
     fn lock(&self) -> MutexGuard<'_, LogState> {
         // Ignore poisoning: a thread that panicked while it held the lock has left only whole
         // lines.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn run(&self, mut out: impl Write) {
@@ -200,7 +201,7 @@ impl LogBuffer {
             state.is_writing = false;
             self.emptied.notify_all();
             while state.pending.is_empty() && state.unreported == 0 && !state.is_status_new {
-                state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = unpoisoned(self.filled.wait(state));
             }
             if is_below_shown {
                 batch.extend_from_slice(ERASE);

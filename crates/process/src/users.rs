@@ -2,6 +2,7 @@
 use crate::reason::reason;
 use crate::text_file;
 use anyhow::{Result, anyhow, bail};
+use mailrun_lock::lock;
 use mailrun_net::recent::RecentMap;
 use mailrun_smtp::login::{Auth, Proof};
 use mailrun_smtp::sasl::scram::{Keys, MIN_ITERATIONS};
@@ -79,7 +80,7 @@ impl UserTable {
     }
 
     fn cached_keys(&self) -> MutexGuard<'_, RecentMap<Nonce, Keys>> {
-        self.keys.lock().expect("nobody panics holding it")
+        lock(&self.keys)
     }
 }
 

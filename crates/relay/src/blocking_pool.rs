@@ -1,9 +1,10 @@
 //! Threads for work that blocks or takes long: reading the spool, delivering into Maildirs, and
 //! converting long messages. The event loops hand such work over, so that no session has to wait
 //! for it.
+use mailrun_lock::lock;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
 
 type BlockingTask = Box<dyn FnOnce() + Send>;
@@ -45,7 +46,7 @@ impl BlockingPool {
 
 fn run_tasks(take: &Mutex<Receiver<BlockingTask>>) {
     loop {
-        let work = take.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let work = lock(take).recv();
         let Ok(work) = work else { return };
         // A panic is reported on standard error, the caller gets `None`, and the thread continues.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));

@@ -8,11 +8,12 @@ use crate::delivery_log::DeliveryLogWriter;
 use crate::fault_log::{FaultLog, LOG_TARGET, UnreachableDestinations};
 use crate::smtpd::login_limits::LoginGuard;
 use crate::smtpd::memory_budget::MemoryBudget;
+use mailrun_lock::lock;
 use mailrun_net::{ClientRefusal, Clients, Endpoint, clock};
 use mailrun_process::log_writer::LogWriter;
 use mailrun_spool::{Backlog, Spool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Maximum size of an envelope in bytes if memory is limited to a single message.
 const MAX_ENVELOPE_BYTES: u64 = 1 << 20;
@@ -168,8 +169,4 @@ fn read_trusted(config: &Config, ca_files: &CaFiles) {
 fn log_refusal(refusal: &ClientRefusal) {
     let ClientRefusal { client, limit, times } = refusal;
     tracing::warn!(target: LOG_TARGET, "client limit reached: client={client} limit={} refused={times}", limit.name());
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

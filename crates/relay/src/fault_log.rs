@@ -1,8 +1,9 @@
 //! Limits the log lines about faults that affect many messages, clients or connections. The first
 //! fault is logged, and the following faults are only counted.
+use mailrun_lock::lock;
 use mailrun_net::recent::RecentMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Interval after which the number of counted faults is logged.
@@ -110,10 +111,6 @@ impl UnreachableDestinations {
         self.is_any.store(!all.is_empty(), Ordering::Relaxed);
         attempts
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Target of all log lines of the relay. It is fixed, so that log filters still match when a module

@@ -6,10 +6,11 @@
 //! Calls must therefore be short, and must read lists page by page.
 use crate::context::RelayContext;
 use crate::worker::RelayWorker;
+use mailrun_lock::lock;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver as Answers, RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
@@ -99,7 +100,7 @@ impl WorkerCalls {
     }
 
     fn senders(&self) -> MutexGuard<'_, Vec<Sender<WorkerCall>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

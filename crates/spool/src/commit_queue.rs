@@ -3,6 +3,7 @@
 use crate::message::{DeferredRecord, NumberedMessage, Reserve};
 use crate::receipt::{BatchOutcome, BatchStatus, NotesReceipt};
 use crate::{Error, Id, NewMessage, Receipt, format};
+use mailrun_lock::{lock, unpoisoned};
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -106,7 +107,7 @@ impl CommitQueue {
     }
 
     fn state(&self) -> MutexGuard<'_, CommitQueueState> {
-        self.state.lock().expect("nothing panics while it holds the inbox")
+        lock(&self.state)
     }
 
     /// Adds a message to the next batch. With `id_at`, writes the message's id into the body at
@@ -209,7 +210,7 @@ impl CommitQueue {
 
     /// Fails all waiting requests because the commit thread has exited.
     pub(crate) fn end(&self, reason: Error) {
-        let stop_reason = self.state.lock().map(|state| state.stopped.clone()).unwrap_or_default();
+        let stop_reason = self.state().stopped.clone();
         match stop_reason {
             Some(Error::Poisoned(_)) => {}
             _ => self.stop(reason),
@@ -230,10 +231,8 @@ impl CommitQueue {
             }
             state.is_waiting = true;
             state = match timeout {
-                None => self.work_added.wait(state).expect("nothing panics while it holds the inbox"),
-                Some(time) => {
-                    self.work_added.wait_timeout(state, time).expect("nothing panics while it holds the inbox").0
-                }
+                None => unpoisoned(self.work_added.wait(state)),
+                Some(time) => unpoisoned(self.work_added.wait_timeout(state, time)).0,
             };
             state.is_waiting = false;
         }

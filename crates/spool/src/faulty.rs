@@ -3,6 +3,7 @@
 //! of other crates.
 use crate::disk::{Disk, DiskFile};
 use crate::newest;
+use mailrun_lock::{lock, unpoisoned};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, IoSlice};
 use std::ops::Range;
@@ -106,7 +107,7 @@ impl FaultyDisk {
     }
 
     fn state(&self) -> MutexGuard<'_, FaultyDiskState> {
-        self.0.state.lock().expect("nothing panics while it holds the disk")
+        lock(&self.0.state)
     }
 
     /// Returns the number of operations so far that changed the disk or requested a sync.
@@ -505,7 +506,7 @@ impl DiskFile for FaultyFile {
     fn sync_data(&self) -> io::Result<()> {
         let mut state = self.disk.state();
         while state.holds_syncs && !state.is_frozen {
-            state = self.disk.0.released.wait(state).expect("nothing panics while it holds the disk");
+            state = unpoisoned(self.disk.0.released.wait(state));
         }
         let failure = state.count_sync(|state| state.target_of(self.content))?;
         if state.ignores_syncs {

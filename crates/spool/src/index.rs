@@ -3,6 +3,7 @@
 use crate::format::OldestUse;
 use crate::segment::{RecordLocation, Segment};
 use crate::{Error, Id};
+use mailrun_lock::lock;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -186,7 +187,7 @@ impl SharedIndex {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, MessageIndex> {
-        self.0.lock().expect("nothing panics while it holds the index")
+        lock(&self.0)
     }
 
     /// Reads a part of a message. During `read`, the message may be moved and its segment reused.

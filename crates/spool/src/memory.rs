@@ -2,6 +2,7 @@
 //! durability.
 use super::message::Reserve;
 use crate::{Error, Id, NewMessage, Options, Receipt, SpoolStats};
+use mailrun_lock::lock;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
@@ -31,7 +32,7 @@ impl MemoryBackend {
     }
 
     fn state(&self) -> MutexGuard<'_, MemoryState> {
-        self.state.lock().expect("nothing panics while it holds what is kept")
+        lock(&self.state)
     }
 
     pub(crate) fn store(&self, mut draft: NewMessage, reserve: Reserve, id_at: Option<usize>) -> (Receipt, Arc<[u8]>) {

@@ -2,6 +2,7 @@
 //! until a new segment is filled with zeros.
 use super::message::Reserve;
 use crate::segment_pool::{FreeSegment, SegmentPool};
+use mailrun_lock::{lock, unpoisoned};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -24,7 +25,7 @@ impl SharedSegmentPool {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, SegmentPool> {
-        self.pool.lock().expect("nothing panics while it holds the supply")
+        lock(&self.pool)
     }
 
     /// Takes a segment of exactly that size. Uses a segment that is ready or being made, or else
@@ -44,7 +45,7 @@ impl SharedSegmentPool {
     }
 
     fn wait<'a>(&self, pool: MutexGuard<'a, SegmentPool>) -> MutexGuard<'a, SegmentPool> {
-        self.changed.wait(pool).expect("nothing panics while it holds the supply")
+        unpoisoned(self.changed.wait(pool))
     }
 
     pub(crate) fn close(&self) {

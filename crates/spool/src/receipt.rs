@@ -2,6 +2,7 @@
 use crate::message::Stored;
 use crate::stats::SpoolCounters;
 use crate::{Error, Id};
+use mailrun_lock::lock;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -150,7 +151,7 @@ pub(crate) enum BatchOutcome {
 
 impl BatchStatus {
     fn lock(&self) -> MutexGuard<'_, BatchWaiters> {
-        self.0.lock().expect("nothing panics while it holds a ticket")
+        lock(&self.0)
     }
 
     fn outcome(&self, place: u32, waker: &Waker) -> Poll<Result<(), Error>> {

@@ -14,7 +14,8 @@ use crate::{
     Backlog, Damage, Durability, Error, Id, NewMessage, NotesReceipt, Options, Receipt, SpoolStats, StoredEnvelope,
     commit, format,
 };
-use std::sync::{Arc, Mutex, PoisonError};
+use mailrun_lock::lock;
+use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle};
 
 /// A log of messages that survives a power failure. This is a handle: all clones refer to the same
@@ -299,7 +300,7 @@ impl LogBackend {
     fn close(&self) {
         self.commit_queue.close();
         self.segment_pool.close();
-        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {
             // The threads exit by themselves. If a thread panicked, its guard has already woken all
             // waiting callers.

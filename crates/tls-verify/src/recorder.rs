@@ -1,9 +1,10 @@
 //! Remembers what a server has shown, for a person who wants to see it.
 use crate::fault::HandshakeFault;
+use mailrun_lock::lock;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, Error, SignatureScheme};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Certificates that a server has shown, and why they are not trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +33,7 @@ impl CertificateRecorder {
 
     /// Returns what the server has shown in the last handshake.
     pub fn certificates(&self) -> ShownCertificates {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.shown).clone()
     }
 }
 
@@ -57,7 +58,7 @@ impl ServerCertVerifier for CertificateRecorder {
             Err(reason) => Some(reason.clone()),
         };
         let chain = std::iter::once(end_entity).chain(intermediates).map(|certificate| certificate.to_vec()).collect();
-        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = ShownCertificates { chain, fault };
+        *lock(&self.shown) = ShownCertificates { chain, fault };
         verify(&self.enforced)
     }
 

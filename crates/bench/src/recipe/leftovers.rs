@@ -5,18 +5,18 @@
 //! next to that directory identifies the server. An audit also adopts the orphans of its server
 //! (`adopt_orphans`), so that a process without the token is known by its descent.
 use crate::usage::tree;
+use mailrun_lock::lock;
 use mailrun_process::proc_stat::{self, ProcessStat};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, set_child_subreaper, waitid};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 /// Environment variable with the token, which is `PID:START:DIRECTORY`: the process ID and the
 /// start time of the mailrun that started the process, and the server's state directory.
@@ -65,11 +65,11 @@ pub(crate) fn adopt_orphans() -> rustix::io::Result<()> {
 
 /// Notes a child that belongs to no server.
 pub(crate) fn add_other(pid: u32) {
-    OTHERS.lock().unwrap_or_else(PoisonError::into_inner).insert(pid);
+    lock(&OTHERS).insert(pid);
 }
 
 pub(crate) fn remove_other(pid: u32) {
-    OTHERS.lock().unwrap_or_else(PoisonError::into_inner).remove(&pid);
+    lock(&OTHERS).remove(&pid);
 }
 
 /// Waits for adopted processes that have ended. The caller must have no other children.
@@ -97,7 +97,7 @@ fn descendants() -> Vec<u32> {
         return Vec::new();
     }
     let own = std::process::id();
-    let others = OTHERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let others = lock(&OTHERS);
     let mut family = BTreeSet::from([own]);
     // Parents come before their children.
     let members = tree::members(own).into_iter().skip(1);

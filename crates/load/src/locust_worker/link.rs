@@ -4,6 +4,7 @@ use super::connection::MasterConnection;
 use super::stats::{self, ReportTimes};
 use crate::source::{LoadControl, NUMBERS_LOG2};
 use anyhow::Result;
+use mailrun_lock::lock;
 use mailrun_locust::{
     ClassCounts, LoadStatus, LocustWorker, MasterClockExchange, MasterCommand, Percent, StatsReport, WorkerAction,
     WorkerExit, WorkerLimits, WorkerMessage,
@@ -350,7 +351,7 @@ impl LoadOrder {
 
     /// Records that the load has ended. `failure` is the reason, if the load ended by itself.
     pub(super) fn finish(&self, failure: Option<String>) {
-        *self.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = failure;
+        *lock(&self.failure) = failure;
         let _ = self.ended.set(());
     }
 
@@ -360,6 +361,6 @@ impl LoadOrder {
 
     /// Takes the reason if the load ended by itself.
     pub(super) fn take_failure(&self) -> Option<String> {
-        self.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+        lock(&self.failure).take()
     }
 }

@@ -29,15 +29,15 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
 use journal::{FileStorage, Journal};
+use mailrun_lock::lock;
 use mailrun_measurement::record::Pipelining;
 use mailrun_measurement::{Ledger, RunId};
 use mailrun_net::{Endpoint, clock};
 use mailrun_process::http_server::{self, HostNames};
 use mailrun_process::interrupt::{Interrupt, SighupWatch, StopRequest};
-use mailrun_process::live_metrics;
 use mailrun_process::outputs::{monotonic_clock, new_run_id, wall_clock};
 use mailrun_process::reason::reason;
-use mailrun_process::tell;
+use mailrun_process::{live_metrics, tell};
 use mailrun_text::printable::printable;
 use mailrun_text::words::counted;
 use message::Creation;
@@ -47,7 +47,7 @@ use pacer::{Due, Pace, Probe};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use watch::{Report, WatchThread};
 
@@ -453,9 +453,4 @@ fn try_deliver(route: &RouteOptions, run: RunId, number: u64, due_at: Duration) 
 
 async fn serve_metrics(State(shared): State<Arc<Mutex<Shared>>>) -> Response {
     live_metrics::response(metrics::text(&lock(&shared), unix_ns()))
-}
-
-/// Ignores poisoning: a request that panicked has changed nothing.
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

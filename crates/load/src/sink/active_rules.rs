@@ -6,11 +6,12 @@
 use super::policies::{DomainCap, GcraLimiter, Greylist, KeyedLimiter};
 use super::rulebook::Rulebook;
 use super::rules::{LimitKey, Rule, RuleAction};
+use mailrun_lock::lock;
 use mailrun_measurement::record::EventKind;
 use mailrun_net::clock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Maximum number of changes that are remembered. The oldest are forgotten first.
@@ -231,10 +232,6 @@ fn retire(counts: &mut BTreeMap<String, Arc<AtomicU64>>, rules: &[Arc<RuleState>
         let count = counts.remove(&text).map_or(0, |count| count.load(Ordering::Relaxed));
         counts.entry(OTHERS.to_owned()).or_default().fetch_add(count, Ordering::Relaxed);
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("nobody panics holding it")
 }
 
 /// Returns how often rules acted after `before` was counted. Former rules that did not act since are

@@ -2,12 +2,13 @@
 //! status over HTTP and, at the end, the record.
 use super::mailboxes::WatchCounts;
 use super::options::SinkOptions;
-use super::report::{SinkReport, lock};
+use super::report::SinkReport;
 use super::status::StatusServer;
 use super::worker_state::{SinkContext, TallyTransfer};
 use anyhow::Result;
 use mailrun_dashboard::monitor::{Monitor, MonitoredRun};
 use mailrun_dashboard::progress_output::ProgressOutput;
+use mailrun_lock::lock;
 use mailrun_measurement::{Latencies, Series};
 use mailrun_net::{TlsWatch, clock};
 use mailrun_process::http_server::HostNames;

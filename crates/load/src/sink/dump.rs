@@ -13,8 +13,8 @@
 //!
 //! A message that cannot be stored is refused and never acknowledged. Writing is synchronous and
 //! without fsync. As in smtp-sink, the sink's other sessions wait for it.
-use super::active_rules::lock;
 use anyhow::{Context, Result};
+use mailrun_lock::lock;
 use serde::Serialize;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};

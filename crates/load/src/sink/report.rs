@@ -12,15 +12,14 @@ use mailrun_measurement::seconds::second_of;
 use mailrun_measurement::slowest::SlowDelivery;
 use mailrun_measurement::tally::MAX_RUNS;
 use mailrun_measurement::trace::HeaderSample;
-use mailrun_measurement::{MIN_ARRIVALS, Phase, RunId, RunTally, Series, SinkTally, Stage};
-use mailrun_measurement::{judge, validity};
+use mailrun_measurement::{MIN_ARRIVALS, Phase, RunId, RunTally, Series, SinkTally, Stage, judge, validity};
 use mailrun_net::clock;
 use mailrun_process::host_sampler::{self, HostSampler};
 use mailrun_process::outputs;
 use mailrun_process::party_options::value_name;
 use mailrun_process::usage_sampler::UsageSampler;
 use mailrun_text::words::counted;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) struct SinkReport {
@@ -366,8 +365,4 @@ fn slowest(tally: &RunTally, origin: Duration) -> Vec<SlowMessage> {
         ..SlowMessage::default()
     };
     tally.slowest.sorted().into_iter().map(row).collect()
-}
-
-pub(super) fn lock(view: &Mutex<SinkReport>) -> MutexGuard<'_, SinkReport> {
-    view.lock().expect("nobody panics holding it")
 }

@@ -7,9 +7,10 @@
 //! or counted twice, it depends on the message's own number instead. The same seed therefore does
 //! the same to the same sessions and messages, however their commands are interleaved with those of
 //! others.
-use super::active_rules::{PolicyState, RuleState, Ruleset, lock};
+use super::active_rules::{PolicyState, RuleState, Ruleset};
 use super::policies::{DomainKey, ReadThrottle, Triplet, tarpit};
 use super::rules::{LimitKey, RuleAction, RuleCommand, directed_reply};
+use mailrun_lock::lock;
 use mailrun_measurement::seeded::splitmix64;
 use mailrun_net::Answer;
 use mailrun_smtp::{Domain, Path, Reply};

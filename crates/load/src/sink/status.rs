@@ -12,7 +12,7 @@
 //! | `/metrics` | counts so far, in the text format of Prometheus |
 //! | `/rules` | the rules in force, as JSON; PUT other ones as TOML or JSON (`rulebook`) |
 use super::active_rules::{self, RuleCount};
-use super::report::{SinkReport, lock};
+use super::report::SinkReport;
 use super::rulebook::{MAX_FILE_BYTES, Rulebook};
 use anyhow::{Context, Result};
 use axum::body::Bytes;
@@ -21,11 +21,11 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use mailrun_lock::lock;
 use mailrun_measurement::{Ledger, RunId, RunTally};
 use mailrun_process::clock_exchange::{ChronyAnswer, ClockAnswer};
 use mailrun_process::http_server::{self, HostNames};
-use mailrun_process::live_metrics;
-use mailrun_process::text_file;
+use mailrun_process::{live_metrics, text_file};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::net::SocketAddr;

@@ -4,6 +4,7 @@
 //! The collector adds each tally of a worker four times per second, so control makes no message
 //! more expensive.
 use super::plan::LoadPlan;
+use mailrun_lock::lock;
 use mailrun_measurement::errors::Errors;
 use mailrun_measurement::tally::PhaseTimes;
 use mailrun_measurement::{Latencies, SourceTally};
@@ -11,7 +12,7 @@ use mailrun_net::clock;
 use mailrun_process::interrupt::Interrupt;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Each host of a load has this many message numbers of its own, as a power of two.
@@ -172,9 +173,4 @@ impl LoadControl {
     fn plan(&self) -> Option<Arc<LoadPlan>> {
         self.plan.get().and_then(Weak::upgrade)
     }
-}
-
-/// Locks a value. Each value is consistent at any time, so a poisoned lock can be used.
-fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
-    value.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -1,5 +1,6 @@
 //! Hands out the message numbers and decides when the run ends. This is the only state that all
 //! workers share, with the only atomic operation per message.
+use mailrun_lock::lock;
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -78,7 +79,7 @@ impl LoadPlan {
     /// this ends the run.
     pub(super) fn record_unreachable(&self, reason: &str) {
         if !self.connected.load(Ordering::Relaxed) {
-            self.failure.lock().expect("nobody panics holding it").get_or_insert_with(|| reason.to_owned());
+            lock(&self.failure).get_or_insert_with(|| reason.to_owned());
             self.stop();
         }
     }
@@ -88,16 +89,15 @@ impl LoadPlan {
     /// begin.
     pub(super) fn record_resource_failure(&self, reason: &str) {
         if !self.connected.load(Ordering::Relaxed) {
-            self.resource_failure.lock().expect("nobody panics holding it").get_or_insert_with(|| reason.to_owned());
+            lock(&self.resource_failure).get_or_insert_with(|| reason.to_owned());
         }
     }
 
     /// Returns the reason why the run could not begin, if there is one.
     pub(super) fn failure(&self) -> Option<String> {
-        let failure = self.failure.lock().expect("nobody panics holding it").clone();
+        let failure = lock(&self.failure).clone();
         let is_reached = self.connected.load(Ordering::Relaxed);
-        let resource_failure =
-            || self.resource_failure.lock().expect("nobody panics holding it").clone().filter(|_| !is_reached);
+        let resource_failure = || lock(&self.resource_failure).clone().filter(|_| !is_reached);
         failure.or_else(resource_failure)
     }
 }

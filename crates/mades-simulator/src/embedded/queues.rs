@@ -10,8 +10,9 @@
 //! that returns a foreign message would get the same message again and again.
 use bytes::{Buf, Bytes};
 use mailrun_amqp::{DeliveryOutcome, EncodedMessage, Reader, Writer};
+use mailrun_lock::lock;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 /// Maximum number of queues. A limit is needed because peers create queues by choosing their names.
@@ -141,7 +142,7 @@ impl MemoryQueues {
     fn state(&self) -> MutexGuard<'_, State> {
         // A thread that panicked under the lock did so between two complete changes. At worst, a
         // count is wrong by one.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Returns the queue with this name, and creates the queue if necessary. `None` if the name is

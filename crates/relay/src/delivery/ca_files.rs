@@ -3,11 +3,12 @@
 use crate::config;
 use crate::fault_log::LOG_TARGET;
 use crate::routing::{CaFile, Router};
+use mailrun_lock::lock;
 use mailrun_net::FileStamp;
 use mailrun_process::reason::reason;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 #[derive(Debug, Default)]
 pub(crate) struct CaFiles(Mutex<HashMap<PathBuf, CaContent>>);
@@ -62,6 +63,6 @@ impl CaFiles {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, CaContent>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }

@@ -10,6 +10,7 @@
 //! begins with `Return-Path` (RFC 5321 §4.4) and `Delivered-To`.
 //!
 //! All functions block, so they must be called on a thread that may wait for a disk.
+use mailrun_lock::lock;
 use mailrun_process::reason::reason;
 use mailrun_smtp::reply::EnhancedStatusCode;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -20,7 +21,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 const WRITE_BUFFER_BYTES: usize = 64 << 10;
@@ -59,7 +60,7 @@ impl MaildirNames {
     }
 
     fn durable_roots(&self) -> MutexGuard<'_, HashSet<PathBuf>> {
-        self.durable_roots.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.durable_roots)
     }
 
     /// Ensures that the Maildir's directories survive a power failure, even if another program

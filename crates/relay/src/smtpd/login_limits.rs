@@ -15,11 +15,12 @@
 //! guesses from elsewhere nor a neighbour behind the same address can lock it out. Existing and
 //! unknown users are treated alike. The module does no I/O: the time is an argument.
 use crate::config::LoginLimits;
+use mailrun_lock::lock;
 use mailrun_net::ClientKey;
 use mailrun_net::recent::{RecentMap, Shards};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Maximum number of addresses, of user names, and of pairs in memory. The latest of each are kept,
@@ -252,7 +253,7 @@ impl LoginGuard {
     }
 
     fn log(&self) -> MutexGuard<'_, FailureLog> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.log)
     }
 
     fn pair(&self, who: LoginIdentity<'_>) -> (Option<ClientKey>, u64) {

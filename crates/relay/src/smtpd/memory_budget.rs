@@ -22,6 +22,7 @@
 //! A message that outgrows the free room releases its memory at once. It is read to its end and
 //! gets 452 (§4.2.2: insufficient system storage), while the other messages continue. Because each
 //! part can hold the longest message, one of them always finishes.
+use mailrun_lock::lock;
 use mailrun_net::recent::Shards;
 use mailrun_net::{ClientKey, Timer, clock};
 use std::cell::{Cell, RefCell};
@@ -30,7 +31,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -206,7 +207,7 @@ impl AdmissionQueue {
     }
 
     fn waiters(&self) -> MutexGuard<'_, AdmissionWaiters> {
-        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waiters)
     }
 
     /// Removes a waiter from the queue, and wakes the next one.

@@ -1,10 +1,11 @@
 //! Which mailboxes are watched, and how.
+use mailrun_lock::lock;
 use mailrun_mailbox::MailboxUrl;
 use mailrun_measurement::{Ledger, RunId};
 use mailrun_net::Endpoint;
 use mailrun_smtp::sasl::Credentials;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Mailboxes to watch, and how.
@@ -53,7 +54,7 @@ impl MailboxOptions {
     /// True if the arrival of the message has been written down.
     pub(super) fn is_settled(&self, number: u64) -> bool {
         let settled = self.settled.as_ref();
-        settled.is_some_and(|settled| settled.lock().unwrap_or_else(PoisonError::into_inner).contains(number, 0))
+        settled.is_some_and(|settled| lock(settled).contains(number, 0))
     }
 
     /// True if a password may be sent to this server without TLS.

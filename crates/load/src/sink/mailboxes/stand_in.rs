@@ -4,6 +4,7 @@ use super::super::active_rules::ActiveRules;
 use super::super::rulebook::Rulebook;
 use super::super::worker_state::{SinkContext, TallyTransfer};
 use super::{MailboxOptions, MailboxTls, WatchedMailbox, Watchers};
+use mailrun_lock::lock;
 use mailrun_measurement::trace::{RecipientNumbering, ZeroPhase};
 use mailrun_measurement::{RunId, RunTally, SinkTally, Trace};
 use mailrun_net::{Endpoint, clock};
@@ -55,7 +56,7 @@ impl Server {
     }
 
     fn change(&self, change: impl FnOnce(&mut Inbox)) {
-        change(&mut self.inbox.0.lock().unwrap());
+        change(&mut lock(&self.inbox.0));
         self.inbox.1.notify_all();
     }
 
@@ -64,13 +65,13 @@ impl Server {
     }
 
     fn count(&self) -> usize {
-        self.inbox.0.lock().unwrap().fields.len()
+        lock(&self.inbox.0).fields.len()
     }
 
     /// Serves a connection until its generation ends. Errors of the connection end it, too.
     fn serve(&self, stream: &TcpStream) -> Option<()> {
         let generation = {
-            let mut inbox = self.inbox.0.lock().unwrap();
+            let mut inbox = lock(&self.inbox.0);
             inbox.connections += 1;
             if inbox.is_away {
                 return None;
@@ -80,7 +81,7 @@ impl Server {
         let closer = (self.clone(), stream.try_clone().unwrap());
         std::thread::spawn(move || {
             let (server, stream) = closer;
-            let inbox = server.inbox.0.lock().unwrap();
+            let inbox = lock(&server.inbox.0);
             drop(server.inbox.1.wait_while(inbox, |inbox| inbox.generation == generation));
             let _ = stream.shutdown(std::net::Shutdown::Both);
         });
@@ -106,14 +107,14 @@ impl Server {
                 "EXAMINE" => {
                     told = self.count();
                     let next = told + 1;
-                    let validity = self.inbox.0.lock().unwrap().renewals + 1;
+                    let validity = lock(&self.inbox.0).renewals + 1;
                     say(&format!(
                         "* {told} EXISTS\r\n* OK [UIDVALIDITY {validity}] v\r\n* OK [UIDNEXT {next}] n\r\n{tag} OK open\r\n"
                     ))?;
                 }
                 "IDLE" => {
                     say("+ idling\r\n")?;
-                    let inbox = self.inbox.0.lock().unwrap();
+                    let inbox = lock(&self.inbox.0);
                     let is_quiet = |inbox: &mut Inbox| inbox.fields.len() == told && inbox.generation == generation;
                     drop(self.inbox.1.wait_while(inbox, is_quiet));
                     say(&tell(&mut told))?;
@@ -124,7 +125,7 @@ impl Server {
                 "UID" => {
                     let first: usize = command.split([' ', ':']).nth(2)?.parse().ok()?;
                     let news = tell(&mut told);
-                    let fields = self.inbox.0.lock().unwrap().fields.clone();
+                    let fields = lock(&self.inbox.0).fields.clone();
                     let mut text = news.into_bytes();
                     for (place, field) in fields.iter().enumerate().skip(first - 1) {
                         let number = place + 1;

@@ -1,0 +1,38 @@
+//! What mailrun's locks do after a thread has panicked while it held one: the others go on.
+//!
+//! A session that panics ends alone, so its panic must not spread to every thread that locks the
+//! same data later. The data can be used: no code of ours can panic where it has changed only a
+//! part of them.
+use std::sync::{LockResult, Mutex, MutexGuard, PoisonError};
+
+/// Locks data, also after a panic of a thread that held the lock.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    unpoisoned(mutex.lock())
+}
+
+/// Returns the guard of a reader, a writer or a wait, also after a panic of a thread that held the
+/// lock.
+pub fn unpoisoned<G>(result: LockResult<G>) -> G {
+    result.unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::RwLock;
+
+    #[test]
+    fn data_can_be_used_after_a_panic() {
+        let (mutex, shared) = (Mutex::new(1), RwLock::new(1));
+        let panicked = std::thread::scope(|scope| {
+            let holder = scope.spawn(|| {
+                let _guards = (mutex.lock(), shared.write());
+                panic!("while it holds both");
+            });
+            holder.join()
+        });
+        assert!(panicked.is_err() && mutex.is_poisoned() && shared.is_poisoned());
+        *lock(&mutex) += 1;
+        assert_eq!((*lock(&mutex), *unpoisoned(shared.read())), (2, 1));
+    }
+}
