@@ -1,5 +1,5 @@
-//! Addresses to which load may be sent without explicit permission: those of this host and of
-//! private networks. Also finds out whether a server is on this host.
+//! Addresses to which load may be sent without explicit permission: the addresses of this host and
+//! of private networks. Also finds out whether a server is on this host.
 use mailrun_net::Endpoint;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
@@ -28,6 +28,13 @@ pub fn is_local_address(address: IpAddr) -> bool {
             }
         },
     }
+}
+
+/// Returns true if nobody between this process and the server can read what they send each other,
+/// because the server has a loopback address or a unix-domain socket. Such a server also shares this
+/// host's clock.
+pub fn is_loopback(server: &Endpoint) -> bool {
+    server.ip().is_none_or(|address| address.to_canonical().is_loopback())
 }
 
 /// Returns true if an interface of this host has the address. When the kernel sends to an address
@@ -66,6 +73,20 @@ mod tests {
         }
         for public in ["8.8.8.8", "172.32.0.1", "2600::1", "::ffff:8.8.8.8", "100.128.0.1", "198.20.0.1"] {
             assert!(!is_local_address(public.parse().unwrap()), "{public}");
+        }
+    }
+
+    #[test]
+    fn a_loopback_address_may_be_written_as_ipv6() {
+        for (server, expected) in [
+            ("127.8.9.1:25", true),
+            ("[::1]:25", true),
+            ("[::ffff:127.0.0.1]:25", true),
+            ("unix:/run/lmtp", true),
+            ("10.1.2.3:25", false),
+            ("[::ffff:10.1.2.3]:25", false),
+        ] {
+            assert_eq!(is_loopback(&Endpoint::resolve(server).unwrap()), expected, "{server}");
         }
     }
 

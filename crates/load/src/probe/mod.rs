@@ -35,6 +35,7 @@ use mailrun_measurement::{Ledger, RunId};
 use mailrun_net::{Endpoint, clock};
 use mailrun_process::http_server::{self, HostNames};
 use mailrun_process::interrupt::{Interrupt, SighupWatch, StopRequest};
+use mailrun_process::local_address::is_loopback;
 use mailrun_process::outputs::{monotonic_clock, new_run_id, wall_clock};
 use mailrun_process::reason::reason;
 use mailrun_process::{live_metrics, tell};
@@ -58,7 +59,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which a report that could not be written is tried again.
 const REPORT_RETRY: Duration = Duration::from_secs(600);
 
-/// What the threads tell the loop.
+/// A report of a thread to the loop.
 enum Input {
     Answered { number: u64, outcome: Outcome },
     Watched { routes: Vec<u16>, keeps_times: bool, report: Report },
@@ -293,7 +294,7 @@ impl Shell {
         let number = due.number;
         let work = move || {
             let outcome = deliver(&route, run, number, due_at);
-            // Ignore the error: the loop has ended.
+            // Ignore the error, because the loop has ended.
             let _ = input.send(Input::Answered { number, outcome });
         };
         if let Err(error) = std::thread::Builder::new().name("send".to_owned()).spawn(work) {
@@ -423,9 +424,7 @@ fn deliver(route: &RouteOptions, run: RunId, number: u64, due_at: Duration) -> O
 
 fn try_deliver(route: &RouteOptions, run: RunId, number: u64, due_at: Duration) -> Result<SendReport> {
     let targets = targets_of(&route.server, route.allowed)?;
-    let is_near = Endpoint::resolve_all(&route.server).is_ok_and(|endpoints| {
-        endpoints.iter().all(|endpoint| endpoint.ip().is_none_or(|address| address.to_canonical().is_loopback()))
-    });
+    let is_near = Endpoint::resolve_all(&route.server).is_ok_and(|endpoints| endpoints.iter().all(is_loopback));
     let created = match is_near {
         true => Creation { time: due_at, clock: monotonic_clock() },
         // Between hosts, only wall clocks can be compared.

@@ -17,7 +17,7 @@ pub struct Attachment {
     pub content: Vec<u8>,
 }
 
-/// A header field that replaces those of the same name.
+/// A header field that replaces the fields of the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderField {
     name: String,
@@ -50,7 +50,6 @@ impl FromStr for HeaderField {
     }
 }
 
-/// The parts of a message.
 #[derive(Clone, Debug)]
 pub struct MessageParts<'a> {
     /// Sender and recipients of the envelope, without brackets.

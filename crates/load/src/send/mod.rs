@@ -82,7 +82,7 @@ async fn run(options: SendOptions, buffers: WorkerBuffers) -> Result<SendReport>
         };
         sender.event(&format!("Connected to {}", target.describe()));
         if options.quit_after == Some(QuitAfter::Connect) {
-            return Ok(finish(SendEnd::Stopped(QuitAfter::Connect.name())));
+            return Ok(finish(SendEnd::Stopped(QuitAfter::Connect)));
         }
         let nonce = options.transport.credentials.is_some().then(mailrun_net::nonce);
         let client_options = Arc::clone(&transport.options);
@@ -142,7 +142,7 @@ fn wait(mut child: Child) {
             Ok(Some(_)) | Err(_) => return,
         }
     }
-    // Ignore errors: the command may have ended by itself.
+    // Ignore errors, because the command may have ended by itself.
     let _ = child.kill();
     let _ = child.wait();
 }

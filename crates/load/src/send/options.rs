@@ -1,4 +1,4 @@
-//! What to send, and to whom.
+//! Options of `mailrun send`: the message, its envelope and the servers.
 use crate::source::{DsnParameters, TransportOptions};
 use clap::ValueEnum;
 use mailrun_measurement::record::Pipelining;
@@ -81,17 +81,9 @@ pub enum QuitAfter {
 }
 
 impl QuitAfter {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Banner => "banner",
-            Self::Ehlo => "ehlo",
-            Self::Tls => "tls",
-            Self::Auth => "auth",
-            Self::Mail => "mail",
-            Self::Rcpt => "rcpt",
-            Self::Data => "data",
-        }
+    /// Returns the word of `--quit-after`.
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
     /// Returns where the client stops by itself. `None` means that no transaction begins.

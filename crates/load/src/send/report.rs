@@ -1,12 +1,13 @@
 //! How the sending of one message ended: a line for people, and an exit status for scripts.
+use super::options::QuitAfter;
 use mailrun_net::SessionEnd;
 use mailrun_process::reason::reason;
 use mailrun_smtp::client::{GaveUp, Verb};
 use std::io::ErrorKind;
 use std::time::Duration;
 
-/// Where a message was rejected, or where the session failed. The statuses are those of swaks,
-/// except for `Connect`, where swaks and our other commands both have 2.
+/// Where a message was rejected, or where the session failed. The statuses are the same as in
+/// swaks, except for `Connect`, where swaks and our other commands both have 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendStage {
     Connect,
@@ -78,7 +79,7 @@ pub enum SendEnd {
         reply: String,
     },
     /// The session ended where `--quit-after` asked for it.
-    Stopped(&'static str),
+    Stopped(QuitAfter),
     Rejected(SendStage, String),
     Failed(SendStage, String),
 }
@@ -114,7 +115,7 @@ impl SendReport {
             SendEnd::Accepted { accepted, recipients, reply } => {
                 format!("accepted for {accepted} of {recipients} recipients: {reply} ({took})")
             }
-            SendEnd::Stopped(point) => format!("stopped after {point}, as asked ({took})"),
+            SendEnd::Stopped(point) => format!("stopped after {}, as asked ({took})", point.name()),
             SendEnd::Rejected(stage, reply) => format!("rejected at {}: {reply} ({took})", stage.row().1),
             SendEnd::Failed(stage, text) => format!("failed at {}: {text} ({took})", stage.row().1),
         }
@@ -182,7 +183,7 @@ mod tests {
             (accepted(1, 1), 0, "accepted: 250 Ok"),
             (accepted(2, 2), 0, "accepted for 2 of 2 recipients: 250 Ok"),
             (accepted(1, 2), 1, "accepted for 1 of 2 recipients: 250 Ok"),
-            (SendEnd::Stopped("rcpt"), 0, "stopped after rcpt, as asked"),
+            (SendEnd::Stopped(QuitAfter::Rcpt), 0, "stopped after rcpt, as asked"),
             (refused(SendStage::Recipients), 24, "rejected at rcpt: 550 no"),
             (refused(SendStage::Message), 26, "rejected at message: 550 no"),
             (

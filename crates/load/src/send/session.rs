@@ -1,5 +1,5 @@
 //! The session of one message: what it sends, and what became of it.
-use super::options::SendOptions;
+use super::options::{QuitAfter, SendOptions};
 use super::report::{SendEnd, SendStage, failure};
 use crate::source::{DialoguePrinter, DsnParameters};
 use anyhow::{Result, anyhow};
@@ -25,8 +25,8 @@ pub(super) struct SingleMessage {
     dsn_parameters: DsnParameters,
     /// Set if no transaction is to begin.
     stops_before_mail: bool,
-    /// Name of the point where the session is to end, if there is one.
-    stops_after: Option<&'static str>,
+    /// Point where the session is to end, if there is one.
+    stops_after: Option<QuitAfter>,
     timeout: Duration,
     has_begun: bool,
     is_over_tls: bool,
@@ -55,8 +55,8 @@ impl SingleMessage {
             is_verbatim: options.is_verbatim,
             message: options.message.as_slice().into(),
             dsn_parameters: options.dsn_parameters.clone(),
-            stops_before_mail: options.quit_after.is_some_and(|point| point == super::options::QuitAfter::Auth),
-            stops_after: options.quit_after.map(super::options::QuitAfter::name),
+            stops_before_mail: options.quit_after.is_some_and(|point| point == QuitAfter::Auth),
+            stops_after: options.quit_after,
             timeout: options.timeout,
             has_begun: false,
             is_over_tls: false,
@@ -170,7 +170,7 @@ impl MessageSource for SingleMessage {
         self.has_begun = true;
         Poll::Ready(match self.envelope(client.extensions()) {
             Ok(envelope) => NextAction::Transaction(Arc::new(envelope)),
-            // There are no recipients: the options ask for less than a message.
+            // There are no recipients if the options ask for less than a message.
             Err(_) => NextAction::Quit,
         })
     }

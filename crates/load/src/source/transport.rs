@@ -5,6 +5,7 @@ use mailrun_net::{
     Certificate, CertificateRecorder, ClientSecurity, ClientTls, Endpoint, SessionResumption, Socket, Timer,
     TlsSetupError, Trust, clock,
 };
+use mailrun_process::local_address::is_loopback;
 use mailrun_process::tls_mode::TlsMode;
 use mailrun_smtp::client::{
     BurstSize, Chunking, Notifications, Options, PipelineMode as Commands, StartTls, StopPoint,
@@ -28,7 +29,7 @@ pub struct TransportOptions {
     pub tls: TlsMode,
     /// Set if the server's certificate is not verified.
     pub tls_insecure: bool,
-    /// Trusted certificates. By default, those of the system.
+    /// Trusted certificates. By default, the system's certificates are trusted.
     pub ca: Option<PathBuf>,
     /// Name for the certificate and for SNI. By default, the host of the address.
     pub server_name: Option<String>,
@@ -52,8 +53,7 @@ pub struct TransportOptions {
 impl TransportOptions {
     /// Refuses to send a password without encryption to another host.
     pub(crate) fn check_password(&self, server: &Endpoint) -> Result<()> {
-        let is_near = server.ip().is_none_or(|address| address.to_canonical().is_loopback());
-        if self.exposes_password() && !is_near {
+        if self.exposes_password() && !is_loopback(server) {
             bail!(
                 "--user: the password would be sent unencrypted to {server}; use --tls, or --auth-mechanism scram-sha-256 \
                  or cram-md5"

@@ -3,6 +3,7 @@ use mailrun_lock::lock;
 use mailrun_mailbox::MailboxUrl;
 use mailrun_measurement::{Ledger, RunId};
 use mailrun_net::Endpoint;
+use mailrun_process::local_address::is_loopback;
 use mailrun_smtp::sasl::Credentials;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -31,13 +32,12 @@ pub struct MailboxOptions {
 /// A mailbox, whose mail it has, and who logs in.
 #[derive(Clone, Debug)]
 pub struct WatchedMailbox {
-    /// The mailbox.
     pub url: MailboxUrl,
     /// Address of the recipient whose mail is in this mailbox.
     pub address: String,
     /// Who logs in. A Maildir needs nobody.
     pub credentials: Option<Credentials>,
-    /// Its server. A Maildir has none.
+    /// Server of the mailbox. A Maildir has none.
     pub server: Option<Endpoint>,
 }
 
@@ -46,7 +46,7 @@ pub struct WatchedMailbox {
 pub struct MailboxTls {
     /// Accept any certificate, and send passwords without TLS.
     pub insecure: bool,
-    /// Trusted certificates. By default, those of the system.
+    /// Trusted certificates. By default, the system's certificates are trusted.
     pub ca: Option<PathBuf>,
 }
 
@@ -59,7 +59,7 @@ impl MailboxOptions {
 
     /// True if a password may be sent to this server without TLS.
     pub(super) fn allows_plain_login(&self, endpoint: &Endpoint) -> bool {
-        self.tls.insecure || endpoint.ip().is_none_or(|address| address.is_loopback())
+        self.tls.insecure || is_loopback(endpoint)
     }
 
     /// Name of the protocol in the record.
