@@ -56,10 +56,11 @@ use collector::SourceCollector;
 use context::SourceContext;
 use domains::RecipientDomains;
 use envelopes::Envelopes;
+use mailrun_lock::lock;
 use mailrun_measurement::trace::MESSAGE_NUMBERS;
 use mailrun_net::{Endpoint, clock};
 use mailrun_process::interrupt::Interrupt;
-use mailrun_process::local_address::is_local_address;
+use mailrun_process::local_address::{is_local_address, is_loopback};
 use mailrun_process::output_file;
 use mailrun_process::outputs::FinishedRun;
 use mailrun_process::reason::reason;
@@ -158,10 +159,10 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     let workers = worker::start(&setting)?;
     collector.collect(workers, &interrupt)?;
     let ledger = setting.options.outputs.ledger.as_deref().filter(|ledger| output_file::is_file(ledger));
-    if let (Some(ledger), Ok(logs)) = (ledger, setting.replies.lock()) {
-        // Ignore an error: reports will merely lack the replies.
+    if let Some(ledger) = ledger {
+        // Ignore an error, because reports will merely lack the replies.
         let recipients = |number| setting.named_recipients(number, setting.options.recipients(number));
-        let _ = reply_log::write(&logs, recipients, &ledger.with_extension("replies"));
+        let _ = reply_log::write(&lock(&setting.replies), recipients, &ledger.with_extension("replies"));
     }
     Ok(collector.finish())
 }
@@ -169,11 +170,7 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
 /// Returns the clock for traces: CLOCK_MONOTONIC if the sink is probably on this host, otherwise
 /// Unix time.
 fn clock_for(server: &Endpoint) -> message::TraceClock {
-    if server.ip().is_none_or(|address| address.is_loopback()) {
-        message::TraceClock::Monotonic
-    } else {
-        message::TraceClock::Wall
-    }
+    if is_loopback(server) { message::TraceClock::Monotonic } else { message::TraceClock::Wall }
 }
 
 /// Returns the part of an address before the port, without the brackets of IPv6.

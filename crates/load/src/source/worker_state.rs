@@ -3,6 +3,7 @@
 use super::context::SourceContext;
 use super::control::{NUMBERS_LOG2, UserTarget};
 use super::reply_log::ReplyLog;
+use mailrun_lock::lock;
 use mailrun_measurement::reply_text::ReplyText;
 use mailrun_measurement::trace::sequence_of;
 use mailrun_measurement::{LatencyKind, SourceTally};
@@ -154,9 +155,7 @@ impl SourceWorkerState {
     }
 
     pub(super) fn send_replies(&self) {
-        if let Ok(mut logs) = self.args.context.replies.lock() {
-            logs.push(self.replies.take());
-        }
+        lock(&self.args.context.replies).push(self.replies.take());
     }
 
     pub(super) fn update_tally(&self, count: impl FnOnce(&mut SourceTally)) {
@@ -355,7 +354,7 @@ impl SourceWorkerState {
         let empty = self.args.empty_rx.try_recv().unwrap_or_default();
         let mut full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
         full.flush_times();
-        // Ignore the error: without a collector, nobody needs the tally.
+        // Ignore the error, because without a collector, nobody needs the tally.
         let _ = self.args.tally_tx.send((self.args.number, full));
     }
 }
