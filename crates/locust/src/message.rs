@@ -69,7 +69,7 @@ impl ClassCounts {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StatsEntry {
     pub name: String,
-    /// Its kind, which is a protocol.
+    /// Kind of the requests. It is the name of a protocol.
     pub method: String,
     pub requests: u64,
     pub failures: u64,
@@ -147,28 +147,43 @@ pub enum WorkerMessage {
 impl WorkerMessage {
     /// Encodes the message of the worker `node`.
     pub fn encode(&self, node: &str) -> Vec<u8> {
-        let (kind, data) = match self {
-            Self::ClientReady => ("client_ready", Value::from(-1)),
-            Self::Heartbeat(state, processor, memory_bytes) => (
-                "heartbeat",
-                map([
-                    ("state", state.name().into()),
-                    ("current_cpu_usage", number(processor.0)),
-                    ("current_memory_usage", count(*memory_bytes)),
-                ]),
-            ),
-            Self::Spawning => ("spawning", Value::Nil),
-            Self::SpawningComplete(classes) => ("spawning_complete", map(users(classes))),
-            Self::Stats(report) => ("stats", report.data(node)),
-            Self::ClientStopped => ("client_stopped", Value::Nil),
-            Self::Quit => ("quit", Value::Nil),
-            Self::Exception(text) => ("exception", map([("msg", text.as_str().into()), ("traceback", "".into())])),
-            Self::Clock(sent_s) => ("mailrun_clock", map([("sent", number(*sent_s))])),
-        };
+        let message = Value::Array(vec![self.kind().into(), self.data(node), node.into()]);
         let mut bytes = Vec::with_capacity(256);
-        let message = Value::Array(vec![kind.into(), data, node.into()]);
         rmpv::encode::write_value(&mut bytes, &message).expect("memory takes every byte");
         bytes
+    }
+
+    /// Returns the word by which the master chooses the handler of the message.
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::ClientReady => "client_ready",
+            Self::Heartbeat(..) => "heartbeat",
+            Self::Spawning => "spawning",
+            Self::SpawningComplete(_) => "spawning_complete",
+            Self::Stats(_) => "stats",
+            Self::ClientStopped => "client_stopped",
+            Self::Quit => "quit",
+            Self::Exception(_) => "exception",
+            Self::Clock(_) => "mailrun_clock",
+        }
+    }
+
+    /// Returns the fields that the handler reads.
+    fn data(&self, node: &str) -> Value {
+        match self {
+            // A version would be here. Without one, the master compares no versions.
+            Self::ClientReady => Value::from(-1),
+            Self::Heartbeat(state, processor, memory_bytes) => map([
+                ("state", state.name().into()),
+                ("current_cpu_usage", number(processor.0)),
+                ("current_memory_usage", count(*memory_bytes)),
+            ]),
+            Self::SpawningComplete(classes) => map(users(classes)),
+            Self::Stats(report) => report.data(node),
+            Self::Exception(text) => map([("msg", text.as_str().into()), ("traceback", "".into())]),
+            Self::Clock(sent_s) => map([("sent", number(*sent_s))]),
+            Self::Spawning | Self::ClientStopped | Self::Quit => Value::Nil,
+        }
     }
 }
 
@@ -198,12 +213,7 @@ fn users(classes: &ClassCounts) -> [(&'static str, Value); 2] {
 
 impl StatsReport {
     fn data(&self, node: &str) -> Value {
-        let mut errors = BTreeMap::new();
-        for error in &self.errors {
-            let key = format!("{}.{}.{}", error.method, error.name, error.error);
-            errors.entry(key).or_insert_with(|| ErrorEntry { occurrences: 0, ..error.clone() }).occurrences +=
-                error.occurrences;
-        }
+        let errors = self.errors_by_key();
         let [classes, users] = users(&self.classes);
         let mut entries = vec![
             ("stats", Value::Array(self.entries.iter().map(StatsEntry::data).collect())),
@@ -223,6 +233,18 @@ impl StatsReport {
             entries.push(("mailrun_clock", clock));
         }
         map(entries)
+    }
+
+    /// Returns the errors under the key that the master uses for them. Equal errors are summed,
+    /// because of two entries with one key the master would keep only the last.
+    fn errors_by_key(&self) -> BTreeMap<String, ErrorEntry> {
+        let mut errors = BTreeMap::new();
+        for error in &self.errors {
+            let key = format!("{}.{}.{}", error.method, error.name, error.error);
+            let sum = errors.entry(key).or_insert_with(|| ErrorEntry { occurrences: 0, ..error.clone() });
+            sum.occurrences += error.occurrences;
+        }
+        errors
     }
 }
 

@@ -104,53 +104,59 @@ impl Rung {
 ///
 /// If a run could not start, or if a file cannot be written.
 pub(crate) fn climb(ladder: &PayloadLadder, options: &MadesOptions) -> Result<ExitCode> {
-    // Each run watches for signals itself. This watch catches a signal between two runs.
-    let interrupt = Interrupt::watch()?;
     let mut rungs = Vec::new();
-    let mut status = ExitCode::SUCCESS;
-    let stage = options.path().last().name();
-    let mut failure = Ok(());
-    for size in &ladder.0 {
-        if interrupt.requested() != StopRequest::Nothing {
-            status = ExitCode::from(INTERRUPTED_STATUS);
-            break;
-        }
-        let is_first = rungs.is_empty();
-        let run = MadesOptions {
-            name: format!("{} {}", options.name, size_text(*size)),
-            sizes: Distribution::constant(*size),
-            preflight: if is_first { options.preflight } else { MadesPreflight::Off },
-            out: options.out.as_ref().map(|directory| directory.join(size_text(*size))),
-            ..options.clone()
-        };
-        let FinishedRun { record, write_error } = match mailrun_mades_bench::run(run) {
-            Ok(finished) => finished,
-            Err(error) => {
-                let is_interrupted = error.is::<Interrupted>();
-                status = ExitCode::from(if is_interrupted { INTERRUPTED_STATUS } else { 2 });
-                failure = if is_interrupted && !is_first { Ok(()) } else { Err(error) };
-                break;
-            }
-        };
-        failure = write_error.map_or(Ok(()), Err);
-        let Some(mades) = record.mades.as_ref().filter(|_| record.ending != Some(Ending::Interrupted)) else {
-            status = ExitCode::from(INTERRUPTED_STATUS);
-            break;
-        };
-        let rung = Rung::of(*size, &record, mades);
-        if matches!(rung.fate, RungFate::Failed(_)) {
-            status = exit_code(&record, Strictness::Lenient);
-        }
-        let is_over = rung.fate != RungFate::InTime || failure.is_err();
-        rungs.push(rung);
-        if is_over {
-            break;
-        }
-    }
+    let status = measure_sizes(ladder, options, &mut rungs);
+    // A climb that ended early has measured its first sizes all the same, so show them.
     if !rungs.is_empty() {
+        let stage = options.path().last().name();
         write_all(&mut io::stdout().lock(), &text(ladder, &rungs, stage, options.timeout))?;
     }
-    failure.map(|()| status)
+    status
+}
+
+/// Measures one size after the other and adds each to `rungs`, until one is not in time or the user
+/// interrupts the climb.
+fn measure_sizes(ladder: &PayloadLadder, options: &MadesOptions, rungs: &mut Vec<Rung>) -> Result<ExitCode> {
+    let interrupted = ExitCode::from(INTERRUPTED_STATUS);
+    // Each run watches for signals itself. This watch catches a signal between two runs.
+    let interrupt = Interrupt::watch()?;
+    for size in &ladder.0 {
+        if interrupt.requested() != StopRequest::Nothing {
+            return Ok(interrupted);
+        }
+        let is_first = rungs.is_empty();
+        let FinishedRun { record, write_error } = match mailrun_mades_bench::run(options_of(*size, options, is_first)) {
+            // The sizes before this one have results, so this is no error.
+            Err(error) if error.is::<Interrupted>() && !is_first => return Ok(interrupted),
+            finished => finished?,
+        };
+        let Some(mades) = record.mades.as_ref().filter(|_| record.ending != Some(Ending::Interrupted)) else {
+            return write_error.map_or(Ok(interrupted), Err);
+        };
+        let rung = Rung::of(*size, &record, mades);
+        let fate = rung.fate.clone();
+        rungs.push(rung);
+        match (write_error, fate) {
+            (Some(error), _) => return Err(error),
+            (None, RungFate::InTime) => {}
+            // The limit was to be found, so a run that crosses it is a success.
+            (None, RungFate::TimedOut) => return Ok(ExitCode::SUCCESS),
+            (None, RungFate::Failed(_)) => return Ok(exit_code(&record, Strictness::Lenient)),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the options of the run of one size. Only the first run makes a preflight, because the
+/// others would check the same broker again.
+fn options_of(size: u64, options: &MadesOptions, is_first: bool) -> MadesOptions {
+    MadesOptions {
+        name: format!("{} {}", options.name, size_text(size)),
+        sizes: Distribution::constant(size),
+        preflight: if is_first { options.preflight } else { MadesPreflight::Off },
+        out: options.out.as_ref().map(|directory| directory.join(size_text(size))),
+        ..options.clone()
+    }
 }
 
 /// Formats the table and, below it, the size at which the time limit was exceeded.
