@@ -113,13 +113,13 @@ fn counts(record: &Record) -> Vec<u64> {
 }
 
 /// A run, and the counts of the endpoint pair on the same broker.
-struct Journey {
+struct MadesRun {
     record: Record,
     code: Option<i32>,
     truth: Value,
 }
 
-impl Journey {
+impl MadesRun {
     fn go(url: &str, mode: &str, words: &str, faults: &str) -> Self {
         let place = tempfile::tempdir().unwrap();
         let truth = place.path().join("truth.jsonl");
@@ -173,17 +173,17 @@ impl Journey {
 }
 
 fn through(url: &str, mode: &str, words: &str, messages: u64, stages: usize) {
-    let journey = Journey::go(url, mode, &format!("--messages {messages} {words}"), "");
-    let record = &journey.record;
-    let ledger = &journey.record.ledger;
-    assert_eq!(journey.code, Some(0), "{mode}: {ledger:?} {:?}", record.verdict);
+    let run = MadesRun::go(url, mode, &format!("--messages {messages} {words}"), "");
+    let record = &run.record;
+    let ledger = &run.record.ledger;
+    assert_eq!(run.code, Some(0), "{mode}: {ledger:?} {:?}", record.verdict);
     assert_eq!(counts(record), vec![messages; stages], "{mode}");
     assert_eq!((ledger.lost, ledger.duplicates), (Some(0), Some(0)), "{mode}: {ledger:?}");
     let brokers = &record.mades.as_ref().unwrap().brokers;
     let is_named = |product: &str| ["artemis", "rabbitmq"].iter().any(|name| product.to_lowercase().contains(name));
     let all_named = brokers.iter().all(|broker| is_named(&broker.product) && !broker.version.is_empty());
     assert!(!brokers.is_empty() && all_named, "{brokers:?}");
-    journey.agrees();
+    run.agrees();
 }
 
 /// The preflight message is answered, and is in no count of the run.
@@ -243,10 +243,10 @@ fn every_mode_closes_its_account_on_rabbitmq() {
 fn what_goes_wrong_on_rabbitmq_is_told_as_it_was_done() {
     let Some(rabbit) = Node::rabbitmq() else { return };
     let faults = "--seed 5 --drop 0.05 --duplicate 0.05 --corrupt 0.05 --reject 0.05 --fail 0.05";
-    let journey =
-        Journey::go(&rabbit.url(), "endpoint", "--messages 400 --max-in-transit 100 --message-timeout 5s", faults);
-    assert_eq!(journey.code, Some(1), "{:?}", journey.record.verdict);
-    let ledger = &journey.record.ledger;
+    let run =
+        MadesRun::go(&rabbit.url(), "endpoint", "--messages 400 --max-in-transit 100 --message-timeout 5s", faults);
+    assert_eq!(run.code, Some(1), "{:?}", run.record.verdict);
+    let ledger = &run.record.ledger;
     for (seen, name) in [
         (ledger.created, "consumed"),
         (ledger.delivered, "delivered"),
@@ -256,10 +256,10 @@ fn what_goes_wrong_on_rabbitmq_is_told_as_it_was_done() {
         (ledger.duplicates, "duplicated"),
         (ledger.corrupt, "corrupt_copies"),
     ] {
-        assert_eq!(seen, Some(journey.did(name)), "{name}: {ledger:?} {}", journey.truth);
+        assert_eq!(seen, Some(run.did(name)), "{name}: {ledger:?} {}", run.truth);
         assert!(seen > Some(0), "none {name}, so it was not tested");
     }
-    journey.agrees();
+    run.agrees();
 }
 
 #[test]
@@ -268,9 +268,9 @@ fn what_is_somebody_elses_stays_in_the_queues_of_rabbitmq() {
     let Some(rabbit) = Node::rabbitmq() else { return };
     let url = rabbit.url();
     QUEUES.iter().zip([3, 2, 4]).for_each(|(queue, count)| put(&url, queue, count));
-    let journey = Journey::go(&url, "endpoint", "--messages 100 --max-in-transit 10", "");
-    assert_eq!((journey.code, journey.record.ledger.delivered), (Some(0), Some(100)), "{:?}", journey.record.verdict);
-    let foreign: Vec<u64> = journey.mades().queues.iter().map(|queue| queue.foreign).collect();
+    let run = MadesRun::go(&url, "endpoint", "--messages 100 --max-in-transit 10", "");
+    assert_eq!((run.code, run.record.ledger.delivered), (Some(0), Some(100)), "{:?}", run.record.verdict);
+    let foreign: Vec<u64> = run.mades().queues.iter().map(|queue| queue.foreign).collect();
     assert_eq!(foreign, [0, 3, 2, 4], "outbox, reply, event, inbox");
     assert_eq!(QUEUES.map(|queue| left_in(&url, queue)), [3, 2, 4]);
 }

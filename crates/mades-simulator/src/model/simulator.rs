@@ -247,7 +247,7 @@ impl<M> Simulator<M> {
     }
 
     pub fn content(&self, key: MessageKey) -> Option<&M> {
-        self.message(key).map(|journey| &journey.content)
+        self.message(key).map(|message| &message.content)
     }
 
     pub fn content_mut(&mut self, key: MessageKey) -> Option<&mut M> {
@@ -307,7 +307,7 @@ impl<M> Simulator<M> {
 
     pub fn taken_by_receiver(&mut self, key: MessageKey, now: Duration) {
         let waits = self.waits_for_receiver();
-        let Some(message) = self.message_mut(key).filter(|journey| waits && !journey.taken_by_receiver) else { return };
+        let Some(message) = self.message_mut(key).filter(|message| waits && !message.taken_by_receiver) else { return };
         message.taken_by_receiver = true;
         // If the message is not in the inbox yet, nothing waits for its acceptance.
         let waited_for = message.record.inboxed.is_some();
@@ -381,9 +381,8 @@ impl<M> Simulator<M> {
         self.records.pop_front()
     }
 
-    /// Returns the records of the unfinished messages.
     pub fn unfinished(&self) -> impl Iterator<Item = &MessageRecord> {
-        self.slots.iter().filter_map(|slot| slot.message.as_ref()).map(|journey| &journey.record)
+        self.slots.iter().filter_map(|slot| slot.message.as_ref()).map(|message| &message.record)
     }
 }
 
@@ -600,7 +599,7 @@ impl<M> Simulator<M> {
 
     /// Schedules the only reply of a toolbox. A fault may suppress it.
     fn push_status(&mut self, key: MessageKey, at: Duration, reply: ReplyKind) {
-        let silent = self.message(key).is_some_and(|journey| journey.record.fault.no_reply);
+        let silent = self.message(key).is_some_and(|message| message.record.fault.no_reply);
         if silent {
             let totals = self.totals_of(key);
             totals.unanswered += 1;
@@ -638,7 +637,7 @@ impl<M> Simulator<M> {
         let consumed = message.consumed;
         let since = now.saturating_sub(message.record.consumed);
         let waits = self.waits_for_receiver();
-        if let Some(message) = self.message_mut(key).filter(|journey| waits && !journey.taken_by_receiver) {
+        if let Some(message) = self.message_mut(key).filter(|message| waits && !message.taken_by_receiver) {
             message.open_steps += 1;
         }
         let totals = self.totals.of_mut(consumed.kind);
@@ -705,7 +704,7 @@ impl<M> Simulator<M> {
 
     /// Sets the fate of a message, unless the message already has a fate.
     fn set_fate(&mut self, key: MessageKey, fate: MessageFate) {
-        if let Some(message) = self.message_mut(key).filter(|journey| journey.record.fate == MessageFate::Unfinished) {
+        if let Some(message) = self.message_mut(key).filter(|message| message.record.fate == MessageFate::Unfinished) {
             message.record.fate = fate;
         }
     }
