@@ -868,8 +868,8 @@ impl<T> AmqpConnection<T> {
 
     fn disposition(&mut self, channel: u16, disposition: DispositionFrame) {
         let DispositionFrame { first, last, settled, outcome, error, .. } = disposition;
-        // A message that is settled without an outcome counts as released: the receiver forgets it
-        // without confirming it.
+        // A message that is settled without an outcome counts as released, because the receiver
+        // forgets it without confirming it.
         let Some(outcome) = outcome.or(settled.then_some(DeliveryOutcome::Released)) else { return };
         let error = error.map(Arc::new);
         let Some(session) = self.sessions.get_mut(&channel) else { return };

@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 /// Parent of the run directories that the user did not name.
 pub const RESULTS_DIRECTORY: &str = "mailrun-results";
 
-/// Kinds of files that a party writes. They are deleted before a run, so that those of an older run
-/// cannot be taken for this run's.
+/// Kinds of files that a process writes. They are deleted before a run, so that the files of an
+/// older run cannot be taken for this run's.
 const PARTY_FILES: [&str; 5] = ["json", "ledger", "hlog", "stdout", "stderr"];
 
 /// Says who named the directory. Only a directory with a generated name may be deleted as a whole.
@@ -35,7 +35,8 @@ pub(super) struct PartyFiles {
 }
 
 impl PartyFiles {
-    /// Path to which the bench's own sink writes its certificate, beside the files of the parties.
+    /// Path to which the bench's own sink writes its certificate, beside the files of the
+    /// processes.
     pub(super) fn certificate(&self) -> String {
         self.record.with_file_name("sink-certificate.pem").to_string_lossy().into_owned()
     }
@@ -113,7 +114,7 @@ impl RunDirectory {
         PartyFiles { record: file("json"), ledger: file("ledger"), intervals: file("hlog") }
     }
 
-    /// Path of a party's file, such as `source.stderr`.
+    /// Path of a process's file, such as `source.stderr`.
     pub(super) fn file(&self, role: Role, kind: &str) -> PathBuf {
         self.path.join(format!("{}.{kind}", role.name()))
     }
@@ -123,7 +124,7 @@ impl RunDirectory {
         self.file(Role::Relay, "spool")
     }
 
-    /// Writes the run's record and reports. If the account is closed, the parties' ledgers are
+    /// Writes the run's record and reports. If the account is closed, the processes' ledgers are
     /// deleted. Otherwise they are kept, because they name the messages. The relay's spool is kept,
     /// too, if messages may still be in it.
     pub(super) fn save(&mut self, record: &Record) -> Result<()> {
@@ -152,8 +153,8 @@ impl RunDirectory {
     /// named is kept, except for the relay's spool in it.
     pub(super) fn discard(&self) {
         if self.origin == DirectoryOrigin::Generated {
-            // Ignore the error: the one that the user is about to see matters more than a directory
-            // that stays.
+            // Ignore the error, because the one that the user is about to see matters more than a
+            // directory that stays.
             let _ = fs::remove_dir_all(&self.path);
         }
         let _ = remove_tree(&self.spool());

@@ -1,5 +1,5 @@
-//! Merges the parties' files into the run's record: closes the account, fills in costs, and decides
-//! the verdict.
+//! Merges the processes' files into the run's record: closes the account, fills in costs, and
+//! decides the verdict.
 use super::directory::RunDirectory;
 use super::parties::PartyObservation;
 use super::plan::BenchOptions;
@@ -40,7 +40,7 @@ const MEMORY_FILESYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 #[derive(Clone, Debug)]
 pub(super) struct PartyResults {
     pub(super) record: Record,
-    /// Units that the source's server accepted, or that the sink received. `None` if the party
+    /// Units that the source's server accepted, or that the sink received. `None` if the process
     /// could not write the file.
     pub(super) units: Option<Ledger>,
     /// Units that bounced, as notifications told the sink.
@@ -131,7 +131,7 @@ impl BenchFault {
     }
 }
 
-/// Results of a run, collected after all parties have ended. The run's record is made from them.
+/// Results of a run, collected after all processes have ended. The run's record is made from them.
 #[derive(Clone, Debug)]
 pub(super) struct RunResults {
     pub(super) run: RunId,
@@ -154,7 +154,7 @@ pub(super) struct RunResults {
     /// Pause in arrivals after which the bench no longer waits for missing messages. `None` if the
     /// run ended early.
     pub(super) quiet_timeout: Option<Duration>,
-    /// Parties that exited without having been asked to.
+    /// Processes that exited without having been asked to.
     pub(super) deaths: Vec<(Role, Death)>,
     pub(super) faults: Vec<BenchFault>,
     /// Time at which the load began, on the monotonic clock.
@@ -165,7 +165,7 @@ pub(super) struct RunResults {
     pub(super) own_s: f64,
 }
 
-/// Reads the files that a party wrote into the run directory.
+/// Reads the files that a process wrote into the run directory.
 pub(super) fn read_party(directory: &RunDirectory, role: Role) -> Result<PartyResults> {
     let files = directory.party_files(role);
     let unreadable = |path: &std::path::Path| format!("cannot read {}, which a party should have left", path.display());
@@ -202,7 +202,7 @@ pub(super) fn fill_from_progress(record: &mut Record, party: &str, counts: &[(St
     record.parties = vec![Party::new(Role::Source, party)];
 }
 
-/// Makes the entry of a party that left no record.
+/// Makes the entry of a process that left no record.
 pub(super) fn party_without_record(role: Role) -> Party {
     Party::new(role, role.name())
 }
@@ -277,7 +277,7 @@ fn is_in_memory(directory: &Path) -> bool {
     rustix::fs::statfs(directory).is_ok_and(|filesystem| MEMORY_FILESYSTEMS.contains(&(filesystem.f_type as u64)))
 }
 
-/// Number of messages that were answered 250, including those of the warm-up.
+/// Number of messages that were answered 250, including the warm-up's messages.
 pub(super) fn accepted_messages(source: &Record) -> u64 {
     let counted: u64 = source.stages.iter().filter(|row| row.name == Stage::Accepted).map(|row| row.count).sum();
     counted + source.warm_up.map_or(0, |warm_up| warm_up.accepted)
@@ -442,8 +442,8 @@ fn queue_between<'r>(
     }
 }
 
-/// Settles the account between what the source sent and what the sink received, of the whole run and
-/// of each stage of the load. `units` are those of the source.
+/// Settles the account between what the source sent and what the sink received, of the whole run
+/// and of each stage of the load. `units` are the source's.
 pub(super) fn close_account(
     source: &mut Record,
     units: Option<&Ledger>,
@@ -520,7 +520,7 @@ fn others_usage(record: &Record, between: Topology, mut surroundings: Surroundin
     surroundings
 }
 
-/// Returns the events that the bench knows of: parties that exited without having been asked to,
+/// Returns the events that the bench knows of: processes that exited without having been asked to,
 /// and faults that the bench caused. `Death::at_s` counts from the beginning of the load.
 fn bench_events(
     deaths: &[(Role, Death)],
@@ -543,8 +543,8 @@ fn death_event_text(name: &str, death: &Death) -> String {
     format!("the {name} died: {}{suffix}", death.how)
 }
 
-/// Fills in the usage per second of a party that did not observe itself, such as a relay or a party
-/// that left no record.
+/// Fills in the usage per second of a process that did not observe itself, such as a relay or a
+/// process that left no record.
 fn fill_usage(record: &mut Record, observation: &PartyObservation) {
     let party = record.parties.iter().find(|party| party.role == observation.role);
     let name = party.map_or_else(|| observation.role.name().to_owned(), |party| party.name.clone());
@@ -553,8 +553,8 @@ fn fill_usage(record: &mut Record, observation: &PartyObservation) {
     }
 }
 
-/// Fills in the costs of a party. The bench has observed the party until its end, but the party's
-/// own figures stop when it writes them.
+/// Fills in the costs of a process. The bench has observed the process until its end, but the
+/// process's own figures stop when it writes them.
 pub(super) fn fill_costs(record: &mut Record, observation: &PartyObservation) {
     if let Some(party) = record.parties.iter_mut().find(|party| party.role == observation.role) {
         observation.usage.fill(party);

@@ -103,8 +103,8 @@ impl BenchOutcome {
 ///
 /// # Errors
 ///
-/// If a party does not start, if nothing listens at the target, if the directory cannot be created,
-/// or if the user wants no report.
+/// If a process does not start, if nothing listens at the target, if the directory cannot be
+/// created, or if the user wants no report.
 pub fn run(options: BenchOptions) -> Result<BenchOutcome> {
     let program = programs::own_program()?;
     run_with(&program, &options)
@@ -140,8 +140,8 @@ fn run_in_series(program: &Path, options: &BenchOptions, keeper: &mut RelayKeepe
     Ok(BenchOutcome { record, directory, disk_bytes, relay_memory, disk_usage, unwritten })
 }
 
-/// Sends the load through all parties and collects what each of them wrote. Also returns the first
-/// error of a party that could not write its files.
+/// Sends the load through all processes and collects what each of them wrote. Also returns the
+/// first error of a process that could not write its files.
 fn run_parties(
     program: &Path,
     options: &BenchOptions,
@@ -230,8 +230,8 @@ fn sink_owner(target: &BenchTarget) -> SinkOwner {
 }
 
 /// Returns the results of the source: from the record that it sent because it could not write it,
-/// from its files or, if a party died, from the last progress that it reported. A source that could
-/// not run has none of these, which is an error.
+/// from its files or, if a process died, from the last progress that it reported. A source that
+/// could not run has none of these, which is an error.
 fn source_results(
     options: &BenchOptions,
     run: RunId,
@@ -271,7 +271,7 @@ struct RemoteEnd {
     completeness: Completeness,
     /// Set if a sink that the bench did not start is gone.
     ending: Option<Ending>,
-    /// Set if a party could not write its files.
+    /// Set if a process could not write its files.
     exit_error: Option<anyhow::Error>,
 }
 
@@ -319,10 +319,9 @@ fn collect_deliveries(
     }
 }
 
-/// Waits for messages that are under way. Then stops the relay, unless the next run needs it, and
-/// after that the sink, which must take what the relay still delivers. A sink that watches the relay's
-/// mailboxes is stopped first, so that its connections do not break. Also returns the first error of a
-/// party that could not write its files.
+/// Waits for messages that are under way. Then stops the relay, unless the next run needs it, and after that the sink,
+/// which must take what the relay still delivers. A sink that watches the relay's mailboxes is stopped first, so that
+/// its connections do not break. Also returns the first error of a process that could not write its files.
 fn drain(
     supervisor: &mut Supervisor,
     options: &BenchOptions,

@@ -43,7 +43,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempPath;
 
-/// Minimum interval between two samples of a party's usage.
+/// Minimum interval between two samples of a process's usage.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 /// Sampling may take one part in this many of the run's time. A sample of a tree of hundreds of
 /// processes takes milliseconds, so its interval must be longer.
@@ -75,7 +75,7 @@ pub(super) enum ProcessScope {
     Tree,
 }
 
-/// Says who keeps Ctrl-C at the terminal from a party.
+/// Says who keeps Ctrl-C at the terminal from a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GroupLeader {
     /// The bench. It makes the party the leader of a process group.
@@ -88,11 +88,11 @@ pub(super) enum GroupLeader {
 #[derive(Clone, Debug)]
 pub(super) struct PartyCommand {
     pub(super) role: Role,
-    /// Name of the party in messages.
+    /// Name of the process in messages.
     pub(super) name: &'static str,
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
-    /// Options that the party reads from standard input, if it is one of our own programs.
+    /// Options that the process reads from standard input, if it is one of our own programs.
     pub(super) options: Option<PartyOptions>,
     pub(super) environment: Vec<(OsString, OsString)>,
     /// State directory of a server that is run by a recipe. The bench finds all processes of the
@@ -102,10 +102,10 @@ pub(super) struct PartyCommand {
     pub(super) state_link: Option<Arc<TempPath>>,
     pub(super) scope: ProcessScope,
     pub(super) group_leader: GroupLeader,
-    /// Number of processors that the party may use. `None` means all of them.
+    /// Number of processors that the process may use. `None` means all of them.
     pub(super) cores: Option<u32>,
-    /// Numbers of the processors that the party may use. `None` also for a party that chooses its
-    /// processors itself.
+    /// Numbers of the processors that the process may use. `None` also for a process that chooses
+    /// its processors itself.
     pub(super) cpus: Option<CpuList>,
     pub(super) stdout: PathBuf,
     pub(super) stderr: PathBuf,
@@ -150,7 +150,7 @@ impl PartyCommand {
         Self { options: Some(arguments), ..Self::new(program, directory, Role::Source, vec!["source".to_owned()]) }
     }
 
-    /// Makes the command for a party with another name. Its output goes to files with this name.
+    /// Makes the command for a process with another name. Its output goes to files with this name.
     pub(super) fn named(
         name: &'static str,
         command: &str,
@@ -190,7 +190,7 @@ impl PartyCommand {
     }
 }
 
-/// What the bench has observed of a party.
+/// The bench's observations of a process.
 #[derive(Clone, Debug)]
 pub(super) struct PartyObservation {
     pub(super) role: Role,
@@ -217,7 +217,7 @@ impl PartyObservation {
 #[derive(Debug)]
 pub(super) struct PartyProcess {
     pub(super) role: Role,
-    /// Name of the party in messages.
+    /// Name of the process in messages.
     pub(super) name: &'static str,
     command: Vec<String>,
     child: Child,
@@ -246,7 +246,7 @@ pub(super) struct PartyProcess {
 }
 
 impl PartyProcess {
-    /// Starts the party. Its events are sent to `events`.
+    /// Starts the process. Its events are sent to `events`.
     pub(super) fn start(party: PartyCommand, events: Sender<(Role, LiveEvent)>, interrupt: &Interrupt) -> Result<Self> {
         let name = party.name;
         let create = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
@@ -272,7 +272,8 @@ impl PartyProcess {
         }
         let group = (party.scope == ProcessScope::Tree).then(|| ControlGroup::around(&child)).flatten();
         if let Some((mut stdin, options)) = child.stdin.take().zip(party.options.as_ref()) {
-            // Ignore an error: if the party could not read its options, it exits and says so.
+            // Ignore an error, because if the process could not read its options, it exits and says
+            // so.
             let _ = stdin.write_all(options.to_json().as_bytes());
         }
         let stdout = child.stdout.take().expect("it was piped");
@@ -387,22 +388,22 @@ impl PartyProcess {
         self.sampling_stopped = true;
     }
 
-    /// Reports whether the party still runs, as far as the bench has seen.
+    /// Reports whether the process still runs, as far as the bench has seen.
     pub(super) fn is_running(&self) -> bool {
         self.ended.is_none()
     }
 
-    /// Asks the party to write its files and exit.
+    /// Asks the process to write its files and exit.
     pub(super) fn terminate(&self) {
         if self.ended.is_none() {
-            // Ignore an error: the party may have exited meanwhile. Its ID still belongs to it,
-            // because nobody has waited for it yet.
+            // Ignore an error, because the process may have exited meanwhile. Its ID still belongs
+            // to it, because nobody has waited for it yet.
             let _ = kill_process(self.pid(), Signal::TERM);
         }
     }
 
-    /// Asks the programs that the party runs to stop, but not the party itself. This stops strace,
-    /// which exits when the program that it traces has exited.
+    /// Asks the programs that the process runs to stop, but not the process itself. This stops
+    /// strace, which exits when the program that it traces has exited.
     pub(super) fn terminate_children(&self) {
         if self.ended.is_none() {
             for pid in tree::children(self.child.id()).into_iter().filter_map(as_pid) {
@@ -411,7 +412,7 @@ impl PartyProcess {
         }
     }
 
-    /// Checks that the party ran to its end. With status 1, 3 or 130, the party judges the run
+    /// Checks that the process ran to its end. With status 1, 3 or 130, the process judges the run
     /// itself. This is no error, because the bench makes its own verdict.
     pub(super) fn check_exit(&self, status: ExitStatus) -> Result<()> {
         let name = self.name;
@@ -427,7 +428,7 @@ impl PartyProcess {
         }
     }
 
-    /// Makes the error for a party that exited before it was ready.
+    /// Makes the error for a process that exited before it was ready.
     pub(super) fn start_error(&self, status: ExitStatus, interrupt: &Interrupt) -> anyhow::Error {
         if interrupt.has_ended(status) {
             return Interrupted::BEFORE_LOAD.into();
@@ -458,7 +459,7 @@ impl PartyProcess {
         Ok(())
     }
 
-    /// Describes an exit of the party that nobody asked for.
+    /// Describes an exit of the process that nobody asked for.
     pub(super) fn death(&self, status: ExitStatus, at_s: f64) -> Death {
         let said = self.last_stderr_line("");
         let is_killed = status.signal() == Some(Signal::KILL.as_raw());
@@ -468,7 +469,7 @@ impl PartyProcess {
         Death { at_s, how, said, out_of_memory }
     }
 
-    /// Returns the last line that the party wrote to standard error, or `otherwise` if there is
+    /// Returns the last line that the process wrote to standard error, or `otherwise` if there is
     /// none.
     pub(super) fn last_stderr_line(&self, otherwise: &str) -> String {
         let output = fs::read(&self.stderr).unwrap_or_default();
@@ -477,19 +478,19 @@ impl PartyProcess {
         if let Some(line) = output.lines().find(|line| line.starts_with(ALLOCATION_FAILED)) {
             return line.to_owned();
         }
-        // Skip the line that says where the party listens or what it watches, because it is no complaint.
+        // Skip the line that says where the process listens or what it watches, because it is no complaint.
         let is_start = |line: &str| line.contains(": listening on ") || line.starts_with("mailrun sink: watching ");
         let is_telling = |line: &&str| !line.is_empty() && !is_start(line);
         let line = output.lines().rev().map(str::trim).find(is_telling);
         match line {
             Some(line) => line.strip_prefix("mailrun: ").unwrap_or(line).to_owned(),
-            // The disk may have had no room for the party's own message either.
+            // The disk may have had no room for the process's own message either.
             None if is_full(&self.stderr) => format!("No space left on device: {}", self.stderr.display()),
             None => otherwise.to_owned(),
         }
     }
 
-    /// Processors and memory that the party uses now.
+    /// Processors and memory that the process uses now.
     pub(super) fn load(&self) -> Option<PartyLoad> {
         party_load(self.name, &self.usage_by_second)
     }
@@ -528,7 +529,7 @@ impl PartyProcess {
         let status = self.child.wait()?;
         leftovers::remove_other(self.child.id());
         if let Some(listener) = self.stdout_reader.take() {
-            // Ignore a panic of the reader thread: the exit status is what counts.
+            // Ignore a panic of the reader thread, because the exit status is what counts.
             let _ = listener.join();
         }
         Ok(status)
@@ -563,14 +564,15 @@ fn as_pid(number: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(number).ok()?)
 }
 
-/// Sends each event to the bench and writes each line to the transcript, until the party closes its
-/// output.
+/// Sends each event to the bench and writes each line to the transcript, until the process closes
+/// its output.
 fn read_events(stdout: impl BufRead, mut transcript: File, role: Role, events: &Sender<(Role, LiveEvent)>) {
     for line in stdout.split(b'\n').map_while(Result::ok) {
-        // Ignore an error: a full disk must not stop the run, and the record at the end reports it.
+        // Ignore an error, because a full disk must not stop the run, and the record at the end
+        // reports it.
         let _ = transcript.write_all(&line).and_then(|()| transcript.write_all(b"\n"));
         if let Some(event) = LiveEvent::from_line(&String::from_utf8_lossy(&line)) {
-            // Ignore an error: if the bench no longer listens, it is stopping the party.
+            // Ignore an error, because if the bench no longer listens, it is stopping the process.
             let _ = events.send((role, event));
         }
     }

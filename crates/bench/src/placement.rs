@@ -1,20 +1,20 @@
-//! Placement: which processors each party of a bench runs on.
+//! Placement: which processors each process of a bench runs on.
 //!
 //! On a host with enough processors, load and server get separate processors, so that the load does
 //! not slow the server down and change its figures. Logical processors of one core share the core's
-//! units, so a core is never divided between two parties.
+//! units, so a core is never divided between two processes.
 use mailrun_process::cpus::CpuList;
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Number of processors from which each party gets its own by default. With fewer, a party's share
-/// would be too small for its work.
+/// Number of processors from which each process gets its own by default. With fewer, a process's
+/// share would be too small for its work.
 pub const APART_FROM: usize = 8;
 /// Minimum number of cores for separate processors. Both this limit and `APART_FROM` must be
 /// reached.
 const MIN_CORES: usize = 4;
 
-/// Processors of each party that the bench starts. `None` means all processors.
+/// Processors of each process that the bench starts. `None` means all processors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     pub source: Option<CpuList>,
@@ -30,15 +30,16 @@ pub enum RelayPresence {
 }
 
 impl Placement {
-    /// Gives each party its own processors of this host, if the host has enough of them.
+    /// Gives each process its own processors of this host, if the host has enough of them.
     pub fn apart(relay: RelayPresence) -> Self {
         let available = CpuList::available().map(|list| list.numbers().to_vec()).unwrap_or_default();
         Self::divide(&cores_of(&available, siblings), relay)
     }
 
-    /// Divides the processors of `cores` between the parties. Without a relay, source and sink get
-    /// half each. With a relay, which does the most, source and sink get a quarter each and the
-    /// relay gets the rest. If there are fewer than [`APART_FROM`] processors, no party is placed.
+    /// Divides the processors of `cores` between the processes. Without a relay, source and sink
+    /// get half each. With a relay, which does the most, source and sink get a quarter each and the
+    /// relay gets the rest. If there are fewer than [`APART_FROM`] processors, no process is
+    /// placed.
     fn divide(cores: &[Vec<usize>], relay: RelayPresence) -> Self {
         let count: usize = cores.iter().map(Vec::len).sum();
         if count < APART_FROM || cores.len() < MIN_CORES {

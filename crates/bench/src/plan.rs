@@ -1,4 +1,4 @@
-//! Options of a bench, and the options of its parties that follow from them.
+//! Options of a bench, and the options of its processes that follow from them.
 use super::directory::PartyFiles;
 use super::placement::Placement;
 use super::recipe::MailboxKeys;
@@ -44,7 +44,7 @@ pub struct BenchOptions {
     pub source_options: PartyOptions,
     /// More options for the sink, including its faults.
     pub sink_options: PartyOptions,
-    /// Options for each of mailrun's own parties: `--workers` and `--busy-poll`.
+    /// Options for each of mailrun's own processes: `--workers` and `--busy-poll`.
     pub party_options: PartyOptions,
     /// Says whether the relay runs under strace, which counts its system calls but slows it down.
     pub syscall_counting: SyscallCounting,
@@ -231,7 +231,7 @@ impl BenchOptions {
     }
 }
 
-/// Makes the options of every party: the run's ID, the files to write, and events for the bench.
+/// Makes the options of every process: the run's ID, the files to write, and events for the bench.
 fn of_party(run: RunId, files: &PartyFiles) -> PartyOptions {
     PartyOptions::default()
         .with("run-id", run)

@@ -75,9 +75,9 @@ pub(crate) fn search_path() -> OsString {
     own_program().ok().and_then(|own| std::env::join_paths(places(&own)).ok()).unwrap_or_default()
 }
 
-/// Returns the directories to search: those of PATH, the `sbin` directories where Debian puts
-/// Postfix's test programs, which are not in a plain user's PATH, and `target/peers`, where the
-/// tests build peers.
+/// Returns the directories to search: the directories of PATH, the `sbin` directories where Debian
+/// puts Postfix's test programs, which are not in a plain user's PATH, and `target/peers`, where
+/// the tests build peers.
 fn places(own: &Path) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let peers = own.parent().and_then(Path::parent).map(|target| target.join("peers"));

@@ -24,7 +24,7 @@ pub(super) struct LatestProgress {
     source_reported_at: Option<Instant>,
     last_error: String,
     /// Rate of delivered messages, or of accepted messages until a sink reports. Its times are from
-    /// the clock of the reporting party.
+    /// the clock of the reporting process.
     rate: RateWindow,
     subject: String,
     thresholds: Vec<Threshold>,
@@ -89,7 +89,7 @@ impl LatestProgress {
         let silence_s = self.source_reported_at.map_or(0.0, |at| at.elapsed().as_secs_f64());
         // A source that has ended stops reporting, so its time since then must be added.
         let beyond_s = if silence_s > MAX_REPORT_INTERVAL_S { silence_s } else { 0.0 };
-        // The times in the progress of a MADES bench are those of arrivals.
+        // The times in the progress of a MADES bench belong to arrivals.
         let untimed = LiveProgress { run: LiveTimes::default(), ..self.source };
         let (figures, values) = match self.protocol {
             RunProtocol::Smtp => {

@@ -104,7 +104,7 @@ impl RelayKeeper {
     }
 
     /// Returns true if the relay should keep running after this run. The queue must be empty, no
-    /// party may have died, and the user must not have asked to stop. A relay under strace is
+    /// process may have died, and the user must not have asked to stop. A relay under strace is
     /// always stopped, because strace writes its counts at the end.
     pub(super) fn keeps(&self, options: &BenchOptions, arrived: Completeness, supervisor: &Supervisor) -> bool {
         let is_series = matches!(self, Self::Kept(RelaySeries { kept: Some(_), .. }));
@@ -116,7 +116,7 @@ impl RelayKeeper {
     }
 
     /// Ends a run and takes back the relay if it is still running. Returns what was observed of the
-    /// run's parties.
+    /// run's processes.
     pub(super) fn finish_run(&mut self, supervisor: Supervisor) -> Vec<PartyObservation> {
         let (observations, running) = supervisor.finish_run();
         if let Self::Kept(RelaySeries { kept: Some(kept), .. }) = self {
@@ -144,8 +144,8 @@ impl RelayKeeper {
         let KeptRelay { directory, process, .. } = *kept;
         if let Some(relay) = process {
             let mut supervisor = Supervisor::with_relay(options, relay)?;
-            // Ignore complaints: all runs are finished, so an error at the relay's end affects
-            // none.
+            // Ignore complaints, because all runs are finished, so an error at the relay's end
+            // affects none.
             supervisor.stop_relay(PartyProcess::terminate)?;
         }
         directory.remove_spool()
@@ -218,7 +218,7 @@ impl Drop for RelaySeries {
         if let Some(kept) = self.kept.take() {
             let KeptRelay { directory, process, .. } = *kept;
             drop(process);
-            // Ignore this error: the error that ended the series is the one to report.
+            // Ignore this error, because the error that ended the series is the one to report.
             let _ = directory.remove_spool();
         }
     }
@@ -267,7 +267,7 @@ fn start_relay(
         return Ok(address.clone());
     }
     let launch = launch::prepare(relay, options, program, directory, sink)?;
-    // What prepared the relay, such as unpacking its root, is no part of the run.
+    // The preparation of the relay, such as unpacking its root, is no part of the run.
     *sampler = HostSampler::start();
     let started = supervisor.start_relay(launch.context("no relay can be started")?);
     options.listener.remove_secrets(directory);

@@ -120,7 +120,7 @@ impl RemoteSink {
     /// Measures the clock of the sink's host against this host's clock. Returns `None` if that
     /// fails.
     pub(super) fn clock(&self) -> Option<ClockMeasurement> {
-        // Ignore connection errors: the next request to the sink reports them.
+        // Ignore connection errors, because the next request to the sink reports them.
         clock_exchange::measure(&self.client).ok().flatten()
     }
 
@@ -132,7 +132,7 @@ impl RemoteSink {
     /// Tells the sink that a run begins, so that it can say what it did during the run even if
     /// nothing of the run arrives.
     pub(super) fn announce(&self, run: RunId) {
-        // Ignore errors: the request for the results reports a sink that is gone.
+        // Ignore errors, because the request for the results reports a sink that is gone.
         let _ = self.client.put(&format!("/ledger/{run}"));
         self.bounces.iter().for_each(|second| second.announce(run));
     }
@@ -169,7 +169,8 @@ impl RemoteSink {
         let began = Instant::now();
         std::thread::spawn(move || {
             while stopped.recv_timeout(WATCH_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                // Ignore errors: if the sink is gone, the request for the results reports that.
+                // Ignore errors, because if the sink is gone, the request for the results reports
+                // that.
                 let Ok(status) = sink.run_status(run) else { continue };
                 let elapsed_s = began.elapsed().as_secs_f64();
                 let progress = LiveProgress { elapsed_s, delivered: status.delivered, ..LiveProgress::default() };
@@ -303,8 +304,8 @@ fn without_earlier_usage(mut record: Record) -> Record {
         party.sys_s = None;
         party.write_bytes = None;
     }
-    // Clear `exhausted` and `surroundings`: the sink was already running, so both may date from an
-    // earlier run.
+    // Clear `exhausted` and `surroundings`, because the sink was already running, so both may date
+    // from an earlier run.
     record.exhausted.clear();
     record.surroundings = None;
     record
@@ -325,8 +326,8 @@ impl SinkClocks {
         Ok(Self(sinks.into_iter().map(measured).collect()))
     }
 
-    /// Measures the clocks again after the load, records those of other hosts, and judges whether
-    /// the delivered times can be trusted.
+    /// Measures the clocks again after the load, records the clocks of other hosts, and judges
+    /// whether the delivered times can be trusted.
     pub(super) fn finish(self, record: &mut Record, remote_sink: Option<&RemoteSink>) {
         let Some(own) = &mut record.clock else { return };
         let after = self.0.into_iter().map(|(sink, before)| before_and_after(before, sink.clock()));

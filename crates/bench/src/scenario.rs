@@ -19,7 +19,7 @@ const TABLES: [&str; 4] = ["workload", "matrix", "search", "targets"];
 
 /// Keys of a table `[[stage]]`.
 const STAGE: [&str; 4] = ["time", "rate", "name", "thresholds"];
-/// Key of the requirements on the whole load, to which those of stages are added.
+/// Key of the requirements on the whole load, to which the requirements of stages are added.
 const THRESHOLD: &str = "threshold";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,13 +124,13 @@ impl Scenario {
 }
 
 impl ScenarioKey {
-    /// True for the requirements of a stage, which stand beside those of the whole load.
+    /// True for the requirements of a stage, which stand beside the requirements of the whole load.
     fn is_of_stage(&self) -> bool {
         self.name == THRESHOLD && self.values.iter().all(|value| value.text.starts_with("stage "))
     }
 }
 
-/// Joins the requirements of stages to those of the whole load.
+/// Joins the requirements of stages to the requirements of the whole load.
 fn join_thresholds(keys: &mut Vec<ScenarioKey>) {
     let (of_load, others): (Vec<_>, Vec<_>) = std::mem::take(keys).into_iter().partition(|key| key.name == THRESHOLD);
     *keys = others;

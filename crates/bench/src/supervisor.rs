@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 const EVENT_TIMEOUT: Duration = Duration::from_millis(50);
 /// Time that the sink has to report that it listens.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time that a party has to write its files and exit after it is asked to stop.
+/// Time that a process has to write its files and exit after it is asked to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 /// As `STOP_TIMEOUT`, after the user's second signal.
 const URGENT_STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -97,14 +97,13 @@ pub(super) struct Supervisor {
     /// Observations of the relay's earlier processes, if the relay was restarted during the run.
     previous_relay: Option<PartyObservation>,
     load_started_at: Option<LoadStart>,
-    /// Parties that ended without having been asked to.
+    /// Processes that ended without having been asked to.
     deaths: Vec<(Role, Death)>,
-    /// Records that parties could not write to their files. The parties reported them on standard
-    /// output instead.
+    /// Records that processes could not write to their files. The processes reported them on
+    /// standard output instead.
     unwritten: Vec<(Role, Record)>,
 }
 
-/// Start of the load.
 #[derive(Clone, Copy, Debug)]
 struct LoadStart {
     instant: Instant,
@@ -112,16 +111,16 @@ struct LoadStart {
     at: Duration,
 }
 
-/// Progress of stopping a party.
+/// Progress of stopping a process.
 #[derive(Debug, Default)]
 struct Stopping {
-    /// Time at which the party was asked to stop.
+    /// Time at which the process was asked to stop.
     asked_at: Option<Instant>,
-    /// Time at which the party was asked again, because the user did not want to wait any longer.
+    /// Time at which the process was asked again, because the user did not want to wait any longer.
     urged_at: Option<Instant>,
 }
 
-/// Addresses that a party reported when it started to listen.
+/// Addresses that a process reported when it started to listen.
 #[derive(Debug)]
 struct ListenAddresses {
     role: Role,
@@ -130,7 +129,7 @@ struct ListenAddresses {
 }
 
 impl Supervisor {
-    /// Creates a supervisor for a run. No party is started yet.
+    /// Creates a supervisor for a run. No process is started yet.
     pub(super) fn new(options: &BenchOptions) -> Result<Self> {
         let display = ProgressDisplay::new(options.live, options.title.clone(), &options.name);
         let has_relay = options.relay().is_some();
@@ -142,7 +141,7 @@ impl Supervisor {
     /// Creates a supervisor for a run with a relay that is already running from an earlier run.
     pub(super) fn with_relay(options: &BenchOptions, relay: StandingRelay) -> Result<Self> {
         let StandingRelay { mut process, events, events_tx } = relay;
-        // Discard reports that parties of the previous run have left in the channel.
+        // Discard reports that processes of the previous run have left in the channel.
         while events.try_recv().is_ok() {}
         process.begin_run();
         Ok(Self { parties: vec![process], events, events_tx, ..Self::new(options)? })
@@ -168,8 +167,8 @@ impl Supervisor {
         })
     }
 
-    /// Returns a sender for reports that do not come from the supervisor's own parties, such as
-    /// those of a remote sink.
+    /// Returns a sender for reports that do not come from the supervisor's own processes, such as
+    /// reports of a remote sink.
     pub(super) fn events(&self) -> Sender<(Role, LiveEvent)> {
         self.events_tx.clone()
     }
@@ -231,8 +230,8 @@ impl Supervisor {
         self.listening.iter().find(|listening| listening.role == role)?.http.as_deref()
     }
 
-    /// Samples the CPU time and the memory of the relay. After a restart, the figures are those of
-    /// the relay's current process only.
+    /// Samples the CPU time and the memory of the relay. After a restart, the figures belong to the
+    /// relay's current process only.
     pub(super) fn sample_relay(&mut self) -> ProcessUsage {
         self.party(Role::Relay).sample()
     }
@@ -245,7 +244,7 @@ impl Supervisor {
     /// Waits until `is_there` returns true, and shows `line` in the meantime.
     ///
     /// # Errors
-    /// Returns an error if a party dies, if the user asks to stop, or after `limit`.
+    /// Returns an error if a process dies, if the user asks to stop, or after `limit`.
     pub(super) fn await_relay(
         &mut self,
         line: &str,
@@ -274,8 +273,8 @@ impl Supervisor {
         let name = self.party(role).name;
         loop {
             let ended = self.party(role).poll()?;
-            // Read the reports after the poll: if the party has ended, its last reports have then
-            // arrived.
+            // Read the reports after the poll, because if the process has ended, its last reports
+            // have then arrived.
             self.process_events();
             if let Some(listening) = self.listening.iter().find(|listening| listening.role == role) {
                 let first = listening.addresses.first().cloned();
@@ -454,8 +453,8 @@ impl Supervisor {
         Ok(None)
     }
 
-    /// Asks a party to stop, and asks again when the user does not want to wait any longer. Kills
-    /// the party if it takes too long. The caller repeats the call until the party has ended.
+    /// Asks a process to stop, and asks again when the user does not want to wait any longer. Kills
+    /// the process if it takes too long. The caller repeats the call until the process has ended.
     ///
     /// # Errors
     /// Returns an error if the user's third signal asks to end without a report.
@@ -490,7 +489,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Reads the reports of the parties. If there are none, waits up to 50 ms for one.
+    /// Reads the reports of the processes. If there are none, waits up to 50 ms for one.
     pub(super) fn process_events(&mut self) {
         let mut next_event = self.events.recv_timeout(EVENT_TIMEOUT).ok();
         while let Some(event) = next_event {
@@ -529,7 +528,7 @@ impl Supervisor {
         self.progress.source()
     }
 
-    /// Returns the record that a party could not write to its file.
+    /// Returns the record that a process could not write to its file.
     pub(super) fn take_unwritten(&mut self, role: Role) -> Option<Record> {
         let position = self.unwritten.iter().position(|(whose, _)| *whose == role)?;
         Some(self.unwritten.swap_remove(position).1)
@@ -541,17 +540,18 @@ impl Supervisor {
         self.load_started_at.map_or(Duration::ZERO, |start| start.at)
     }
 
-    /// Returns the parties that ended without having been asked to.
+    /// Returns the processes that ended without having been asked to.
     pub(super) fn deaths(&self) -> &[(Role, Death)] {
         &self.deaths
     }
 
-    /// Returns how a party died, if it ended without having been asked to.
+    /// Returns how a process died, if it ended without having been asked to.
     pub(super) fn death_of(&self, role: Role) -> Option<&Death> {
         self.deaths.iter().find_map(|(whose, death)| (*whose == role).then_some(death))
     }
 
-    /// Returns an error if a party has died. For callers that cannot use the results of half a run.
+    /// Returns an error if a process has died. For callers that cannot use the results of half a
+    /// run.
     pub(super) fn ensure_all_alive(&self) -> Result<()> {
         match self.deaths.first() {
             Some((role, death)) => bail!("{}", judge::death_text(role.name(), death)),
@@ -564,7 +564,7 @@ impl Supervisor {
         self.interrupt.requested()
     }
 
-    /// Ends the display and returns what was observed of each party.
+    /// Ends the display and returns what was observed of each process.
     pub(super) fn finish(self) -> Vec<PartyObservation> {
         self.finish_run().0
     }
@@ -591,7 +591,7 @@ impl Supervisor {
         self.check_party(Role::Sink)
     }
 
-    /// Records the death of a party if the party has ended by itself.
+    /// Records the death of a process if the process has ended by itself.
     fn check_party(&mut self, role: Role) -> Result<()> {
         let at_s = self.load_s();
         let Some(party) = self.find(role) else { return Ok(()) };
@@ -602,9 +602,9 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Judges the exit status of a party that was asked to stop or has finished. Returns the
-    /// party's complaint if it could not do its work. Any other failure is recorded as the party's
-    /// death.
+    /// Judges the exit status of a process that was asked to stop or has finished. Returns the
+    /// process's complaint if it could not do its work. Any other failure is recorded as the
+    /// process's death.
     fn exit_error(&mut self, role: Role, status: ExitStatus) -> Option<anyhow::Error> {
         while let Ok(event) = self.events.try_recv() {
             self.handle_event(event);
@@ -621,7 +621,7 @@ impl Supervisor {
         outcome.err()
     }
 
-    /// Records the death of a party. Later deaths of the same party are ignored.
+    /// Records the death of a process. Later deaths of the same process are ignored.
     fn record_death(&mut self, role: Role, death: Death) {
         if !self.deaths.iter().any(|(whose, _)| *whose == role) {
             self.deaths.push((role, death));

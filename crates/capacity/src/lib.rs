@@ -7,11 +7,11 @@
 //!                                 SearchStep::Finished(SearchResult)
 //! ```
 //!
-//! The method is that of RFC 9971 (MLRsearch). A requirement on latency is a **loss ratio**: a message that is later than
-//! the limit is as good as lost, so `p99 < 1s` means "at most 1 % lost". A load is judged by several short trials, of which
-//! a share may be bad (the exceed ratio): a stall that has nothing to do with the load spoils a trial and not the search.
-//! A bisection by one trial per load finds a fifth of the true capacity under the same stalls. Several goals share all
-//! trials.
+//! The method comes from RFC 9971 (MLRsearch). A requirement on latency is a **loss ratio**: a message that is later
+//! than the limit is as good as lost, so `p99 < 1s` means "at most 1 % lost". A load is judged by several short trials,
+//! of which a share may be bad (the exceed ratio): a stall that has nothing to do with the load spoils a trial and not
+//! the search. A bisection by one trial per load finds a fifth of the true capacity under the same stalls. Several
+//! goals share all trials.
 //!
 //! Pure: no socket, no clock, no runtime, no random source. A trial is a value that the caller carries out.
 //!

@@ -99,7 +99,7 @@ impl CapacitySearch {
                     Err(error) => Err(error),
                 },
             };
-            // Undo the last step: a confirmation may refute the loads that led to it.
+            // Undo the last step, because a confirmation may refute the loads that led to it.
             self.searches = before;
             return result;
         }

@@ -128,7 +128,7 @@ pub struct ConfirmationTrial {
 /// The trials of a confirmation, in an order that depends on the seed. Otherwise a server that grows slower over time
 /// would always do so at the highest rate.
 pub fn confirmation_trials(capacity_per_s: f64, duration_s: f64, seed: u64) -> [ConfirmationTrial; 3] {
-    // The finalizer of MurmurHash3: neighbouring seeds give unrelated orders.
+    // This is the finalizer of MurmurHash3, with which neighbouring seeds give unrelated orders.
     let mut mixed = seed ^ (seed >> 33);
     mixed = mixed.wrapping_mul(0xff51_afd7_ed55_8ccd);
     mixed ^= mixed >> 33;

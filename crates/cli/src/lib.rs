@@ -58,7 +58,7 @@ impl Cli {
         whole
     }
 
-    /// Returns all commands, including that of a scenario file which the command line names.
+    /// Returns all commands, including the command of a scenario file that the command line names.
     fn commands(words: &[OsString]) -> Result<clap::Command, clap::Error> {
         bench::scenarios::add_scenario_file(Self::command(), words)
     }
@@ -186,7 +186,7 @@ fn as_locust_worker(words: impl Iterator<Item = OsString>) -> impl Iterator<Item
     })
 }
 
-/// Expands the command line of a party that a bench has started. Such a party reads its options
+/// Expands the command line of a process that a bench has started. Such a process reads its options
 /// from standard input.
 fn with_options(words: Vec<OsString>) -> Result<Vec<OsString>, String> {
     let (command, options) = words.split_at(words.len().min(2));

@@ -10,7 +10,7 @@ const PURPOSE: u64 = 0x6c61_6265;
 /// Tolerance for equal statistics, whose sums were rounded differently.
 const TOLERANCE: f64 = 1e-9;
 
-/// Ranks of a metric's values among all runs, those of A first, with mean 0 and length 1.
+/// Ranks of a metric's values among all runs, first the runs of A, with mean 0 and length 1.
 fn scores(a: &[f64], b: &[f64]) -> Vec<f64> {
     let all: Vec<f64> = a.iter().chain(b).copied().collect();
     let mut scores = midranks(&all);

@@ -34,9 +34,9 @@ fn u_probabilities(a: usize, b: usize) -> Vec<f64> {
         for from_b in 1..=b {
             let share_of_b = from_b as f64 / (from_a + from_b) as f64;
             let mut next = vec![0.0; from_a * from_b + 1];
-            // It is one of B, and greater than all of A so far.
+            // The greatest value is one of B, and greater than all values of A so far.
             with_b[from_b - 1].iter().enumerate().for_each(|(u, chance)| next[u + from_a] += chance * share_of_b);
-            // It is one of A, and adds nothing.
+            // The greatest value is one of A, and adds nothing.
             with_b[from_b].iter().enumerate().for_each(|(u, chance)| next[u] += chance * (1.0 - share_of_b));
             with_b[from_b] = next;
         }

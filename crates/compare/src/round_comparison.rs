@@ -118,7 +118,7 @@ pub struct ContestantComparison {
     pub metrics: Vec<PairedMetric>,
     /// Metrics that some rounds lack, or that are 0.
     pub not_compared: Vec<String>,
-    /// Those among them that the reference has in all rounds.
+    /// The judged metrics that the reference has in all rounds.
     pub missing: Vec<String>,
 }
 

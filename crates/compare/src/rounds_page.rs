@@ -18,7 +18,7 @@ const METHOD: [&str; 4] = [
 ];
 
 impl RoundComparison {
-    /// The comparison as page and text. `limit` is that of `--fail-on-regression`.
+    /// The comparison as page and text. `limit` is the value of `--fail-on-regression`.
     pub fn page(&self, limit: Option<f64>) -> ComparisonPage {
         let names = std::iter::once(&self.reference).chain(self.comparisons.iter().map(|one| &one.contestant));
         let figures = self.comparisons.iter().enumerate().flat_map(|(place, one)| {

@@ -1,5 +1,5 @@
-//! Selects runs that can be compared: those of one load and one host, each once. The others are refused in one line
-//! each.
+//! Selects runs that can be compared, which are runs of one load on one host, each once. The others are refused in one
+//! line each.
 use crate::run_figures::{NamedRun, RunTrait, difference, traits};
 use anyhow::{Result, bail};
 use mailrun_text::printable::printable;

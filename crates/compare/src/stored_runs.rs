@@ -354,10 +354,9 @@ impl StoredComparison {
 /// With fewer runs on a side, there is no verdict, whatever the settings say.
 pub(crate) const MIN_RUNS: usize = 5;
 
-/// Compares the runs of B with those of A in a family of metrics that was chosen beforehand. All metrics should have
-/// the same runs; if one has fewer, only the common ones count.
-/// The runs were made at different times. The host may have changed in between, and nothing here
-/// can detect that.
+/// Compares the runs of B with the runs of A in a family of metrics that was chosen beforehand. All metrics should have
+/// the same runs; if one has fewer, only the common ones count. The runs were made at different times. The host may
+/// have changed in between, and nothing here can detect that.
 pub fn compare_runs(family: &[RunValues], settings: &CompareSettings) -> Vec<MetricFinding> {
     let of_a = family.iter().map(|values| values.a.len()).min().unwrap_or_default();
     let of_b = family.iter().map(|values| values.b.len()).min().unwrap_or_default();
@@ -568,7 +567,7 @@ mod tests {
         let outcome = |counts: [u64; 6]| compare_stored(&rejected("b", counts), &against, 0.02).unwrap().judged(0.05);
         let (actual, reason) = outcome([2_000, 2_500, 1_800, 2_200, 1_900, 2_100]);
         assert_eq!((actual, reason.as_str()), (Outcome::Fail, "worse by 5 % or more: rejected, % of mail"));
-        // As often as before, less often, or in one run of six: this may be chance.
+        // Errors that occur as often as before, less often, or in one run of six may be chance.
         for counts in [[19, 26, 17, 23, 1, 22], [0; 6], [20, 25, 18, 22, 0, 2_000]] {
             assert_eq!(outcome(counts).0, Outcome::Pass, "{counts:?}");
         }

@@ -1,5 +1,5 @@
-//! Options that every personality has in addition to those of its original program. They come first
-//! on the command line, so that the rest can be read exactly as the original reads it.
+//! Options that every personality has in addition to the options of its original program. They come
+//! first on the command line, so that the rest can be read exactly as the original reads it.
 use mailrun_net::{BusyPoll, WorkerOptions};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

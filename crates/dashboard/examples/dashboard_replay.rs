@@ -41,7 +41,7 @@ fn main() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows figures that change four times a second, as those of a run do.
+/// Shows figures that change four times a second, as the figures of a run do.
 fn measure(mut display: LiveDisplay, seconds: u64) -> anyhow::Result<ExitCode> {
     let last = sample::snapshots().pop().unwrap_or_default();
     for number in 1..=seconds * 4 {

@@ -125,7 +125,7 @@ impl DashboardDisplay {
         self.is_done = true;
         if let Some(thread) = self.thread.take() {
             self.shared.is_over.store(true, Ordering::Relaxed);
-            // Ignore a panic of the thread: the panic hook has already left the screen.
+            // Ignore a panic of the thread, because the panic hook has already left the screen.
             let _ = thread.join();
             alternate_screen::leave();
         }
@@ -286,7 +286,7 @@ impl<'a> DashboardScreen<'a> {
             None => self.new_terminal(),
         };
         let Ok(mut terminal) = terminal else { return false };
-        // Ignore the result: writing to memory cannot fail.
+        // Ignore the result, because writing to memory cannot fail.
         let _ = terminal.draw(|frame| draw(&self.dashboard, frame));
         self.terminal = Some(terminal);
         alternate_screen::draw(&self.frame.0.borrow())
@@ -348,7 +348,8 @@ impl<'a> DashboardScreen<'a> {
         thread::sleep(STOP_DELAY);
         while !self.shared.is_over.load(Ordering::Relaxed) {
             if is_in_foreground() {
-                // Ignore errors: if the screen cannot be entered, the next drawing ends the thread.
+                // Ignore errors, because if the screen cannot be entered, the next drawing ends the
+                // thread.
                 let _ = alternate_screen::enter();
                 return;
             }

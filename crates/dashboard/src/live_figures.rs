@@ -1,4 +1,4 @@
-//! Computes the dashboard's figures from the progress that the parties report.
+//! Computes the dashboard's figures from the progress that the processes report.
 use crate::snapshot::{MessageCounts, PartyLoad, RunSnapshot, StageTimes, ThresholdState, TimesMs};
 use mailrun_measurement::Stage;
 use mailrun_measurement::record::{LatencyMs, LedgerRow};
@@ -60,7 +60,7 @@ pub fn threshold_states(thresholds: &[Threshold], figures: &RunningFigures<'_>) 
 }
 
 /// Computes the figures of a load. If there is a sink, its progress gives the deliveries. The
-/// caller adds the title, the parties and the latest error.
+/// caller adds the title, the processes and the latest error.
 pub fn load_figures(source: &LiveProgress, sink: Option<&LiveProgress>) -> RunSnapshot {
     let delivered = sink.map(|sink| sink.delivered);
     RunSnapshot {
@@ -89,7 +89,7 @@ pub fn mades_figures(progress: &LiveProgress) -> RunSnapshot {
     }
 }
 
-/// Returns the CPU use and the memory of a party at its latest sample.
+/// Returns the CPU use and the memory of a process at its latest sample.
 pub fn party_load(name: &str, usage: &UsageSampler) -> Option<PartyLoad> {
     let row = usage.latest()?;
     Some(PartyLoad { name: name.to_owned(), cores: row.cores, memory_bytes: row.rss_bytes })

@@ -100,7 +100,6 @@ fn draw_curve(columns: &[Option<f64>], peak: f64, style: Style, area: Rect, buff
     }
 }
 
-/// `0 s ─────────── 30 s`
 fn draw_axis(span_s: f64, palette: Palette, row: Rect, buffer: &mut Buffer) {
     let end = whole_seconds(span_s);
     let line = usize::from(row.width).saturating_sub(end.chars().count() + 5);
@@ -251,7 +250,7 @@ pub(crate) fn error_text(text: &str) -> String {
     shown.chars().take(MAX_ERROR_CHARACTERS).chain(['…']).collect()
 }
 
-/// Draws the processors and memory of each party, with a curve if there is room.
+/// Draws the processors and memory of each process, with a curve if there is room.
 pub(crate) fn draw_parties(view: &DashboardView, palette: Palette, area: Rect, buffer: &mut Buffer) {
     let head = format!("{:<12}{:>9}{:>12}", "", "cores", "memory");
     buffer.set_stringn(area.x + 1, area.y, head, usize::from(area.width) - 1, palette.style(Ink::Border));

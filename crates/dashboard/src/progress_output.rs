@@ -1,4 +1,5 @@
-//! Shows a party's progress: as a line, on the dashboard, as JSON events, and as metrics over HTTP.
+//! Shows a process's progress: as a line, on the dashboard, as JSON events, and as metrics over
+//! HTTP.
 use crate::live_display::LiveDisplay;
 use crate::snapshot::RunSnapshot;
 use anyhow::Result;
@@ -63,7 +64,7 @@ impl ProgressOutput {
         }
     }
 
-    /// Reports the party's progress. `done` is the count from which the rate is computed.
+    /// Reports the process's progress. `done` is the count from which the rate is computed.
     pub fn progress(&mut self, progress: &LiveProgress, done: u64, line: impl FnOnce(&LiveProgress, f64) -> LiveLine) {
         self.events.event(&LiveEvent::Progress(*progress));
         self.rate.add(progress.elapsed_s, done);

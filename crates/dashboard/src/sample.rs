@@ -2,7 +2,7 @@
 //! computed from one table of rates, so they are consistent.
 use crate::snapshot::{MessageCounts, PartyLoad, RunSnapshot, StageTimes, ThresholdState, TimesMs};
 
-/// Interval of the snapshots, equal to a party's reports.
+/// Interval of the snapshots, equal to a process's reports.
 const INTERVAL_S: f64 = 0.25;
 /// Number of snapshots up to the moment that is shown.
 const SNAPSHOTS: u64 = 160;

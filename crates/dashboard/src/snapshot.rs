@@ -5,7 +5,7 @@ pub struct RunSnapshot {
     /// The server and the load in a few words.
     pub subject: String,
     pub thresholds: Vec<ThresholdState>,
-    /// What the run waits for after the last message was sent.
+    /// The event that the run waits for after the last message was sent.
     pub wait: Option<String>,
     pub elapsed_s: f64,
     /// Total number of messages, or 0 without a limit.
@@ -26,7 +26,7 @@ pub struct RunSnapshot {
 pub struct ThresholdState {
     /// The threshold as typed.
     pub expression: String,
-    /// Its current value, or empty if unknown.
+    /// Current value of the threshold, or empty if it is unknown.
     pub value: String,
     /// Whether the value is within the limit, if known.
     pub passed: Option<bool>,
@@ -44,7 +44,7 @@ pub struct MessageCounts {
     pub rejected: u64,
     /// Messages whose session failed.
     pub failed: u64,
-    /// Messages in transit, if the party counts them itself.
+    /// Messages in transit, if the process counts them itself.
     pub in_transit: Option<u64>,
 }
 
@@ -100,7 +100,7 @@ pub struct TimesMs {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PartyLoad {
-    /// Name of the party: source, relay or sink.
+    /// Name of the process: source, relay or sink.
     pub name: String,
     /// Processors used; 1 is one core.
     pub cores: f64,

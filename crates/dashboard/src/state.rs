@@ -17,7 +17,7 @@ pub(crate) enum DashboardKey {
     Escape,
 }
 
-/// What the owner of the terminal must do after a key.
+/// The task of the terminal's owner after a key was pressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DashboardAction {
     Nothing,
@@ -40,7 +40,7 @@ pub(crate) struct DashboardView {
     pub(crate) accepted: History,
     pub(crate) delivered: History,
     pub(crate) queue: History,
-    /// Processors used by each party, in the order of the snapshots.
+    /// Processors used by each process, in the order of the snapshots.
     pub(crate) cores: Vec<History>,
     recent: VecDeque<RateStep>,
 }

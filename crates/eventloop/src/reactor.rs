@@ -143,7 +143,6 @@ impl IoSource {
         self.cold.as_ref().is_some_and(|cold| !cold.input.is_empty())
     }
 
-    /// Updates the readiness from the flags of an event.
     fn update_readiness(&mut self, flags: EventFlags) {
         let ended = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
         self.ended |= ended;
@@ -277,7 +276,7 @@ impl Reactor {
         // Other threads write to the wake queue, so its descriptor must be in their table as well.
         let wake_queue = Arc::new(WakeQueue::new()?);
         if options.fd_table == FdTable::Private {
-            // Ignore an error: the table then remains shared, which is merely slower.
+            // Ignore an error, because the table then remains shared, which is merely slower.
             let _ = unshare(CloneFlags::CLONE_FILES);
         }
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;

@@ -178,7 +178,7 @@ impl Socket {
 
     /// Makes closing reset the connection (RST). Output that has not reached the peer is then lost.
     pub fn reset_on_close(&self) {
-        // Ignore an error: the connection is then closed in the usual way.
+        // Ignore an error, because the connection is then closed in the usual way.
         let _ = sockopt::set_socket_linger(&self.descriptor, Some(Duration::ZERO));
     }
 

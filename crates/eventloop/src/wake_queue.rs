@@ -58,8 +58,8 @@ impl WakeQueue {
         let is_first = !self.has_woken.swap(true, Ordering::AcqRel);
         drop(woken);
         if is_first && thread::current().id() != self.owner {
-            // Ignore an error: the write fails only if the counter is full, and then the loop is
-            // already awake.
+            // Ignore an error, because the write fails only if the counter is full, and then the
+            // loop is already awake.
             let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
         }
     }

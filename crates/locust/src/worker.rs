@@ -73,7 +73,7 @@ pub enum WorkerAction {
     ResetStats,
     /// Report the unreported counts as left out: Locust's `--reset-stats`.
     LeaveOutStats,
-    /// Start no more messages, and wait so long for those in progress.
+    /// Start no more messages, and wait so long for the messages in progress.
     Drain(Duration),
     /// Close the connection and open one with a new identity.
     Connect,
@@ -324,7 +324,7 @@ impl LocustWorker {
 
     /// Applies absolute targets, if they are newer than the last.
     fn spawn(&mut self, target: SpawnTarget, now: Duration) {
-        // A worker whose `ack` was lost is registered nevertheless: only registered workers get a spawn.
+        // A worker whose `ack` was lost is registered nevertheless, because only registered workers get a spawn.
         self.registered(now);
         if self.leaving.is_some() || target.timestamp <= self.last_timestamp {
             return;

@@ -1,9 +1,9 @@
 //! Market documents as XML. The document of each shape is written once. For each message, only its
 //! mRID and its trace are changed, which come first.
 //!
-//! The elements are those of IEC 62325-451-7 and -451-6 in the order of the schemas, with invented
-//! values. The documents have a realistic size and compressibility, but nobody has validated them
-//! against a schema.
+//! The elements are defined by IEC 62325-451-7 and -451-6 in the order of the schemas, with
+//! invented values. The documents have a realistic size and compressibility, but nobody has
+//! validated them against a schema.
 use super::market::MarketDocument;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

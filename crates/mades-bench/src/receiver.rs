@@ -173,8 +173,8 @@ impl QueueReceiver {
     }
 }
 
-/// Removes all messages from a queue, including those of other applications. Returns the number of
-/// removed messages.
+/// Removes all messages from a queue, including messages of other applications. Returns the number
+/// of removed messages.
 ///
 /// # Errors
 /// Fails if the link ends, or if messages still arrive after `limit`.

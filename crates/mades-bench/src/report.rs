@@ -83,7 +83,7 @@ pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Re
     record
 }
 
-/// Completes the stages of each shape, as those of the run.
+/// Completes the stages of each shape, as it was done for the whole run.
 fn complete_shapes(record: &mut Record) {
     let of_run = |record: &Record, shape: &MadesShape| {
         let mut run = shape.as_run(record);

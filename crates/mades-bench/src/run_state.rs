@@ -111,7 +111,7 @@ pub(super) enum OutageEnd {
 
 impl MadesRunState {
     pub(super) fn new(mut options: MadesOptions, run: RunId, mut payloads: RunPayloads, now: Duration) -> Self {
-        // What comes after the time-out has no latency, so a threshold cannot ask about a longer time.
+        // A message that comes after the time-out has no latency, so a threshold cannot ask about a longer time.
         let shapes = options.market.iter().flat_map(|market| &market.shapes).flat_map(MarketShape::thresholds);
         let asked = options.thresholds.iter().chain(&options.abort_on).chain(shapes);
         let longest = asked.filter_map(Threshold::within).max().unwrap_or_default();

@@ -225,8 +225,8 @@ fn record_settlement(run_state: &MadesRunState, (sequence, settled): SettledTran
         Ok(Ok(Disposition::Modified { .. })) => {
             tracker.returned(sequence, now, "modified", "the broker rejects it");
         }
-        // Nothing is recorded here: the tracker's time-out gives up this message, or the end of the
-        // connection gives up all of them.
+        // Record nothing here, because the tracker's time-out gives up this message, or the end of
+        // the connection gives up all of them.
         Err(_) | Ok(Err(_)) => {}
     }
     drop(tracker);

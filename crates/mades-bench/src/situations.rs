@@ -18,7 +18,7 @@ fn s(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// What happens to a message: how late the bench creates it, and how long it takes to the inbox. Without the latter it is
+/// The fate of a message: how late the bench creates it, and how long it takes to the inbox. Without the latter it is
 /// lost, and with `None` for both the endpoint rejects it.
 #[derive(Clone, Copy, Debug)]
 enum Way {

@@ -316,7 +316,7 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
     // A single message has no rate.
     record.stage(Stage::Created).filter(|row| row.duration_s > 0.0)?;
     let sentence = match missed_rate(record, "The bench offered")? {
-        // What the bench saw is said, too: only a repeated run shows which of the two it was.
+        // Also say what the bench saw, because only a repeated run shows which of the two it was.
         MissedRate::Excused(Reason { cause, text }) => {
             let seen = shortfall(record).map(|seen| format!(" The bench saw that {seen}.")).unwrap_or_default();
             return Some(Reason::new(cause, format!("{text}{seen}")));

@@ -1,5 +1,5 @@
 //! The driver of the simulator. It takes messages from the outbox, asks the model what to do with
-//! each message and when, and does it. The queues are its own or those of a broker.
+//! each message and when, and does it. The queues are its own or a broker's.
 //!
 //! ```text
 //! outbox ──take──▶ messages ──▶ Simulator ──steps──▶ messages ──send──▶ reply, inbox, send.event,
@@ -52,7 +52,7 @@ pub struct EndpointOptions {
     pub names: api::EndpointQueueNames,
     pub backend: QueueBackend,
     /// Returns the time of the host's monotonic clock, so that the times in the message log are
-    /// comparable with those of other processes.
+    /// comparable with the times of other processes.
     pub clock: fn() -> Duration,
     /// Gets one line for each message. Without it, the memory use is constant.
     pub message_log: Option<Box<dyn Write + Send>>,

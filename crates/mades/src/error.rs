@@ -250,8 +250,8 @@ pub(crate) fn of_tls(address: &str, error: &io::Error) -> Option<Error> {
     })
 }
 
-/// Returns the error for a peer whose first bytes are not those of AMQP. `None` if they are, as far
-/// as they are known.
+/// Returns the error for a peer whose first bytes are not AMQP's. `None` if they are, as far as
+/// they are known.
 pub(crate) fn of_first_bytes(address: &str, greeting: &[u8]) -> Option<Error> {
     let address = address.to_owned();
     match greeting {

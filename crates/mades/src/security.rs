@@ -71,8 +71,8 @@ pub enum Verification {
 /// TLS 1.2 and 1.3 on the client side.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsSetup {
-    /// A PEM file with the certificates that the client trusts instead of those of the system. They
-    /// may be CAs or the broker's own certificate.
+    /// A PEM file with the certificates that the client trusts instead of the system's
+    /// certificates. They may be CAs or the broker's own certificate.
     pub authority: Option<PathBuf>,
     /// PEM files with the client's own certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,

@@ -1,5 +1,5 @@
-//! What quick-xml leaves to its users when they read documents of others: the encoding, document
-//! types and references.
+//! The parts of reading a document that quick-xml leaves to its users: the encoding, document types
+//! and references.
 use quick_xml::events::{BytesRef, BytesText, Event};
 use quick_xml::reader::Reader;
 use std::borrow::Cow;

@@ -10,12 +10,12 @@ use std::time::Duration;
 /// Time of the session. The checks need no clock.
 const NOW: Duration = Duration::from_secs(1000);
 
-/// What a session reported, sent, and why it ended.
+/// The course of a session.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Played {
-    /// What was reported.
+    /// Events that the session reported.
     pub events: Vec<Event>,
-    /// What the session sent.
+    /// Bytes that the session sent.
     pub sent: String,
     /// Why the session ended, if it did.
     pub error: Option<SessionError>,
@@ -126,7 +126,8 @@ pub fn check(data: &[u8]) {
         return;
     }
     let position = (choice & 8 > 0).then(|| Position::new(7, 12));
-    // What follows a permission to start TLS is discarded, and how much that is depends on the cuts.
+    // Bytes after a permission to start TLS are discarded. How many these are depends on where the
+    // input was divided.
     let whole = imap(&options, position.clone(), &mut std::iter::once(input));
     let cut = imap(&options, position, &mut input.chunks(1));
     if !options.starts_tls {

@@ -7,8 +7,8 @@
 //!   → IDLE … nothing for some seconds → DONE → NOOP → IDLE …
 //!     or, to a server without IDLE: wait → NOOP … EXISTS → UID FETCH → …
 //! ```
-//! The commands and the parsing of responses are those of `imap-next`. This file decides which command
-//! comes next, and bounds what a server may send.
+//! The commands and the parsing of responses come from `imap-next`. This file decides which command comes next, and
+//! bounds what a server may send.
 use crate::session::{
     Announced, Event, Identity, MAX_RESPONSE_BYTES, Message, NO_MECHANISM, PLAIN_LOGIN, SessionError, Step,
     WatchOptions, exchange_error, mechanism, printable,
@@ -39,7 +39,7 @@ const MAX_ANNOUNCEMENTS: usize = 1024;
 /// Maximum number of messages that are deleted with one command.
 const MAX_DELETED: usize = 500;
 
-/// What a session has reported of its mailbox. The next session continues there.
+/// The messages of a mailbox that a session has reported. The next session continues after them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     /// UIDVALIDITY (RFC 3501 §2.3.1.1): as long as it stays the same, so do the numbers of messages.
@@ -66,7 +66,7 @@ struct Announcement {
     at: Duration,
 }
 
-/// What the server offers.
+/// Capabilities that the server offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Offer {
     mechanisms: Mechanisms,
@@ -77,7 +77,7 @@ struct Offer {
     deletes_by_uid: bool,
 }
 
-/// What the session waits for.
+/// The answer that the session waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waiting {
     Greeting,
@@ -134,7 +134,7 @@ pub struct ImapSession {
     position: Position,
     /// False in the first session of a mailbox, which skips the messages that are there.
     has_position: bool,
-    /// What the server said in the answer to EXAMINE.
+    /// Facts from the server's answer to EXAMINE.
     opened: Position,
     exists: u32,
     announcements: VecDeque<Announcement>,
@@ -194,7 +194,7 @@ impl ImapSession {
         self.has_position.then_some(self.position)
     }
 
-    /// What the session does now.
+    /// The step that the session is at, for messages and statistics.
     pub fn step(&self) -> Step {
         self.waiting.step()
     }
@@ -336,7 +336,7 @@ impl ImapSession {
             ClientEvent::ContinuationRequestReceived { .. } => {
                 Err(self.violation("it asks to continue where nothing is to continue".to_owned()))
             }
-            // These were handled above.
+            // The branches above have handled these responses.
             ClientEvent::GreetingReceived { .. }
             | ClientEvent::CommandSent { .. }
             | ClientEvent::AuthenticateStarted { .. }
@@ -505,7 +505,7 @@ impl ImapSession {
             return Ok(());
         }
         if self.waiting == Waiting::Login {
-            // What a server offers may change with the login (RFC 3501 §6.1.1).
+            // A server may offer other capabilities after the login (RFC 3501 §6.1.1).
             self.offer = None;
         }
         self.note_code(body.code.as_ref());
@@ -559,7 +559,8 @@ impl ImapSession {
             return Err(self.violation("it told neither UIDNEXT nor UIDVALIDITY".to_owned()));
         }
         let opened = std::mem::take(&mut self.opened);
-        // What was announced in the answer to EXAMINE was there before, or came in between.
+        // Messages that are announced in the answer to EXAMINE were there before, or came in
+        // between.
         let is_first = !self.has_position;
         let renumbered = !is_first && self.position.validity != opened.validity;
         let skips = is_first && !self.options.existing;

@@ -24,7 +24,7 @@ const MAX_ID_BYTES: usize = 70;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing(HashSet<Box<[u8]>>);
 
-/// What the server offers (RFC 2449).
+/// Capabilities that the server offers (RFC 2449).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Offer {
     mechanisms: Mechanisms,
@@ -32,7 +32,6 @@ struct Offer {
     start_tls: bool,
 }
 
-/// A message that is new.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct NewMessage {
     number: u32,
@@ -41,7 +40,7 @@ struct NewMessage {
     bytes: u64,
 }
 
-/// What the session waits for.
+/// The answer that the session waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waiting {
     Greeting,
@@ -138,7 +137,7 @@ impl PopSession {
         self.known
     }
 
-    /// What the session does now.
+    /// The step that the session is at, for messages and statistics.
     pub fn step(&self) -> Step {
         self.waiting.step()
     }

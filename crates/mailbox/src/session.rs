@@ -1,4 +1,4 @@
-//! What sessions of IMAP and POP3 have in common.
+//! The common parts of sessions of IMAP and POP3.
 use mailrun_sasl::client::ExchangeError;
 use mailrun_sasl::{Credentials, Mechanism, Mechanisms, Nonce};
 use std::time::Duration;
@@ -70,7 +70,7 @@ impl WatchOptions {
     }
 }
 
-/// What a session reports to its driver.
+/// A report of a session to its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The driver must start TLS and then call `tls_started`. Input that came before is discarded.
@@ -102,11 +102,11 @@ pub enum Announced {
 /// A message that is new in the mailbox.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Its number, with which the driver may ask for its deletion.
+    /// Number of the message, with which the driver may ask for its deletion.
     pub uid: u32,
     /// When the server told of it.
     pub announced: Announced,
-    /// Its size in bytes.
+    /// Size of the message in bytes.
     pub bytes: u64,
     /// The content if it was fetched whole. Otherwise the fields with the trace, or the header.
     pub content: Vec<u8>,
@@ -119,7 +119,7 @@ impl std::fmt::Debug for Message {
     }
 }
 
-/// What a session does, for messages and statistics.
+/// A step of a session, for messages and statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Waiting for the greeting.
@@ -165,7 +165,7 @@ pub enum SessionError {
     /// The server ended the session.
     #[error("the server closed the session ({}): {text}", step.name())]
     Closed {
-        /// What the session was doing.
+        /// The step at which the session was.
         step: Step,
         /// The server's words.
         text: String,
@@ -173,7 +173,7 @@ pub enum SessionError {
     /// The server refused a command.
     #[error("the server refused ({}): {text}", step.name())]
     Refused {
-        /// What the session was doing.
+        /// The step at which the session was.
         step: Step,
         /// The server's words.
         text: String,
@@ -181,15 +181,15 @@ pub enum SessionError {
     /// The server does not speak the protocol, or exceeds a limit.
     #[error("the server broke the protocol ({}): {text}", step.name())]
     Violation {
-        /// What the session was doing.
+        /// The step at which the session was.
         step: Step,
-        /// What was wrong.
+        /// Description of the mistake.
         text: String,
     },
     /// The server did not answer in time.
     #[error("no reply within {after:?} ({})", step.name())]
     Timeout {
-        /// What the session was doing.
+        /// The step at which the session was.
         step: Step,
         /// The time limit.
         after: Duration,

@@ -282,7 +282,7 @@ fn messages_are_deleted_by_their_uids() {
         "m5 UID STORE 12 +FLAGS.SILENT (\\Deleted)\r\nm6 UID EXPUNGE 12\r\nm7 IDLE\r\n"
     );
     assert_eq!(events.last(), Some(&Event::Deleted(1)));
-    // The last messages of a run are deleted, too: nothing that arrives later has to wake the session.
+    // The last messages of a run are deleted, too, although no later arrival wakes the session.
     out.clear();
     let more = "* 4 EXISTS\r\nm7 OK ended\r\n* 4 FETCH (UID 13 BODY[] \"x\")\r\nm8 OK done\r\n+ idling\r\n";
     session.receive(more.as_bytes(), now, &mut out, &mut events).unwrap();
@@ -350,7 +350,7 @@ fn a_deletion_that_fails_is_tried_again() {
     assert!(out.ends_with(b"(\\Deleted)\r\nm6 IDLE\r\n"), "{}", String::from_utf8_lossy(&out));
 }
 
-/// What a server of POP3 says to somebody who logs in.
+/// The answers of a POP3 server to a login.
 const POP: &[&str] = &["+OK hello\r\n", "+OK\r\nSASL PLAIN\r\nUIDL\r\nTOP\r\n.\r\n", "+OK in\r\n"];
 
 fn play_pop(options: WatchOptions, known: bool, deletes: bool, rest: &[&str]) -> Played {

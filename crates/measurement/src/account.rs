@@ -108,8 +108,8 @@ pub enum Topology {
     Server,
 }
 
-/// Settles the account. A is the set of accepted units, D that of delivered units, B that of units
-/// that notifications reported as undeliverable, and Q the relay's queue:
+/// Settles the account. A is the set of accepted units, D the set of delivered units, B the set of units that
+/// notifications reported as undeliverable, and Q the relay's queue:
 ///
 /// ```text
 /// delivered = |D|    bounced = |B \ D|    queued = |Q \ D \ B|    lost = |A \ D \ B \ Q|

@@ -7,7 +7,7 @@ use mailrun_mime::{Notice, NoticeAction, NoticeRecipient};
 /// Maximum number of reasons that are told apart.
 const MAX_REASONS: usize = 64;
 
-/// What the notifications of a run report.
+/// Reports of the notifications about a run.
 #[derive(Clone, Debug, Default)]
 pub struct Bounces {
     /// Units that no server will deliver, each once.

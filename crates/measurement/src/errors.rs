@@ -87,8 +87,8 @@ impl Errors {
         })
     }
 
-    /// Makes the rows of the run record, in the order of a dialogue. `origin_ns` must be that of
-    /// the record.
+    /// Makes the rows of the run record, in the order of a dialogue. `origin_ns` must be the origin
+    /// of the record.
     pub fn rows(&self, origin_ns: u64) -> Vec<ErrorRow> {
         let origin = Duration::from_nanos(origin_ns);
         let second = |at: Duration| Some(at.saturating_sub(origin).as_secs_f64());

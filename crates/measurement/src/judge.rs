@@ -1174,7 +1174,7 @@ fn wait_note(record: &Record) -> Option<String> {
 pub fn behind_note(record: &Record) -> Option<String> {
     let accepted = record.stage(Stage::Accepted)?;
     let delivered = record.stage(Stage::Delivered)?;
-    // What never came may never have been in a queue.
+    // Messages that never came may never have been in a queue.
     let never = accepted.count.saturating_sub(delivered.count);
     let queued = |rows: &[SeriesRow]| rows.iter().map(|row| row.queued).max().unwrap_or_default().saturating_sub(never);
     let deepest = queued(&record.series);

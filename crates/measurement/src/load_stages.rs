@@ -13,8 +13,8 @@ use crate::tally::{RunTally, SourceTally};
 use std::time::Duration;
 
 impl SourceTally {
-    /// Makes the row of a stage, counted from 1. The account of its units is that of a source without
-    /// a sink. `open` units had no result when the source stopped.
+    /// Makes the row of a stage, counted from 1. The account of its units equals the account of a source without a
+    /// sink. `open` units had no result when the source stopped.
     pub fn load_stage_row(&self, number: u8, since: Stage, origin: Duration, open: u64) -> LoadStageRow {
         let nothing = Self::default();
         let tally = self.load_stages.get(usize::from(number) - 1).unwrap_or(&nothing);

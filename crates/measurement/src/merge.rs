@@ -63,7 +63,7 @@ pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) ->
 }
 
 /// Adds facts to the sink's stage that only the source knows: the messages that never arrived, and
-/// whether a trace's time is that of creation or of the schedule.
+/// whether a trace's time comes from the creation or from the schedule.
 fn as_seen_from_source(mut row: StageRow, since: Option<Stage>, ledger: &LedgerRow) -> StageRow {
     if matches!(row.name, Stage::Delivered | Stage::Announced) {
         let missing =
@@ -176,8 +176,7 @@ fn join_series(source: &Record, sink: &Record) -> Vec<SeriesRow> {
     let shift = (i128::from(sink.origin_ns) - i128::from(source.origin_ns) + NS_PER_S / 2).div_euclid(NS_PER_S);
     let begin = source.series.first().map_or(u64::MAX, |row| row.second);
     let end = tail_end_s(source);
-    // Rows of long runs cover several seconds, and those of the sink may begin between those of the
-    // source.
+    // Rows of long runs cover several seconds, and the sink's rows may begin between the source's.
     let width = series::width(&source.series).max(series::width(&sink.series));
     let mut seconds: BTreeMap<u64, SeriesRow> = BTreeMap::new();
     let mut add = |second: u64, row: SeriesRow| {
@@ -197,7 +196,6 @@ fn join_series(source: &Record, sink: &Record) -> Vec<SeriesRow> {
     with_queue(trimmed(seconds.into_values().collect()))
 }
 
-/// Returns `row` with the latencies of `other`.
 fn with_latencies_of(other: &SeriesRow, row: SeriesRow) -> SeriesRow {
     SeriesRow {
         p50_ms: other.p50_ms,

@@ -880,7 +880,7 @@ fn or_infinite<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Erro
     Ok(Option::deserialize(from)?.unwrap_or(f64::INFINITY))
 }
 
-/// A stage of the journey: the number of messages that reached it, their rate, and their latency since `since`.
+/// A stage on the way of messages: the number of messages that reached it, their rate, and their latency since `since`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StageRow {

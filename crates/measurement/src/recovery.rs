@@ -51,7 +51,7 @@ mod tests {
         // A server that delivers at once, and one that needs some seconds. A single fast second is not the full rate.
         assert_eq!(found(&[0, 300, 500, 520, 480, 900, 500, 90], 1.25), Some((0.75, 500.0)));
         assert_eq!(found(&[0, 50, 100, 200, 400, 400, 400, 400, 400], 1.0), Some((3.0, 400.0)));
-        // What was delivered before does not count, however fast.
+        // Deliveries before the outage ended do not count, however fast they were.
         assert_eq!(found(&[900, 900, 0, 0, 90, 90], 2.0), Some((2.0, 90.0)));
         // All of it in the second in which the receiver opened, or bursts with pauses.
         assert_eq!(found(&[0, 0, 77], 2.9), Some((0.0, 77.0)));

@@ -44,7 +44,7 @@ pub struct RewrittenUnit {
     pub is_added: bool,
 }
 
-/// What became of an arrival under another address.
+/// The meaning of an arrival under another address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RewriteResult {
     /// The first arrival of its unit.

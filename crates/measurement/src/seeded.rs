@@ -10,7 +10,7 @@ pub struct SeededRng(u64);
 const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl SeededRng {
-    /// Creates the random values for a number, such as that of a message. Other purposes get
+    /// Creates the random values for a number, such as the number of a message. Other purposes get
     /// independent values.
     #[inline]
     pub fn new(seed: u64, purpose: impl Into<u64>, number: u64) -> Self {

@@ -47,7 +47,7 @@ impl Series {
         Self { zero, from: zero, width_s: 1, rows: BTreeMap::new(), open: BTreeMap::new(), newest: None, first_open: 0 }
     }
 
-    /// Leaves out rows that end before `then` and count no message, which are those of a warm-up.
+    /// Leaves out rows that end before `then` and count no message, which are rows of a warm-up.
     /// Other rows keep the number of their second.
     #[must_use]
     pub fn omit_before(self, then: Duration) -> Self {

@@ -1,4 +1,4 @@
-//! The stages of a message's journey, the phases of an SMTP dialogue, and the possible fates of a message.
+//! The stages on a message's way, the phases of an SMTP dialogue, and the possible fates of a message.
 //!
 //! ```text
 //! scheduled → created → sent → accepted ─(stored)→ (announced →) delivered → notified
@@ -6,7 +6,7 @@
 //! ```
 use serde::{Deserialize, Serialize};
 
-/// A point on a message's journey. Each is a fact with a time.
+/// A point on a message's way. Each is a fact with a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -15,7 +15,7 @@ pub enum Stage {
     Scheduled,
     /// A session began it.
     Created,
-    /// Its last byte was handed to the kernel.
+    /// The message's last byte was handed to the kernel.
     Sent,
     /// The peer took responsibility: 250 to the final dot (RFC 5321 §6.1).
     Accepted,

@@ -581,7 +581,7 @@ impl RunTallies {
     }
 }
 
-/// What a worker's numbers of domains and of pairs of addresses stand for.
+/// Names behind a worker's numbers of domains and of pairs of addresses.
 #[derive(Clone, Copy, Default)]
 struct WorkerNames<'a> {
     domains: &'a [Arc<str>],
@@ -620,7 +620,8 @@ pub struct RunTally {
     pub units: Ledger,
     /// Messages, bytes and times of the stages of the load. The rest of these counts is empty.
     pub load_stages: Vec<Self>,
-    /// What notifications report about messages of this run. They are not among its messages.
+    /// Reports of notifications about messages of this run. The notifications themselves are not
+    /// among its messages.
     pub bounces: Bounces,
     /// Latencies from creation to delivery.
     pub delivered: Latencies,

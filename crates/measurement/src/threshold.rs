@@ -38,7 +38,8 @@ const MIN_WINDOW: Duration = Duration::from_secs(1);
 const STAGES: [Stage; 4] = [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered];
 /// Stage that only a run with mailboxes has.
 const MAILBOX_STAGE: Stage = Stage::Announced;
-/// Stages that only MADES has, by their names in an expression: those of the report, and others.
+/// Stages that only MADES has, by their names in an expression. Some of these names are also in the
+/// report.
 const MADES_STAGES: [(&str, Stage); 11] = [
     ("settled", Stage::Settled),
     ("replied", Stage::Replied),
@@ -296,7 +297,7 @@ impl Overdue<'_> {
     }
 }
 
-/// What is known of the value of a threshold.
+/// The value of a threshold, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Value {
     Known(f64),
@@ -351,8 +352,8 @@ impl Threshold {
         self.load_stage.as_deref()
     }
 
-    /// Returns the record that has the figures of the threshold: that of the run, or of a stage of its
-    /// load. `None` if there are no figures of that stage.
+    /// Returns the record that has the figures of the threshold: the record of the run, or of a stage of its load.
+    /// `None` if there are no figures of that stage.
     fn record_of<'r>(&self, run: &'r Record) -> Option<Cow<'r, Record>> {
         let Some(name) = &self.load_stage else { return Some(Cow::Borrowed(run)) };
         run.load_stages.iter().find(|row| row.name == *name).map(|row| Cow::Owned(row.as_run(run)))
@@ -725,7 +726,7 @@ pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f
         return false;
     };
     let Some(times) = record.times(place).filter(|times| times.count() > 0) else { return false };
-    // What never came was not delayed by the source.
+    // Messages that never came were not delayed by the source.
     let whole = times.count() + record.overdue(place).map_or(0, |overdue| overdue.sent_in_vain());
     let above = |limit_ms: f64| {
         let limit = Duration::try_from_secs_f64(limit_ms / 1e3).unwrap_or_default();

@@ -32,7 +32,7 @@ pub const MAX_RECIPIENTS: u32 = 1024;
 /// read it.
 pub const WARM_UP_SEQUENCE: u64 = 1 << 48;
 
-/// Message numbers are below this. The bits above them are those of the stage of the load.
+/// Message numbers are below this. The bits above them name the stage of the load.
 pub const MESSAGE_NUMBERS: u64 = 1 << MESSAGE_NUMBER_BITS;
 const MESSAGE_NUMBER_BITS: u32 = 42;
 /// Number of stages of a load that have figures of their own. Messages of later stages, and of a load

@@ -128,8 +128,8 @@ impl RecordUnion {
     ///
     /// # Errors
     ///
-    /// If a histogram cannot be read, or if the record's clock differs too much from that of the
-    /// first record.
+    /// If a histogram cannot be read, or if the record's clock differs too much from the clock of
+    /// the first record.
     pub fn add(&mut self, mut record: Record, name: &str) -> Result<(), String> {
         let shift = self.shift(&record)?;
         let histograms = Histograms::read(&record, shift)?;
@@ -154,7 +154,8 @@ impl RecordUnion {
         Ok(())
     }
 
-    /// Returns the stages of the load with those of a record, which are removed from it.
+    /// Returns the stages of the load joined with a record's stages, which are removed from the
+    /// record.
     fn joined_load_stages(
         &self,
         record: &mut Record,
@@ -346,7 +347,7 @@ fn limit_rows(record: &mut Record) {
     record.missing.truncate(MAX_MISSING);
 }
 
-/// Moves all times of a record except those of its seconds.
+/// Moves all times of a record except the times of its seconds.
 fn move_times(record: &mut Record, by_s: f64) {
     let moved = |at_s: &mut f64| *at_s = if at_s.is_finite() { *at_s + by_s } else { 0.0 };
     record.events.iter_mut().for_each(|event| moved(&mut event.at_s));

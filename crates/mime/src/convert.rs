@@ -234,8 +234,8 @@ impl<'a> Converter<'a> {
             add(b"MIME-Version: 1.0\r\n");
         }
         if !entity.has_type {
-            // No charset was declared. Bytes that are valid UTF-8 are almost certainly UTF-8. For
-            // other bytes, RFC 1428 §3 defines a name.
+            // No charset was declared, so choose one. Bytes that are valid UTF-8 are almost
+            // certainly UTF-8. For other bytes, RFC 1428 §3 defines a name.
             let charset = if std::str::from_utf8(content).is_ok() { "utf-8" } else { "unknown-8bit" };
             add(format!("Content-Type: text/plain; charset={charset}\r\n").as_bytes());
         }

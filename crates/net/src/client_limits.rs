@@ -132,7 +132,7 @@ pub struct ClientLimits {
 }
 
 impl Default for ClientLimits {
-    /// Allows 50 connections at a time, as Postfix does. The rates are higher than those of any
+    /// Allows 50 connections at a time, as Postfix does. The rates are higher than the rates of any
     /// honest sender.
     fn default() -> Self {
         Self {

@@ -511,7 +511,7 @@ mod tests {
 
     /// More than the buffers of a connection hold.
     const LARGE_BYTES: usize = 32 << 20;
-    /// What the buffers of a connection hold, and more than the peer reads at once.
+    /// More bytes than the buffers of a connection hold, and than the peer reads at once.
     const MEDIUM_BYTES: usize = 32 << 10;
 
     impl MessageSource for LargeMessage {
@@ -553,7 +553,7 @@ mod tests {
     struct Peer {
         offer: &'static str,
         protocol: Protocol,
-        /// Its answer to the message.
+        /// Answer of the server to the message.
         reply: &'static str,
         /// True if it reads the whole message before it answers. Otherwise it reads a part.
         reads_all: bool,

@@ -135,7 +135,6 @@ impl DialogueLog {
     }
 }
 
-/// Dialogue of one session.
 pub(crate) struct SessionDialogue {
     log: Arc<DialogueLog>,
     number: u64,

@@ -285,8 +285,7 @@ fn startup_error(worker: WorkerHandle) -> io::Error {
     }
 }
 
-/// A worker's thread. The outer result is that of the event loop, and the inner result that of
-/// listening.
+/// A worker's thread. The outer result is the event loop's, and the inner one comes from listening.
 type WorkerHandle = JoinHandle<io::Result<io::Result<()>>>;
 
 /// Owner of the listening socket, who removes the socket's path.
@@ -399,7 +398,7 @@ async fn serve<S: Service>(
 ) -> io::Result<()> {
     let service = Rc::new(make());
     let acceptor = Acceptor::new(listener)?;
-    // Ignore an error: if another worker failed, the starting thread may already be gone.
+    // Ignore an error, because if another worker failed, the starting thread may already be gone.
     let _ = begun.send(());
     let open = Rc::new(Cell::new(0));
     tokio::select! {
@@ -457,7 +456,7 @@ async fn accept<S: Service>(
                 dialogue.server(reply.wire());
                 dialogue.closed(CloseReason::HungUp);
             }
-            // Ignore an error: the client also notices that the connection is closed.
+            // Ignore an error, because the client also notices that the connection is closed.
             let _ = send(&descriptor, reply.wire(), SendFlags::NOSIGNAL);
             continue;
         }

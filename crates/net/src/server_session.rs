@@ -534,7 +534,7 @@ impl<H: Handler> Drop for ServerSession<H> {
             return;
         }
         if !self.has_unsent() {
-            // Ignore an error: if the client is gone, nobody would read the reply.
+            // Ignore an error, because if the client is gone, nobody would read the reply.
             let _ = self.stream.try_write(ReplyReason::ShuttingDown.reply().wire());
             if let Some(dialogue) = &mut self.dialogue {
                 dialogue.server(ReplyReason::ShuttingDown.reply().wire());

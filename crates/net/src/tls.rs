@@ -198,7 +198,8 @@ impl TlsLayer {
             TlsConnection::Server(side) => side.wants_write(),
         };
         if has_alert {
-            // Ignore further errors: the session has failed already, and the peer may be gone.
+            // Ignore further errors, because the session has failed already, and the peer may be
+            // gone.
             let _ = self.step(incoming, &mut [], &mut 0);
             let _ = self.flush(socket);
         }
@@ -304,7 +305,7 @@ impl TlsLayer {
             TlsConnection::Server(side) => self.buffers.queue_close_notify(side.process_tls_records(&mut incoming)),
         };
         if has_alert {
-            // Ignore an error: a peer that is gone needs no alert.
+            // Ignore an error, because a peer that is gone needs no alert.
             let _ = self.flush(socket);
         }
     }

@@ -346,8 +346,8 @@ impl ClientSessionStore for SessionStore {
 
     fn insert_tls13_ticket(&self, _: ServerName<'static>, ticket: Tls13ClientSessionValue) {
         let tickets = &mut self.lock().tickets;
-        // A full store needs no new tickets: its tickets are younger than the run, and the server
-        // sets their lifetime.
+        // A full store needs no new tickets, because its tickets are younger than the run, and the
+        // server sets their lifetime.
         if tickets.len() < MAX_TICKETS {
             tickets.push(ticket);
         }
@@ -457,7 +457,8 @@ mod tests {
             let server = server();
             let mut kinds = Vec::new();
             for _ in 0..3 {
-                // All handshakes begin before the first has ended, like those of parallel sessions.
+                // All handshakes begin before the first has ended, as the handshakes of parallel
+                // sessions do.
                 let mut pairs: Vec<_> = (0..40).map(|_| ends(&client, &server)).collect();
                 pairs.iter_mut().for_each(|(client, server)| shake(client, server));
                 kinds

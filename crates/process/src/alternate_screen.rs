@@ -65,7 +65,7 @@ pub fn leave() {
     let mut shown = shown();
     let Some(screen) = shown.take() else { return };
     write(LEAVE);
-    // Ignore errors: the terminal may be gone.
+    // Ignore errors, because the terminal may be gone.
     let _ = termios::tcsetattr(io::stderr(), OptionalActions::Drain, &screen.before);
     for line in screen.kept_lines {
         write(&format!("{line}\n"));
@@ -77,7 +77,7 @@ pub fn draw(frame: &[u8]) -> bool {
     let screen = shown();
     if screen.is_some() {
         let mut errors = io::stderr().lock();
-        // Ignore write errors: the run must not fail because its terminal is gone.
+        // Ignore write errors, because the run must not fail because its terminal is gone.
         let _ = errors.write_all(frame).and_then(|()| errors.flush());
     }
     screen.is_some()
@@ -86,7 +86,8 @@ pub fn draw(frame: &[u8]) -> bool {
 /// Writes a line to standard error. While the screen is shown, keeps the line until the screen is
 /// left.
 pub fn tell(line: Arguments<'_>) {
-    // Format before taking the lock: formatting may panic, and the panic hook takes the lock.
+    // Format before taking the lock, because formatting may panic, and the panic hook takes the
+    // lock.
     let line = line.to_string();
     let mut shown = shown();
     if let Some(screen) = shown.as_mut() {
@@ -96,8 +97,8 @@ pub fn tell(line: Arguments<'_>) {
         return;
     }
     drop(shown);
-    // Ignore errors: if standard error is full or closed, the line is lost, but the process must go
-    // on.
+    // Ignore errors, because if standard error is full or closed, the line is lost, but the process
+    // must go on.
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 

@@ -64,7 +64,7 @@ fn await_end(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
         }
         sleep(POLL_INTERVAL);
     }
-    // Ignore errors: the process may have ended by itself just now.
+    // Ignore errors, because the process may have ended by itself just now.
     let _ = child.kill();
     let _ = child.wait();
     None
@@ -93,7 +93,8 @@ fn read_available(pipe: ChildStdout) -> Option<Vec<u8>> {
 ///
 /// The fields are: reference, its name, stratum, reference time, **system time offset**, last
 /// offset, RMS offset, frequency, residual frequency, skew, **root delay**, **root dispersion**,
-/// update interval, leap status. Times are in seconds. The bound uses those in bold.
+/// update interval, leap status. Times are in seconds. The bound is computed from the fields in
+/// bold.
 #[must_use]
 pub fn parse_tracking(report: &str) -> Option<Duration> {
     let mut lines = report.lines();

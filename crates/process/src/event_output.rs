@@ -60,6 +60,6 @@ impl EventOutput {
 
 fn write_line(line: &str) {
     let mut out = io::stdout().lock();
-    // Ignore errors: measuring must go on even if the reader has closed the pipe.
+    // Ignore errors, because measuring must go on even if the reader has closed the pipe.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Used for a fact that the host does not tell.
 const UNKNOWN: &str = "unknown";
 
-/// Collects facts about this host. `directory` is where a party keeps its mail or its results. If
+/// Collects facts about this host. `directory` is where a process keeps its mail or its results. If
 /// there is one, the facts include the disk under it.
 pub fn facts(directory: Option<&Path>) -> Host {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();

@@ -114,7 +114,7 @@ pub(crate) struct UsedByOthers {
 }
 
 /// Returns true for threads of the kernel, and for the processes that take over orphans: their time
-/// may be that of a server's processes.
+/// may be the group of a server's processes.
 fn is_of_system(pid: u32, name: &str, stat: &ProcessStat) -> bool {
     const KTHREADD: u32 = 2;
     pid <= KTHREADD || stat.parent == KTHREADD || name == "systemd"

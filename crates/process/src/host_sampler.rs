@@ -102,7 +102,7 @@ impl CpuTicks {
     }
 }
 
-/// Computes the share of the CPU time that was used by neither the parties nor the bench.
+/// Computes the share of the CPU time that was used by neither the processes of the run nor the bench.
 /// `theirs_s` is the CPU time that those used.
 pub fn set_other_busy_share(around: &mut Surroundings, theirs_s: f64) {
     let (Some(busy), Some(all_s)) = (around.busy_share, around.processor_s.filter(|all| *all > 0.0)) else { return };

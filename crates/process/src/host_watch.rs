@@ -40,7 +40,7 @@ pub struct HostWatch {
     thread: Option<JoinHandle<HostLoad>>,
 }
 
-/// What was seen of the host.
+/// Observations of the host.
 #[derive(Clone, Debug, Default)]
 pub struct HostLoad {
     around: Surroundings,
@@ -72,7 +72,7 @@ impl HostWatch {
 
     /// Ends the observation. Returns at once.
     pub fn load_ended(&self) {
-        // Ignore the error: the thread may have ended already.
+        // Ignore the error, because the thread may have ended already.
         let _ = self.stop.send(());
     }
 

@@ -189,8 +189,8 @@ async fn accept(listener: TcpListener, routes: &Router, counters: &HttpCounters)
 
 async fn serve_connection(stream: TcpStream, routes: Router) {
     let timeout_ms = u32::try_from(UNREAD_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
-    // Ignore errors: if the kernel does not support the option, a newer connection will eventually
-    // displace this one.
+    // Ignore errors, because if the kernel does not support the option, a newer connection will
+    // eventually displace this one.
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, timeout_ms);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What the user has asked for so far.
+/// The user's strongest request to stop so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StopRequest {
     /// The user has sent no signal, so the run continues.
@@ -172,7 +172,6 @@ fn check_descriptors() -> Result<()> {
     sockets.map(drop).map_err(|error| anyhow!("cannot watch for signals: {}. Raise `ulimit -n`.", reason(&error)))
 }
 
-/// Watches for SIGHUP.
 #[derive(Clone, Debug)]
 pub struct SighupWatch(Arc<AtomicBool>);
 
@@ -219,15 +218,15 @@ async fn count_signals(signals: WatchedSignals, count: &AtomicU32, terminated: &
             _ = terminations.recv() => terminated.store(true, Ordering::Relaxed),
             _ = hangup => {
                 terminated.store(true, Ordering::Relaxed);
-                // Count SIGHUP only as a first signal: when a terminal is closed, both the shell
-                // and the kernel may send it, and nobody wants to lose the report.
+                // Count SIGHUP only as a first signal, because when a terminal is closed, both the
+                // shell and the kernel may send it, and nobody wants to lose the report.
                 count.fetch_max(1, Ordering::Relaxed);
                 continue;
             }
         }
         let number = count.fetch_add(1, Ordering::Relaxed) + 1;
         if number >= 2 {
-            // Leave the dashboard: a user who asks twice wants the terminal back.
+            // Leave the dashboard, because a user who asks twice wants the terminal back.
             crate::alternate_screen::leave();
         }
         if number == 3 {

@@ -12,7 +12,7 @@
 use mailrun_measurement::Latencies;
 use serde::{Deserialize, Serialize};
 
-/// Form of a party's progress reports.
+/// Form of a process's progress reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LiveMode {
     /// The dashboard where a person sits before a terminal that is large enough, else the line.
@@ -46,32 +46,32 @@ pub enum LiveEvent {
         /// Addresses on which it listens. Empty if it does not listen.
         amqp: Vec<String>,
     },
-    /// The party's figures so far.
+    /// The process's figures so far.
     Progress(LiveProgress),
-    /// The latest error. A party reports an error only if it differs from the one that it reported
-    /// before.
+    /// The latest error. A process reports an error only if it differs from the one that it
+    /// reported before.
     Error {
         /// Code, phase and text of the error. The text comes from a peer.
         text: String,
     },
-    /// The party could not write its record to the file.
+    /// The process could not write its record to the file.
     Unwritten {
         /// The record as JSON text. It is a text within the event so that only a reader who needs
         /// the record parses it.
         record: String,
     },
-    /// The party has written its files and exits next.
+    /// The process has written its files and exits next.
     Done,
     /// An event that only a newer version knows.
     #[serde(other)]
     Unknown,
 }
 
-/// Progress of a party. A figure that is not known is 0.
+/// Progress of a process. A figure that is not known is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LiveProgress {
-    /// Seconds since the party began its work.
+    /// Seconds since the process began its work.
     pub elapsed_s: f64,
     /// Messages that were due in an open loop. 0 in a closed loop.
     pub due: u64,
@@ -103,8 +103,8 @@ pub struct LiveProgress {
     /// Messages under way: those that a source has created or a relay has queued, and whose fate is
     /// not yet known.
     pub open: u64,
-    /// Seconds for which the party still waits for outstanding messages if nothing more arrives. 0
-    /// while messages are being created.
+    /// Seconds for which the process still waits for outstanding messages if nothing more arrives.
+    /// 0 while messages are being created.
     pub waits_s: f64,
     /// Messages that the server has rejected.
     pub rejected: u64,

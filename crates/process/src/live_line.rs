@@ -182,7 +182,7 @@ impl LiveLine {
     }
 }
 
-/// Wait of a party that no longer creates messages.
+/// Wait of a process that no longer creates messages.
 struct RemainingWait {
     open: u64,
     left_s: f64,
@@ -242,7 +242,7 @@ fn whole_seconds(value_s: f64) -> String {
     if value_s < 99.5 { format!("{} s", whole_number(value_s)) } else { seconds(value_s) }
 }
 
-/// Computes a rate over the last second. The times are from the reporting party's clock.
+/// Computes a rate over the last second. The times are from the reporting process's clock.
 #[derive(Clone, Debug, Default)]
 pub struct RateWindow {
     steps: VecDeque<(f64, u64)>,
@@ -257,7 +257,7 @@ impl RateWindow {
         }
     }
 
-    /// Discards all counts, because another party reports from now on.
+    /// Discards all counts, because another process reports from now on.
     pub fn clear(&mut self) {
         self.steps.clear();
     }
@@ -273,7 +273,7 @@ impl RateWindow {
     }
 }
 
-/// What to write if standard error is not a terminal.
+/// Progress lines for a standard error that is not a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NonTerminalOutput {
     /// A line every five seconds.
@@ -453,7 +453,7 @@ fn width() -> usize {
 
 fn write(frame: &str) {
     let mut out = io::stderr().lock();
-    // Ignore write errors: the run must not fail because its terminal is gone.
+    // Ignore write errors, because the run must not fail because its terminal is gone.
     let _ = out.write_all(frame.as_bytes()).and_then(|()| out.flush());
 }
 

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 /// Whose metrics are served.
 #[derive(Clone, Copy, Debug)]
 pub struct MeasuredParty {
-    /// Name of the party, such as `source`.
+    /// Name of the process, such as `source`.
     pub name: &'static str,
     /// Beginning of the names of its metrics.
     pub prefix: &'static str,

@@ -187,8 +187,8 @@ impl Write for LogEventWriter<'_> {
 
 impl LogBuffer {
     fn lock(&self) -> MutexGuard<'_, LogState> {
-        // Ignore poisoning: a thread that panicked while it held the lock has left only whole
-        // lines.
+        // Ignore poisoning, because a thread that panicked while it held the lock has left only
+        // whole lines.
         lock(&self.state)
     }
 

@@ -32,7 +32,7 @@ pub enum OutputFile {
     Stream(File),
 }
 
-/// What a path names.
+/// The kind of file that a path names.
 enum Place {
     File(PathBuf),
     Stream,
@@ -76,7 +76,8 @@ pub fn is_file(path: &Path) -> bool {
 
 fn try_check(path: &Path) -> io::Result<()> {
     let path = match place(path)? {
-        // A FIFO must not be opened: opening waits for a reader, and closing ends its input.
+        // Do not open a FIFO, because opening waits for a reader, and closing ends the reader's
+        // input.
         Place::Stream => return Ok(rustix::fs::access(path, Access::WRITE_OK)?),
         Place::File(path) => path,
     };
@@ -148,7 +149,7 @@ impl OutputFile {
             Err(error) => return Err(error),
         };
         if let Some(older) = older {
-            // Ignore the error: only root can give a file to its former owner.
+            // Ignore the error, because only root can give a file to its former owner.
             let _ = rustix::fs::fchown(
                 &file,
                 Some(rustix::fs::Uid::from_raw(older.uid())),

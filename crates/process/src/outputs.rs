@@ -1,5 +1,5 @@
-//! Parts that the parties of a run share: their output files, and the fields of their records that do
-//! not depend on their role.
+//! Parts that the processes of a run share: their output files, and the fields of their records that do not depend on
+//! their role.
 use crate::cpus;
 use crate::event_output::EventOutput;
 use crate::host;
@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Files to which a party writes its results.
+/// Files to which a process writes its results.
 #[derive(Clone, Debug, Default)]
 pub struct Outputs {
     /// File for the run record.
@@ -79,7 +79,7 @@ pub fn write_record(path: &Path, record: &Record) -> Result<()> {
     output_file::write(path, text + "\n")
 }
 
-/// Writes a ledger to a file, or those of a sink as [`Ledger::write_arrivals`] does.
+/// Writes a ledger to a file, or the ledgers of a sink as [`Ledger::write_arrivals`] does.
 pub fn write_ledger(path: &Path, units: &[&Ledger]) -> Result<()> {
     let written = OutputFile::create(path).and_then(|file| {
         let mut file = BufWriter::new(file);

@@ -119,7 +119,7 @@ pub fn value_name(value: impl ValueEnum) -> String {
 pub struct TypedOptions(BTreeMap<String, Vec<String>>);
 
 impl TypedOptions {
-    /// Returns those of the typed options that `A` defines.
+    /// Returns the typed options that `A` defines.
     pub fn of<A: Args>(&self) -> PartyOptions {
         let command = A::augment_args(Command::new("options"));
         let typed = command.get_arguments().filter_map(|argument| {

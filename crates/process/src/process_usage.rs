@@ -25,7 +25,7 @@ pub struct ProcessUsage {
 }
 
 impl ProcessUsage {
-    /// Copies these figures into a party's row of the record. Larger peaks in the row are kept.
+    /// Copies these figures into a process's row of the record. Larger peaks in the row are kept.
     pub fn fill(&self, party: &mut Party) {
         party.user_s = Some(self.user_s);
         party.sys_s = Some(self.sys_s);

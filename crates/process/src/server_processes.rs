@@ -23,7 +23,7 @@ pub(crate) enum ServerProcesses {
     Here(BTreeSet<u32>),
     /// The address belongs to another host.
     Elsewhere,
-    /// It cannot be found out, for this reason.
+    /// The processes cannot be found, for this reason.
     Unknown(&'static str),
 }
 

@@ -1,4 +1,4 @@
-//! What the reader of a stream can display: its width, characters beyond ASCII, and colours.
+//! Abilities of a stream's reader: its width, characters beyond ASCII, and colours.
 //!
 //! ```text
 //! letters   LC_ALL, else LC_CTYPE, else LANG names UTF-8   UTF-8        as the C library decides; C if none is set

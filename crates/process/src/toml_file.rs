@@ -26,7 +26,7 @@ pub struct ConfigError {
     pub line: usize,
     /// Column in characters, counted from 1.
     pub column: usize,
-    /// What is wrong and what to write instead.
+    /// A sentence that says what is wrong and what to write instead.
     pub message: String,
 }
 

@@ -162,7 +162,7 @@ fn messages_and_relay(record: &Record, recipients: &str) -> String {
     let messages = format!("messages of {}{recipients} to ", sizes(&record.workload));
     match relay::party(record).map(|relay| plain(&relay.name)) {
         None => messages,
-        // A server that is known by its address only, and not by a name.
+        // The server here is known by its address only, and not by a name.
         Some(name) if name == plain(&record.workload.target) => messages,
         Some(name) if name == "mailrun" && record.audit.is_none() => {
             format!("demonstration with mailrun's own relay: {messages}")

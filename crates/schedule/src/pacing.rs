@@ -184,8 +184,8 @@ mod tests {
                 (0..4).flat_map(|number| due_times(arrival, offer.clone(), number, 4, 400)).collect();
             all.retain(|due| *due < 10.0);
             all.sort_by(f64::total_cmp);
-            // 1,000 messages in all, a quarter of them in the first half. A Poisson count deviates
-            // by about its square root.
+            // The schedule has 1,000 messages in all, and a quarter of them are due in the first
+            // half. A Poisson count deviates by about its square root.
             let early = all.iter().filter(|due| **due < 5.0).count();
             assert!(all.len().abs_diff(1_000) < 100 && early.abs_diff(250) < 50, "{} {early}", all.len());
         }

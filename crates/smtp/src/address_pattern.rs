@@ -2,7 +2,7 @@
 use crate::address::Path;
 use crate::domain::Domain;
 
-/// Pattern of addresses. Its parts must be equal to those of the address, ignoring case. A part
+/// Pattern of addresses. Its parts must be equal to the parts of the address, ignoring case. A part
 /// that is `None` matches anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressPattern {

@@ -31,7 +31,7 @@ pub struct Dialogue {
     has_login: bool,
 }
 
-/// What the client's next bytes are.
+/// Kind of the client's next bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ClientPart {
     #[default]

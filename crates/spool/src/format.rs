@@ -67,7 +67,7 @@ pub(crate) struct OldestUse {
     pub(crate) first_id: u64,
 }
 
-/// What a new use of a segment begins with.
+/// The header with which a new use of a segment begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewUse {
     pub(crate) generation: u64,

@@ -34,7 +34,7 @@ pub(crate) struct LoadedSpool {
     /// Number of bytes of a torn end.
     pub(crate) cut_bytes: u64,
     pub(crate) next_file: u64,
-    /// What the file `newest` says, if it can be read and belongs to this spool.
+    /// Content of the file `newest`, if it can be read and belongs to this spool.
     pub(crate) newest: Option<NewestSegment>,
     /// The oldest use that must exist.
     oldest: OldestUse,

@@ -72,8 +72,8 @@ pub(crate) struct NewestFile {
 impl NewestFile {
     pub(crate) fn new(disk: &Arc<dyn Disk>) -> Self {
         let revision = read_file(&**disk).map_or(0, |(revision, _)| revision);
-        // What was read may exist only in the page cache, as a killed process left it. A removal that relied on
-        // it could survive a power failure without its proof.
+        // The content may exist only in the page cache, as a killed process left it. A removal that relied on it could
+        // survive a power failure without its proof.
         Self { disk: Arc::clone(disk), file: None, revision, recorded_oldest: 0 }
     }
 

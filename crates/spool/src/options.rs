@@ -21,8 +21,8 @@ pub struct Options {
     /// The size is reduced if `max_bytes` would hold fewer than eight segments.
     pub segment_bytes: u64,
     /// Disk space in bytes that the spool may use, including free segments. The size of one segment
-    /// is reserved for notes and notices, and that of another for moved messages, so that a full
-    /// spool can empty itself.
+    /// is reserved for notes and notices, and the space of another for moved messages, so that a
+    /// full spool can empty itself.
     pub max_bytes: u64,
     /// Maximum size of a body in bytes, at most 4 GiB less 64 KiB, which is the limit of a record.
     pub max_message_bytes: u64,

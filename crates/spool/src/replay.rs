@@ -92,8 +92,8 @@ impl Replay {
         self.damage.len() - 1
     }
 
-    /// Compares the generation of a segment with that of the segment before it, and reports doubled
-    /// and missing segments.
+    /// Compares the generation of a segment with the generation of the segment before it, and
+    /// reports doubled and missing segments.
     pub(crate) fn check_sequence(&mut self, segment: &Segment, before: u64, is_guess: bool) {
         let number = segment.header.generation;
         if number == before && !is_guess {

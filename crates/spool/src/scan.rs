@@ -31,7 +31,7 @@ pub(crate) enum BodyMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScanResult {
     Batch,
-    /// There is no intact batch. The offset is that of the first wrong byte.
+    /// There is no intact batch. The offset leads to the first wrong byte.
     Invalid(u64),
 }
 
@@ -236,7 +236,8 @@ impl Scan {
         let seen_end = seen.last().map_or(begin, |one| one.at + one.bytes);
         // Without other evidence, the log ends where the readable part ends.
         let is_end = next.is_none() && !is_claimed;
-        // What was after the end of a shortened file is unknown, unless the log had ended before.
+        // Nobody knows which records were after the end of a shortened file, unless the log had
+        // ended before.
         let seen_to = if batch.is_none() && !is_blank { self.segment_bytes } else { stated_end.max(seen_end) };
         // Zeros prove such an end only where a whole header would be, because a header begins with a
         // random number.

@@ -48,7 +48,8 @@ pub(crate) struct SegmentPool {
     pub(crate) disk: Arc<dyn Disk>,
     /// Random number of the spool.
     pub(crate) spool: u64,
-    /// What the file `newest` should say. The file may lag behind in what it says of the oldest use.
+    /// The content that the file `newest` should have. The file may lag behind with the number of
+    /// the oldest use.
     pub(crate) newest: NewestSegment,
     pub(crate) newest_file: NewestFile,
     pub(crate) segment_bytes: u64,
@@ -277,7 +278,7 @@ impl SegmentPool {
         if is_too_much || is_odd || self.free_segments.len() as u64 >= self.max_free_segments() {
             if segment.has_lost_header() {
                 // Without a header, the file does not say which use its records are of. After a crash before the
-                // removal, they would be taken for those of the newest use. If the header cannot be written, because
+                // removal, they would be taken for records of the newest use. If the header cannot be written, because
                 // the file is damaged, the removal alone has to do.
                 _ = end_use();
             }

@@ -35,9 +35,9 @@ pub fn any_server(provider: &Arc<CryptoProvider>) -> Arc<dyn ServerCertVerifier>
 
 /// The ordinary verification, except that a trusted certificate may be the server's own.
 ///
-/// `openssl req -x509` marks its certificates as those of an authority (CA:TRUE), and webpki accepts none of these as a
-/// server's, whoever has signed it. A user who gives that very certificate means that server. Nobody else gains by it:
-/// the holder of a trusted key could sign any certificate for itself.
+/// `openssl req -x509` marks its certificates as certificates of an authority (CA:TRUE), and webpki accepts none of
+/// these as a server's, whoever has signed it. A user who gives that very certificate means that server. Nobody else
+/// gains by it: the holder of a trusted key could sign any certificate for itself.
 #[derive(Debug)]
 struct TrustedServers {
     ordinary: Arc<WebPkiServerVerifier>,
@@ -158,7 +158,8 @@ mod tests {
     fn params(names: &[&str], is_ca: IsCa, years: [i32; 2]) -> CertificateParams {
         let mut params =
             CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap();
-        // Like `openssl req -x509 -subj /CN=…`: the issuer of a self-signed certificate has a name.
+        // Give the issuer a name, as `openssl req -x509 -subj /CN=…` does for a self-signed
+        // certificate.
         params.distinguished_name.push(DnType::CommonName, "localhost");
         params.is_ca = is_ca;
         [params.not_before, params.not_after] = years.map(|year| date_time_ymd(year, 1, 1));

@@ -69,7 +69,7 @@ struct CapacityRunner<'a> {
     series: Box<dyn TrialSeries + 'a>,
     directory: &'a Path,
     interrupt: Interrupt,
-    /// Number of trials so far, including those of confirmations.
+    /// Number of trials so far, including the trials of confirmations.
     carried_out: u64,
     trials: Vec<CapacityTrial>,
     lost: Option<(Outcome, String)>,
@@ -106,8 +106,8 @@ impl<'a> CapacityRunner<'a> {
             if has_held || round == MAX_CONFIRMATIONS || self.is_stopped() || self.lost.is_some() {
                 break (result, confirmation);
             }
-            // Show the trials of this confirmation with those of the search, because the search
-            // continues below the load that did not hold.
+            // Show the trials of this confirmation with the trials of the search, because the
+            // search continues below the load that did not hold.
             self.trials.extend(confirmation.into_iter().map(|load| load.trial));
             round += 1;
         };

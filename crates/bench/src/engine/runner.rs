@@ -36,7 +36,7 @@ pub enum RoundOrder {
     Fixed,
 }
 
-/// What is special about one kind of comparison: its cases, and how to run one of them.
+/// One kind of comparison: its cases, and how to run one of them.
 pub(crate) trait Comparison {
     /// Work of a contestant: what runs, and with which load.
     type Case;

@@ -260,7 +260,7 @@ impl TimedChild {
 
 /// Kills the process group of a child that has not been waited for.
 fn kill(child: &Child) {
-    // Ignore the error: the child may have exited by itself.
+    // Ignore the error, because the child may have exited by itself.
     let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
 }
 

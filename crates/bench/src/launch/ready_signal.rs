@@ -18,9 +18,9 @@ pub(crate) struct RelayLaunch {
 
 #[derive(Debug)]
 pub(crate) enum ReadySignal {
-    /// The party reports on its standard output that it listens (`LiveEvent::Listening`).
+    /// The process reports on its standard output that it listens (`LiveEvent::Listening`).
     Reported,
-    /// A connection to this address is greeted, or the party reports that it listens.
+    /// A connection to this address is greeted, or the process reports that it listens.
     Greeting(SocketAddr),
 }
 

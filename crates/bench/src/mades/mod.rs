@@ -143,7 +143,7 @@ fn start_target(
     }
     let plan = directory.path().join("plan.toml");
     directory.write("plan.toml", &options.plan)?;
-    // Remove the summary of an older run, which must not be taken for that of this run.
+    // Remove the summary of an older run, which must not be taken for the summary of this run.
     let _ = fs::remove_file(totals);
     let arguments = options.endpoint_options.clone().flag("embedded", true).with("listen", "127.0.0.1:0");
     let arguments = arguments.with("live", "json").with("plan", plan.display()).with("summary", totals.display());
@@ -178,12 +178,13 @@ fn hold_against_truth(
 fn record_death(record: &mut Record, death: &Death) {
     let pass = judge::pass_text(record);
     let verdict = &mut record.verdict;
-    // Drop what the MADES bench says about lost connections and about being asked to stop: the
-    // death of the endpoint caused both.
+    // Drop what the MADES bench says about lost connections and about being asked to stop, because
+    // the death of the endpoint caused both.
     let is_other = |reason: &Reason| !matches!(reason.cause, Cause::ServerGone | Cause::Interrupted);
     let others = judge::take_reasons(verdict).filter(is_other);
     let closed = verdict.closed;
-    // If the MADES bench died, too, its death comes first: nobody watches the endpoint after that.
+    // If the MADES bench died, too, its death comes first, because nobody watches the endpoint
+    // after that.
     let reasons = others.chain([judge::death_reason("endpoint", death)]).collect();
     *verdict = Verdict { closed, ..judge::decide(reasons, &pass) };
 }

@@ -1,4 +1,4 @@
-//! What a bench of MADES runs and measures.
+//! Options of a bench of MADES.
 use mailrun_measurement::record::{Mades, Workload};
 use mailrun_measurement::threshold::Threshold;
 use mailrun_process::live::LiveMode;

@@ -1,4 +1,4 @@
-//! What a comparison of MADES benches does.
+//! Options of a comparison of MADES benches.
 use crate::engine::RoundOrder;
 use clap::ValueEnum;
 use mailrun_process::live::LiveMode;

@@ -18,7 +18,7 @@ type CompareResults = ComparisonResults<CompareCase, CompareMeasurement>;
 
 type Column<'a> = TableColumn<'a, CompareCase, CompareMeasurement>;
 
-/// Figures of `mailrun mades`, divided by those of go-mades-bench.
+/// Figures of `mailrun mades`, divided by the figures of go-mades-bench.
 const RATIOS: [RatioColumn<CompareMeasurement>; 2] = [
     RatioColumn::higher("× msg/s", |run| Some(run.reported.rate_per_s)),
     RatioColumn::lower("× CPU/msg", |run| Some(run.costs.cpu_s())),

@@ -18,11 +18,11 @@ pub(super) struct BodyLines {
 }
 
 impl BodyLines {
-    /// Lines as long as those of the Kotlin guide's messages.
+    /// Lines as long as the lines of the Kotlin guide's messages.
     pub(super) const GUIDE: Self = Self { first: b'a', bytes: 514, name: "guide" };
     pub(super) const TEXT: Self = Self { first: b'a', bytes: 80, name: "text" };
-    /// Lines as long as those of `TEXT`. Each line starts with a dot that the sender must double
-    /// (RFC 5321, section 4.5.2).
+    /// Lines as long as the lines of `TEXT`. Each line starts with a dot that the sender must
+    /// double (RFC 5321, section 4.5.2).
     pub(super) const DOTTED: Self = Self { first: b'.', bytes: 80, name: "dotted" };
     pub(super) const SHORT: Self = Self { first: b'a', bytes: 4, name: "short" };
 

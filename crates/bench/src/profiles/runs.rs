@@ -39,7 +39,7 @@ pub(super) struct ProfileLoad<'l> {
     pub(super) file: &'l Path,
     pub(super) shape: LoadShape,
     pub(super) workload: Workload,
-    /// Options that are added to those of the bench's source.
+    /// Options that are added to the options of the bench's source.
     pub(super) source_options: PartyOptions,
 }
 
@@ -70,8 +70,8 @@ impl ProfileRuns {
 
     /// Saves the tables and deletes the message files, which are large and can be made again.
     pub(super) fn save<'f>(&self, report: TextReport, files: impl Iterator<Item = &'f PathBuf>) -> Result<TextReport> {
-        // Ignore errors: rows share files, so an earlier step of this loop may have deleted the
-        // file.
+        // Ignore errors, because rows share files, so an earlier step of this loop may have deleted
+        // the file.
         files.for_each(|file| _ = fs::remove_file(file));
         self.scenario.save(report)
     }

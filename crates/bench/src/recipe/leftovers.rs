@@ -175,8 +175,8 @@ fn all() -> Vec<RecipeProcess> {
 }
 
 fn process(pid: u32) -> Option<RecipeProcess> {
-    // Skip processes in containers: the process ID in their token belongs to another PID namespace,
-    // so it would be looked up wrongly here.
+    // Skip processes in containers, because the process ID in their token belongs to another PID
+    // namespace, so it would be looked up wrongly here.
     if namespace("self")? != namespace(&pid.to_string())? {
         return None;
     }

@@ -256,8 +256,8 @@ impl Recipe {
         let (stdout, stderr) = (output()?, output()?);
         let mut command = Command::new(program);
         command.args(&words[1..]).envs(self.environment(places)).stdin(Stdio::null());
-        // Use files instead of pipes: a process that the command leaves behind would keep a pipe
-        // open, so reading from the pipe would not end.
+        // Use files instead of pipes, because a process that the command leaves behind would keep a
+        // pipe open, so reading from the pipe would not end.
         let cannot = || format!("cannot start {command_line:?}");
         command.stdout(stdout.try_clone().with_context(cannot)?).stderr(stderr.try_clone().with_context(cannot)?);
         let status = wait(&mut command.spawn().with_context(cannot)?).with_context(|| command_line.clone())?;
@@ -343,7 +343,7 @@ fn wait(child: &mut Child) -> Result<ExitStatus> {
 
 fn read_whole(mut file: File) -> String {
     let mut bytes = Vec::new();
-    // Treat unreadable output as empty: it is only used in messages.
+    // Treat unreadable output as empty, because it is only used in messages.
     let _ = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -88,7 +88,7 @@ impl ListenerOptions {
     /// Deletes the files with secrets. The relay reads them only when it starts.
     pub(crate) fn remove_secrets(&self, directory: &RunDirectory) {
         for name in [KEY_FILE, USERS_FILE] {
-            // Ignore errors: a file does not exist if the load needed no such secret.
+            // Ignore errors, because a file does not exist if the load needed no such secret.
             let _ = std::fs::remove_file(directory.path().join(name));
         }
     }

@@ -159,7 +159,7 @@ pub fn name_apart(relays: &mut [Relay]) {
     }
 }
 
-/// Numbers names that are still equal, for example those of one program with different options.
+/// Numbers names that are still equal, for example the names of one program with different options.
 fn number_equal_names(alike: Vec<&mut String>) {
     let names: Vec<String> = alike.iter().map(|name| (*name).clone()).collect();
     for (position, name) in alike.into_iter().enumerate() {

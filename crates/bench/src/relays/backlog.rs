@@ -126,11 +126,12 @@ pub(super) struct MeasuredBacklog {
     pub(super) recovery: Option<Recovery>,
     /// Messages accepted per second in the first and in the last tenth of the time.
     pub(super) accepted_per_s: Option<[f64; 2]>,
-    /// What the targets and the verdict of the run complain about.
+    /// Complaints of the targets and of the run's verdict.
     pub(super) flaws: RunFlaws,
 }
 
-/// What the relay uses at the end of a phase. All is `None` if the bench did not start the relay.
+/// Resources that the relay uses at the end of a phase. All is `None` if the bench did not start
+/// the relay.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RelayUse {
     pub(super) rss_bytes: Option<u64>,
@@ -153,7 +154,7 @@ pub(super) struct RestartPhase {
     pub(super) relay: RelayUse,
 }
 
-/// What mailrun's own relay reports after a restart. Other relays only greet.
+/// The report of mailrun's own relay after a restart. Other relays only greet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadyPhase {
     took_s: f64,

@@ -1,4 +1,4 @@
-//! What the contestants of a live comparison do, and the syntax of `--contestant`.
+//! The tasks of the contestants of a live comparison, and the syntax of `--contestant`.
 use crate::built_in::{BUILT_IN, load_scenario};
 use crate::programs::own_program;
 use crate::toml_file::is_toml_file;

@@ -121,7 +121,7 @@ impl RoundsOptions {
 
 type LiveContestant = Contestant<LiveCase, RoundRun>;
 
-/// What is known of a contestant besides the runs that count.
+/// Facts about a contestant besides the runs that count.
 #[derive(Clone, Debug, Default)]
 struct LiveHistory {
     /// Number of messages and duration of the contestant's last successful run.

@@ -146,7 +146,7 @@ fn copy(mut from: &TcpStream, mut to: &TcpStream, count: &AtomicU64) -> std::io:
             Err(error) => return Err(error),
         }
     }
-    // Ignore errors: `to` may already be closed.
+    // Ignore errors, because `to` may already be closed.
     let _ = to.shutdown(Shutdown::Write);
     Ok(())
 }

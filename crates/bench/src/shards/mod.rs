@@ -34,7 +34,7 @@ pub struct MergeOptions {
     pub out: Option<PathBuf>,
     /// Name of the run. `None` means the name that the parts have.
     pub name: Option<String>,
-    /// Thresholds in addition to those of the parts.
+    /// Thresholds in addition to the thresholds of the parts.
     pub thresholds: Vec<Threshold>,
 }
 

@@ -97,7 +97,7 @@ impl ReadPart {
     }
 }
 
-/// Reads the ledger of a source, or those of a sink.
+/// Reads the ledger of a source, or the ledgers of a sink.
 pub(super) fn read_ledger(directory: &Path) -> Result<[Ledger; 3]> {
     let path = LEDGER_FILES.iter().map(|name| directory.join(name)).find(|path| path.exists());
     let path = path.context("it has no ledger")?;

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 pub(super) struct Sinks(Vec<SinkPlace>);
 
-/// What arrived at all sinks together.
+/// Arrivals at all sinks together.
 pub(super) struct AllArrivals {
     pub(super) results: SinkResults,
     /// Clocks of the sinks at which something arrived.
@@ -30,7 +30,7 @@ enum SinkPlace {
 
 struct SinkFiles {
     record: Option<Record>,
-    /// What arrived, what bounced, and what arrived only under other addresses.
+    /// Units that arrived, units that bounced, and units that arrived only under other addresses.
     ledgers: [Ledger; 3],
 }
 
@@ -101,8 +101,8 @@ impl Sinks {
             if Some(now) > arrived {
                 arrived = Some(now);
                 quiet_since = Instant::now();
-                // Counts are not enough: a sink may also have mail of a part that is missing here,
-                // and messages whose 250 never reached the source.
+                // Counts are not enough, because a sink may also have mail of a part that is
+                // missing here, and messages whose 250 never reached the source.
                 if account::unsettled(&parts.units, &self.ledgers(run)?) == 0 {
                     return Ok(());
                 }
@@ -225,7 +225,8 @@ mod tests {
     #[test]
     fn a_unit_at_two_sinks_is_a_copy_if_it_is_at_one_under_another_address() {
         const U: &[u64] = &[1];
-        // For each sink: what arrived, and what of it arrived under another address only.
+        // Each row has the units that arrived at a sink, and the units among them that arrived
+        // under another address only.
         for (what, sinks, [delivered, duplicates, copied, rewritten]) in [
             ("at one sink", &[[U, &[]], [&[2], &[]]][..], [2, 0, 0, 0]),
             ("twice under its own address", &[[U, &[]], [U, &[]]], [1, 1, 0, 0]),

@@ -46,12 +46,11 @@ impl fmt::Display for BaselineName {
     }
 }
 
-/// What to do if a baseline of the same name exists.
+/// Treatment of an existing baseline of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExistingBaseline {
     /// Keep the existing baseline and fail.
     Keep,
-    /// Replace the existing baseline.
     Replace,
 }
 

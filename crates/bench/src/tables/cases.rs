@@ -8,7 +8,6 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionReuse {
-    /// A new connection for each message.
     PerMessage,
     /// All messages of a session on one connection: the option `-d`.
     Reused,

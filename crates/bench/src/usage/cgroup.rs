@@ -1,5 +1,5 @@
 //! A control group of version 2 (cgroups(7)), which counts the CPU time of a server with several
-//! processes. `/proc` loses that of processes which nobody waits for, such as Exim's deliveries.
+//! processes. `/proc` loses the time of processes that nobody waits for, such as Exim's deliveries.
 use super::tree;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -21,7 +21,7 @@ impl ControlGroup {
         let parent =
             own_group(&fs::read_to_string("/proc/self/mounts").ok()?, &fs::read_to_string("/proc/self/cgroup").ok()?)?;
         remove_unused(&parent);
-        // A group below that of this process has no controllers, so it changes nothing for the
+        // A group below this process's group has no controllers, so it changes nothing for the
         // server.
         let group = Self(parent.join(format!("{PREFIX}{}", server.id())));
         fs::create_dir(&group.0).ok()?;

@@ -1,4 +1,4 @@
-//! A party's resident memory over time. Times are on the clock that run records use.
+//! A process's resident memory over time. Times are on the clock that run records use.
 use mailrun_text::spark::{Fold, sparkline};
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt::Write;

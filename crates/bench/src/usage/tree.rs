@@ -58,8 +58,8 @@ pub(crate) fn usage(root: u32) -> Option<ProcessUsage> {
 
 /// Memory of a tree of processes. The private memory of all processes is added. Of the memory
 /// mapped from files, only the largest share of a single process counts, because most processes map
-/// the same program and libraries. The sum is that of the moment. The kernel knows a peak only for
-/// single processes.
+/// the same program and libraries. The sum holds for the moment only. The kernel knows a peak only
+/// for single processes.
 #[derive(Clone, Copy, Debug, Default)]
 struct TreeMemory {
     own: u64,

@@ -39,7 +39,6 @@ const PARTIES: &str = "parties";
 /// public server.
 const NO_KEYS: [&str; 6] = ["help", "version", "list", "write_file", "options", "allow_public"];
 
-/// A kind of measurement.
 pub(crate) struct MeasurementKind {
     /// Its name as files spell it.
     name: &'static str,
@@ -111,7 +110,7 @@ impl Subcommand for ScenarioCommand {
     fn augment_subcommands(command: Command) -> Command {
         // Reading the scenarios takes a third of the program's start, and only this command needs them.
         command.defer(|command| {
-            // Built-in scenarios can always be read: a test below makes sure of that.
+            // Built-in scenarios can always be read, as a test below makes sure.
             let built_in = BUILT_IN.iter().filter_map(|built_in| {
                 let scenario = load_scenario(built_in.name).ok()?;
                 scenario_command(built_in.name, &scenario).ok()
@@ -289,7 +288,8 @@ fn check_value(command: &mut Command, option: &Arg, value: &str) -> Result<(), S
 fn scenario_command(name: &str, scenario: &Scenario) -> Result<Command, String> {
     let kind = MeasurementKind::of(scenario)?;
     let command = (kind.add_options)(Command::new(name.to_owned()));
-    // Change all arguments in one call: changing them one by one would reorder the help text.
+    // Change all arguments in one call, because changing them one by one would reorder the help
+    // text.
     let command = command.mut_args(|option| {
         let key = scenario.keys.iter().find(|key| is_named(&option, kind.option(&key.name)));
         let Some(key) = key else { return option };
@@ -381,8 +381,8 @@ impl ChosenScenario {
 
 impl Measurement for TableArgs {
     fn run(self: Box<Self>, _name: &str) -> Result<TextReport> {
-        // Raise the limit here, so that all parties inherit it. Otherwise each party would raise
-        // its own limit, some of them only during the run.
+        // Raise the limit here, so that all processes inherit it. Otherwise each process would
+        // raise its own limit, some of them only during the run.
         let max_sessions = self.sessions.iter().copied().max().unwrap_or_default();
         mailrun_net::open_files::raise(u64::from(max_sessions) + SPARE_FILES);
         let _awake = self.tables.keep_awake.begin(true)?;

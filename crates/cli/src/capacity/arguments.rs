@@ -172,8 +172,8 @@ impl SearchArgs {
     /// If there is no rate between the lowest and the highest.
     pub(crate) fn settings_for(&self, goals: &[LossGoal]) -> Result<SearchSettings> {
         let settings = self.settings()?;
-        // Ignore a time limit that no trial of any length could hold: it must not lengthen the
-        // trials.
+        // Ignore a time limit that no trial of any length could hold, because it must not lengthen
+        // the trials.
         let limits = goals.iter().filter_map(LossGoal::limit).map(|limit| limit.as_secs_f64());
         let goal_limit_s = limits.filter(|limit_s| settings.holds_limit(*limit_s)).fold(0.0, f64::max);
         // The report says it, too, but a search takes minutes.

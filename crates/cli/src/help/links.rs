@@ -32,7 +32,7 @@ impl InstallLinksArgs {
         for name in mailrun_compat::NAMES {
             let link = self.directory.join(name);
             make_link(&program, &link)?;
-            // Ignore a closed standard output: the link has been made.
+            // Ignore a closed standard output, because the link has been made all the same.
             let _ = writeln!(io::stdout(), "{} -> {}", link.display(), program.display());
         }
         Ok(ExitCode::SUCCESS)

@@ -76,8 +76,8 @@ const SENDER_NAMES: &[OptionAlias] = &[
     ),
 ];
 
-/// Names that swaks uses for options of `send`. The other names of swaks are among those of senders,
-/// or are ours as well.
+/// Names that swaks uses for options of `send`. The other names of swaks are among the names of
+/// senders, or are ours as well.
 const SEND_NAMES: &[OptionAlias] = &[
     (&["-s"], "SERVER without an option"),
     (&["-t"], "--to"),

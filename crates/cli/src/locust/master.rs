@@ -108,8 +108,8 @@ impl MasterArgs {
             .args(&self.arguments)
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .stdin(Stdio::null())
-            // Locust gets its own process group, so that Ctrl-C reaches it once: this process
-            // passes it on.
+            // Locust gets its own process group, so that Ctrl-C reaches it once, because this
+            // process passes it on.
             .process_group(0)
             .spawn();
         let status = match started {
@@ -152,7 +152,7 @@ fn wait(mut child: Child, interrupt: &Interrupt) -> Result<ExitStatus> {
     }
 }
 
-/// Converts Locust's exit status into that of this process. As in a shell, death by a signal
+/// Converts Locust's exit status into the status of this process. As in a shell, death by a signal
 /// becomes 128 plus its number.
 fn status_of(status: ExitStatus) -> ExitCode {
     let by_signal = || status.signal().map_or(2, |signal| 128 + signal);

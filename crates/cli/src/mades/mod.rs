@@ -565,7 +565,7 @@ impl MadesLoadArgs {
         self.max_unsettled.unwrap_or(MAX_UNSETTLED).min(u32::try_from(self.in_transit_limit()).unwrap_or(u32::MAX))
     }
 
-    /// Returns all thresholds of the run, including those of `--abort-on`.
+    /// Returns all thresholds of the run, including the thresholds of `--abort-on`.
     pub(crate) fn thresholds(&self) -> Vec<Threshold> {
         self.thresholds.iter().chain(&self.abort_on).cloned().collect()
     }

@@ -1,4 +1,4 @@
-//! What a source and a sink write: result files, the report, and progress for the bench that started them.
+//! Outputs of a source and a sink: result files, the report, and progress for the bench that started them.
 use crate::options::values;
 use crate::report::results::{ReportArgs, Strictness, exit_code};
 use anyhow::{Result, bail};
@@ -38,7 +38,7 @@ pub(crate) struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// Returns the files that the party writes, and the kind of progress that it prints.
+    /// Returns the files that the process writes, and the kind of progress that it prints.
     ///
     /// # Errors
     ///
@@ -56,8 +56,8 @@ impl OutputArgs {
     }
 }
 
-/// Shows a party's own report, unless its output is for a program. `out` is the directory given on
-/// the command line.
+/// Shows a process's own report, unless its output is for a program. `out` is the directory given
+/// on the command line.
 pub(crate) fn finish(
     finished: FinishedRun,
     report: &ReportArgs,
@@ -87,7 +87,7 @@ fn write_report(directory: &Path, record: &Record) -> Result<()> {
 /// nobody would read its report.
 pub(crate) fn exit_with_parent(live: LiveMode) {
     if live == LiveMode::Json {
-        // If the kernel lacks this feature, a party without a bench runs until its own limits end
+        // If the kernel lacks this feature, a process without a bench runs until its own limits end
         // it.
         let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
     }

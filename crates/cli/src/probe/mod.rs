@@ -49,7 +49,7 @@ pub(crate) struct ProbeArgs {
     route: RouteArgs,
 }
 
-/// What is the same for every SERVER.
+/// Options that apply to every SERVER.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Routes")]
 struct RouteArgs {

@@ -220,8 +220,8 @@ pub(crate) fn run(typed: &RelayArgs) -> Result<ExitCode> {
             }
         }
         Err(error) => {
-            // Write through the log writer: standard error may block, because its reader may have
-            // stopped reading.
+            // Write through the log writer, because standard error may block, because its reader
+            // may have stopped reading.
             log.write_line(crate::report::messages::failure(&error).as_bytes());
             ExitCode::from(2)
         }

@@ -244,7 +244,7 @@ impl QueueArgs {
         match (&self.control, &self.spool, &self.config) {
             (Some(control), ..) => Ok(control.clone()),
             (_, Some(spool), _) => Ok(spool.join("control.sock")),
-            // Accept any delivery target: only the control path is read here.
+            // Accept any delivery target, because only the control path is read here.
             (_, _, Some(file)) => Ok(Config::read_within(file, DeliveryScope::Anywhere)?.control),
             (None, None, None) => bail!("no relay named: give --spool DIR, --control PATH or --config FILE"),
         }

@@ -189,7 +189,8 @@ impl ReportArgs {
         }
         let mut errors = io::stderr().lock();
         let reader = OutputFormat::of(&errors, self.display.color);
-        // Ignore the error: even if standard error cannot be written, the record is worth writing.
+        // Ignore the error, because even if standard error cannot be written, the record is worth
+        // writing.
         let _ = write_all(&mut errors, &self.text(record, details, reader));
         write_all(&mut io::stdout().lock(), &json(record)?)
     }

@@ -168,7 +168,7 @@ impl SinkFaultArgs {
         matches!(self.rules_like, Some(RulesLike::List)).then(|| Receiver::ALL.iter().map(text).collect())
     }
 
-    /// Returns the rules of the file or of the receiver, followed by those of the command line.
+    /// Returns the rules of the file or of the receiver, followed by the rules of the command line.
     fn rulebook(&self) -> Result<Rulebook> {
         let file = match (&self.rules, self.rules_like) {
             (Some(path), _) => read_rules(path)?,

@@ -28,7 +28,7 @@ pub(crate) struct ShardArgs {
 /// The load that all machines send together. Each machine sends a part of it.
 pub(crate) struct WholeLoad {
     /// Options that decide which messages are sent when, and to whom. All machines must be given
-    /// the same.
+    /// the same options.
     pub(crate) words: Vec<String>,
     pub(crate) messages: Option<u64>,
     pub(crate) sessions: u32,

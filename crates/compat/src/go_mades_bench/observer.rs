@@ -153,8 +153,8 @@ impl ObserverState {
             self.outcome = RunOutcome::Interrupted;
             return StopRequest::StopNow;
         }
-        // Wait for the second poll: the first report must come before the end of even the shortest
-        // run.
+        // Wait for the second poll, because the first report must come before the end of even the
+        // shortest run.
         let completed = self.stages.last().and_then(|last| last.completed).filter(|_| !is_first);
         if let (None, Some(completed)) = (times.ended, completed) {
             times.ended = Some(completed);

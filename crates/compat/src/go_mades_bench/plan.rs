@@ -102,7 +102,7 @@ fn broker(side: &str, typed: &BrokerFlags, public: PublicTargets) -> Result<mail
     let url = if url.user().is_some() { url } else { url.with_login(&typed.user, Password::new(&*typed.password)) };
     Ok(mailrun_mades::Broker {
         security: BrokerSecurity {
-            // The original does not verify certificates either: it has no flag for trust.
+            // The original does not verify certificates either, because it has no flag for trust.
             tls: TlsSetup { verification: Verification::Off, ..TlsSetup::default() },
             ..BrokerSecurity::default()
         },

@@ -124,7 +124,7 @@ fn lookup_error_text(error: &io::Error) -> String {
 async fn look_up_on_thread(host: String) -> Result<Vec<IpAddr>, String> {
     let (result, answer) = oneshot::channel();
     let started = std::thread::Builder::new().name("look-up".to_owned()).spawn(move || {
-        // Ignore the error: the session that asked may have ended.
+        // Ignore the error, because the session that asked may have ended.
         let _ = result.send(look_up(&host));
     });
     started.map_err(|error| format!("lookup: {}", reason(&error)))?;

@@ -85,7 +85,7 @@ impl SmtpSinkCounters {
     }
 
     fn print_to(&mut self, out: &mut impl Write) {
-        // Ignore the error: mail is accepted even if standard output is closed.
+        // Ignore the error, because mail is accepted even if standard output is closed.
         let _ = out.write_all(&self.text).and_then(|()| out.flush());
         self.text.clear();
     }

@@ -157,7 +157,7 @@ impl SessionDump {
 
 impl Drop for SessionDump {
     fn drop(&mut self) {
-        // Ignore the error: the program is ending, so there is nobody to report it to.
+        // Ignore the error, because the program is ending, so there is nobody to report it to.
         let _ = self.abandon();
     }
 }
@@ -187,7 +187,7 @@ impl OpenDump {
 
     fn delete(self) -> Result<(), DiskError> {
         let DumpStorage::OwnFile(file) = self.storage else { return Ok(()) };
-        // Discard the buffer: the file is about to be deleted.
+        // Discard the buffer, because the file is about to be deleted.
         let (file, _) = file.into_parts();
         drop(file);
         match fs::remove_file(&self.path) {

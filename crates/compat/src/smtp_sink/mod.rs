@@ -62,7 +62,8 @@ pub(super) fn run(call: &Invocation) -> ExitCode {
         Ok(prepared) => prepared,
         Err(refusal) => return refused(refusal),
     };
-    // Drop privileges before this call: it starts a thread, and each thread has its own privileges.
+    // Drop privileges before this call, because it starts a thread, and each thread has its own
+    // privileges.
     let interrupt = match settings.own_options.needs_times().then(Interrupt::watch).transpose() {
         Ok(interrupt) => interrupt,
         Err(error) => return refused(StartupError::fatal(format!("{error:#}"))),

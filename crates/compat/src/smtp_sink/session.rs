@@ -122,7 +122,7 @@ impl Session {
         self.sink.recycle_write_buffer(out);
         match result {
             WaitResult::Ready(Ok(())) => return true,
-            // Ignore the error: the connection is being closed anyway.
+            // Ignore the error, because the connection is being closed anyway.
             WaitResult::Ready(Err(_)) if step == SmtpSinkStep::Close => {}
             WaitResult::Ready(Err(_)) => self.sink.stderr.warn("lost connection"),
             WaitResult::TimedOut => self.sink.stderr.warn("write timeout"),

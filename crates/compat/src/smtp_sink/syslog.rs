@@ -39,8 +39,8 @@ impl Syslog {
         }
         *socket = open();
         if let Some(socket) = &*socket {
-            // Ignore the error: if the new socket is full or closed as well, another attempt is
-            // pointless.
+            // Ignore the error, because if the new socket is full or closed as well, another
+            // attempt is pointless.
             let _ = socket.send(&line);
         }
     }

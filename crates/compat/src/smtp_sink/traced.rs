@@ -58,8 +58,8 @@ impl TraceStats {
 
     fn mark_recipients(&mut self, trace: &Trace, message: &TracedMessage) {
         let run = self.runs.open(trace.run);
-        // Note the time: if there are too many runs, the run that has been silent for longest is
-        // removed.
+        // Note the time, because if there are too many runs, the run that has been silent for
+        // longest is removed.
         run.last_delivered = Some(clock::now());
         for recipient in &message.recipients {
             match run.units.mark(trace.sequence, trace.numbering.number(*recipient)) {

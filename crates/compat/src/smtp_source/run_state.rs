@@ -147,7 +147,7 @@ fn own_hostname(stderr: &StderrWriter) -> Result<String, FatalError> {
 
 fn print(text: std::fmt::Arguments<'_>) {
     let mut out = io::stdout().lock();
-    // Ignore the error: the load goes on even if standard output is closed.
+    // Ignore the error, because the load goes on even if standard output is closed.
     let _ = out.write_fmt(text).and_then(|()| out.flush());
 }
 

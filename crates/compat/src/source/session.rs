@@ -16,7 +16,7 @@ use tokio::sync::mpsc::UnboundedSender;
 /// Runs session `number` to its end. Reports an error that ends the program.
 pub(super) async fn run<D: Dialect>(run: Rc<D>, number: u64, fatal_errors: UnboundedSender<FatalError>) {
     if let Err(fatal) = send(&run, number).await {
-        // Ignore the error: the run has already ended with an earlier fatal error.
+        // Ignore the error, because the run has already ended with an earlier fatal error.
         let _ = fatal_errors.send(fatal);
     }
 }
@@ -130,8 +130,8 @@ impl<D: Dialect> Connection<D> {
     }
 
     async fn begin_tls(&mut self, run: &D) -> Result<(), FailureCause> {
-        // Discard plain text that came with the reply to STARTTLS: it must not be taken for the
-        // server's replies under TLS (CVE-2011-0411).
+        // Discard plain text that came with the reply to STARTTLS, because it must not be taken for
+        // the server's replies under TLS (CVE-2011-0411).
         self.read_ahead = Vec::new();
         self.reader = ReplyReader::default();
         let setup = run.shared().tls.as_ref().expect("STARTTLS is sent only with TLS");

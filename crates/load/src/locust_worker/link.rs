@@ -299,7 +299,7 @@ impl MasterLink {
         let order = LoadOrder::new(control, host, run_id);
         self.reported_at_s = unix_s() + self.offset_s();
         self.load = Some(order.clone());
-        // Ignore the error: the main thread takes orders for as long as this thread lives.
+        // Ignore the error, because the main thread takes orders for as long as this thread lives.
         let _ = self.orders.send(order);
     }
 

@@ -91,8 +91,8 @@ impl ProbeStage {
         [(Self::Accepted, "accepted"), (Self::Announced, "announced"), (Self::Delivered, "delivered")];
 }
 
-/// Numbers of messages by their fate. `lost` counts messages that were called lost at some time, and
-/// `late` those of them that arrived or bounced afterwards.
+/// Numbers of messages by their fate. `lost` counts messages that were called lost at some time,
+/// and `late` counts the overdue messages that arrived or bounced afterwards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Counts {
@@ -225,7 +225,7 @@ impl Account {
         if let Some((number, _)) = self.routes.iter().find(|(_, route)| route.name == name) {
             return Some(*number);
         }
-        // The number of a route that is gone is not given again: its mail may still arrive.
+        // The number of a route that is gone is not given again, because its mail may still arrive.
         let number = self.routes.keys().next_back().map_or(0, |last| last + 1);
         let route = RouteAccount { name: name.to_owned(), ..RouteAccount::default() };
         (number < MAX_ROUTES).then(|| {
@@ -392,7 +392,8 @@ impl RouteAccount {
         }
     }
 
-    /// Changes the counts of the route and, unless its report is written, those of the day.
+    /// Changes the counts of the route and, unless the report of the day is written, also the day's
+    /// counts.
     fn count(&mut self, day: u64, change: impl Fn(&mut Counts)) {
         change(&mut self.counts);
         if let Some(day) = self.days.get_mut(&day) {

@@ -48,7 +48,7 @@ pub(super) struct Journal<S> {
     pub(super) failures: u64,
 }
 
-/// What was in the file.
+/// The content of the file.
 #[derive(Debug, PartialEq)]
 pub(super) struct Recovered {
     pub(super) account: Account,
@@ -139,7 +139,7 @@ fn json(line: &[u8]) -> Option<&[u8]> {
 }
 
 fn recover(content: &[u8]) -> Result<Recovered, String> {
-    // What follows the last line end is the beginning of a line that was not written to its end.
+    // The bytes after the last line end belong to a line that was not written to its end.
     let end = content.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let mut lines = content[..end].split_inclusive(|byte| *byte == b'\n').map(|line| &line[..line.len() - 1]);
     let first = lines.next().and_then(json).ok_or("its first line, which has the account, is damaged")?;

@@ -5,7 +5,7 @@ use mailrun_measurement::buckets::BOUNDS_S;
 use mailrun_text::metrics_text::{Exposition, MetricsText};
 use std::collections::HashMap;
 
-/// What `/metrics` shows.
+/// The content of `/metrics`.
 pub(super) struct Shared {
     pub(super) probe: Probe,
     pub(super) journal: JournalState,

@@ -1,4 +1,4 @@
-//! What a probe is told.
+//! Options of a probe.
 use crate::sink::MailboxOptions;
 use crate::source::{AllowedTargets, TransportOptions};
 use anyhow::Result;
@@ -48,7 +48,7 @@ pub struct ProbeOptions {
     pub http: SocketAddr,
     /// The host as it was typed in that address.
     pub http_name: String,
-    /// What SIGHUP does. Without it, SIGHUP ends the probe.
+    /// Called at SIGHUP. Without it, SIGHUP ends the probe.
     pub reload: Option<Reload>,
 }
 

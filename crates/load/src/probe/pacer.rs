@@ -9,7 +9,7 @@ const MAX_BACKOFF_NS: Ns = 600 * 1_000_000_000;
 /// A difference of this much between wall clock and monotonic clock is a clock that was set.
 const CLOCK_SET_NS: u64 = 1_000_000_000;
 
-/// What a route needs for its schedule.
+/// The schedule of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pace {
     pub(super) name: String,

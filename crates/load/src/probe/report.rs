@@ -32,7 +32,7 @@ pub(super) fn write(
     Ok(directory)
 }
 
-/// Names of routes may have any letters; those of files have few.
+/// Names of routes may have any letters, but file names may have only a few of them.
 fn file_name(name: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.@".contains(letter);
     let name: String = name.chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect();

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 const SECOND: Ns = 1_000_000_000;
 const START: Ns = 1_790_000_000 * SECOND;
 
-/// What the servers really did with the messages of a route.
+/// The truth about the messages of a route, with which the test compares the probe's account.
 #[derive(Debug, Default, PartialEq)]
 struct Truth {
     accepted: u64,
@@ -84,7 +84,7 @@ impl World {
                 self.later(now + 3 * SECOND, arrive(ArrivalKind::Duplicate, took));
                 (Answer::Accepted, Some((ArrivalKind::Delivered, took)))
             }
-            // It arrives before the answer, or the answer is lost.
+            // The message arrives before the answer, or the answer is lost.
             (_, 20..40) => {
                 truth.delivered += 1;
                 let answer = if chance < 30 { Answer::Accepted } else { Answer::Unknown };

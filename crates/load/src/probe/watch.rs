@@ -29,7 +29,7 @@ const LATER_PASSES: Duration = Duration::from_secs(300);
 /// Step in which a thread that pauses looks whether it should end.
 const STOP_POLL: Duration = Duration::from_millis(100);
 
-/// What a watch reports.
+/// A report of a watch.
 #[derive(Debug)]
 pub(super) enum Report {
     /// Everything that had arrived until this time, and was not reported before.
@@ -105,7 +105,7 @@ fn ask_sink(client: &HttpClient, run: RunId, send: &dyn Fn(Report) -> bool, stop
     while !stop.load(Ordering::Relaxed) {
         let until_ns = unix_ns();
         let report = match arrivals(client, run, after) {
-            // Another process counts anew.
+            // The sink has been restarted, so its counts begin at zero again.
             Ok(list) if list.sink != sink && after > 0 => {
                 (sink, after) = (list.sink, 0);
                 continue;

@@ -1,9 +1,9 @@
 //! The messages of a run one by one, in the order in which the sink has seen them. A probe asks for
 //! them, because it accounts for each message by itself.
 //!
-//! Workers record nothing for this. The messages of a tally are those of a quarter of a second, so a
-//! gentle load has one message in each, and its histograms have one value: that of the message. If
-//! a tally has several messages, their times are right together but may be interchanged.
+//! Workers record nothing for this. A tally holds the messages of a quarter of a second, so a
+//! gentle load has one message in each, and its histograms have one value, which is the message's.
+//! If a tally has several messages, their times are right together but may be interchanged.
 use mailrun_measurement::trace::message_number;
 use mailrun_measurement::{Latencies, Ledger, RunTally};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 /// Number of messages that are kept for those who ask.
 const MAX_KEPT: usize = 4096;
 
-/// What a sink has seen of a message.
+/// An arrival of a message at a sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ArrivalKind {

@@ -127,7 +127,7 @@ impl SinkCollector {
         }
         lock(&self.monitor.run.report).merge(&tally);
         tally.clear();
-        // Ignore the error: a worker that has ended needs no empty tally.
+        // Ignore the error, because a worker that has ended needs no empty tally.
         let _ = back.try_send(tally);
     }
 }

@@ -98,7 +98,7 @@ impl MessageDump {
         let before = file.metadata()?.len();
         let outcome = draft.append_to(&mut file);
         if outcome.is_err() {
-            // Ignore the error: a device cannot be truncated and does not have to be.
+            // Ignore the error, because a device cannot be truncated and does not have to be.
             let _ = file.set_len(before);
         }
         outcome
@@ -237,7 +237,7 @@ impl DumpFile {
 impl Drop for DumpFile {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
-            // Ignore the error: the file may be gone because its directory was deleted.
+            // Ignore the error, because the file may be gone because its directory was deleted.
             let _ = fs::remove_file(path);
         }
     }

@@ -1,4 +1,4 @@
-//! Rules like those of receivers: limits that a receiver or its software documents. The files, with
+//! Rules that imitate receivers: limits that a receiver or its software documents. The files, with
 //! their sources, are in `crates/load/receivers`.
 use super::rulebook::Rulebook;
 use mailrun_text::words::is_misspelling;

@@ -26,7 +26,7 @@ pub(super) struct SinkReport {
     pub(super) options: SinkOptions,
     /// Address on which the sink listens, or the mailboxes that it watches.
     pub(super) place: String,
-    /// What the watchers of mailboxes have seen, if there are any.
+    /// Observations of the watchers of mailboxes, if there are any.
     pub(super) watched: Option<Arc<WatchCounts>>,
     pub(super) active_rules: Arc<ActiveRules>,
     pub(super) began: Duration,
@@ -38,7 +38,7 @@ pub(super) struct SinkReport {
     usage_sampler: UsageSampler,
     /// Time at which the first client connected.
     first_connection: Option<Duration>,
-    /// What the sink had counted when each announced run began.
+    /// Counts of the sink when each announced run began.
     starts: Vec<(RunId, RunStart)>,
     untraced_sample: Option<HeaderSample>,
     /// Latencies of all runs until mail was delivered and, below, until the server of a mailbox told of it.
@@ -310,8 +310,8 @@ impl SinkReport {
         }
     }
 
-    /// Describes all mail if no message has a trace. Count and rate are those from the first
-    /// arrival to the last.
+    /// Describes all mail if no message has a trace. Count and rate begin with the first arrival to
+    /// the last.
     fn untraced_stage(&self) -> StageRow {
         let total = &self.total;
         let elapsed = total.first_arrival.zip(total.last_arrival).map_or(Duration::ZERO, |(first, last)| last - first);

@@ -21,7 +21,7 @@ const MAX_RULES: usize = 1000;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rulebook {
-    /// Without a seed, the sink uses that of `--seed`.
+    /// Without a seed, the sink uses the seed of `--seed`.
     pub seed: Option<u64>,
     pub rules: Vec<Rule>,
 }
@@ -98,8 +98,8 @@ impl Rulebook {
     }
 }
 
-/// Finds the place of a rule's mistake in the text of the file. The place is only that of the rule
-/// if the rule's string has escapes or several lines.
+/// Finds the place of a rule's mistake in the text of the file. The place is only the place of the
+/// rule if the rule's string has escapes or several lines.
 fn rule_offset(text: &str, span: Range<usize>, mistake: &RuleError) -> usize {
     let raw = &text[span.clone()];
     let is_plain = !raw.contains('\\') && !raw.starts_with("\"\"\"") && !raw.starts_with("'''");

@@ -139,7 +139,7 @@ pub(super) enum RuleAction {
     Corrupt,
 }
 
-/// What a rate limit counts by. Each has the rate for itself.
+/// Key by which a rate limit counts. Each value of the key has the whole rate for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LimitKey {
     /// Everything shares one rate.

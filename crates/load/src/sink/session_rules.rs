@@ -5,8 +5,8 @@
 //! A random choice depends on the seed and on the rule's position. It also depends on the session's
 //! number and on how often the session has sent the command before. For a message that is dropped
 //! or counted twice, it depends on the message's own number instead. The same seed therefore does
-//! the same to the same sessions and messages, however their commands are interleaved with those of
-//! others.
+//! the same to the same sessions and messages, however their commands are interleaved with the
+//! commands of others.
 use super::active_rules::{PolicyState, RuleState, Ruleset};
 use super::policies::{DomainKey, ReadThrottle, Triplet, tarpit};
 use super::rules::{LimitKey, RuleAction, RuleCommand, directed_reply};
@@ -109,7 +109,7 @@ impl RuleEffect {
     }
 }
 
-/// What rules do while the sink reads the next message.
+/// Effects of the rules while the sink reads the next message.
 #[derive(Debug, Default)]
 struct BodyRules {
     throttle: Option<ReadThrottle>,

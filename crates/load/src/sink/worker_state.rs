@@ -146,7 +146,7 @@ pub(super) struct SinkRecipient {
     pub(super) delivery: DeliveryAddress,
 }
 
-/// The address to which a client delivers, beside that of the recipient.
+/// Another address to which a client delivers, beside the recipient's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeliveryAddress {
     Same,
@@ -340,7 +340,7 @@ impl SinkWorkerState {
         let mut full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
         full.domain_names.clone_from(&self.other_domains.borrow().names);
         full.rewrites.clone_from(&self.pairs.borrow().pairs);
-        // Ignore the error: if the collector has ended, nobody needs the tally.
+        // Ignore the error, because if the collector has ended, nobody needs the tally.
         let _ = self.tally_tx.send((full, self.empty_tallies.0.clone()));
     }
 

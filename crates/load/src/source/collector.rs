@@ -96,7 +96,7 @@ impl SourceCollector {
                 Ok((worker, mut tally)) => {
                     self.merge(&tally);
                     tally.clear();
-                    // Ignore the error: a worker that has ended needs no empty tally.
+                    // Ignore the error, because a worker that has ended needs no empty tally.
                     let _ = workers.empty_tallies[worker].send(tally);
                 }
                 Err(RecvTimeoutError::Timeout) if self.should_abandon(interrupt) => {

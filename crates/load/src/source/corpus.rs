@@ -43,7 +43,7 @@ pub struct CorpusOptions {
     pub path: PathBuf,
     /// Limit of the memory for messages, in bytes.
     pub limit_bytes: u64,
-    /// What to do with messages that cannot be sent as they are.
+    /// Treatment of messages that cannot be sent as they are.
     pub invalid_messages: InvalidMessagePolicy,
 }
 
@@ -143,8 +143,8 @@ fn message_files(path: &Path, limit_bytes: u64) -> Result<(&'static str, Vec<Pat
         let unreadable = || format!("--corpus: cannot read {}", directory.display());
         for entry in fs::read_dir(&directory).with_context(unreadable)? {
             let file = entry.with_context(unreadable)?.path();
-            // What is no directory belongs to the corpus even if it cannot be read, such as a broken
-            // link: it is named or counted as an invalid message.
+            // Anything but a directory belongs to the corpus, even if it cannot be read, such as a
+            // broken link, which is then named or counted as an invalid message.
             if wanted(&file) && !file.is_dir() {
                 files.push(file);
             }

@@ -33,7 +33,7 @@ pub struct DsnParameters {
     pub original_recipient: bool,
 }
 
-/// What is sent as ENVID.
+/// Pattern of the envelope IDs that are sent as ENVID.
 #[derive(Clone, Debug)]
 pub enum EnvelopeId {
     /// The run and number of the message, as in its trace.
@@ -105,7 +105,7 @@ impl DsnParameters {
     }
 
     /// Appends the parameters of MAIL to the text, after other parameters that start at `begin`.
-    /// `number` is that of `message` without the mark of the warm-up.
+    /// `number` is the number of `message` without the mark of the warm-up.
     pub(crate) fn write_mail(&self, seed: u64, number: u64, message: &MessageName, begin: usize, text: &mut Vec<u8>) {
         if let Some(returns) = self.returns {
             push_parameter("RET=", returns.keyword(), begin, text);

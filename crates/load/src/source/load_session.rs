@@ -47,7 +47,7 @@ pub(super) struct OutgoingMessage {
     /// Number of recipients that the peer refused.
     rejected: u32,
     /// For LMTP: number of recipients, from the first on, whose replies to the message have come.
-    /// The peer took responsibility for those of them that are still accepted (RFC 2033 §4.2).
+    /// The peer took responsibility for the recipients that are still accepted (RFC 2033 §4.2).
     answered_recipients: usize,
     /// Phases of the message's dialogue so far.
     phases: MessagePhases,
@@ -349,9 +349,9 @@ impl LoadSession {
         }
     }
 
-    /// Takes back the messages whose results are not certain, because a reply may be missing. If the
-    /// commands of a later message were sent, their replies may have been taken for those of
-    /// recipients, so none of these are certain.
+    /// Takes back the messages whose results are not certain, because a reply may be missing. If
+    /// the commands of a later message were sent, their replies may have been taken for the replies
+    /// to recipients, so none of these are certain.
     fn take_back_answered(&mut self) {
         let is_certain = self.answered.is_empty() && self.messages.len() == 1;
         for (message, ..) in self.answered.drain(..).rev() {
@@ -791,7 +791,7 @@ impl DialoguePrinter {
     }
 
     fn print(&mut self) {
-        // Ignore the error: if standard output is closed, the run continues.
+        // Ignore the error, because if standard output is closed, the run continues.
         let _ = io::stdout().lock().write_all(self.shown.as_bytes());
         self.shown.clear();
     }

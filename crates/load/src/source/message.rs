@@ -87,8 +87,8 @@ struct MessageHead {
 }
 
 impl MessageHead {
-    /// Builds the head. `headers` must be dot-stuffed already, and `checksum` must be that of the
-    /// body.
+    /// Builds the head. `headers` must be dot-stuffed already, and `checksum` must be the checksum
+    /// of the body.
     fn new(stamp: TraceStamp, checksum: u32, headers: &[u8], identity: MessageIdMode) -> Self {
         let mut octets = Vec::new();
         if stamp.trace_headers == Tracing::On {

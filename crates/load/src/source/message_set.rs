@@ -47,7 +47,8 @@ pub(super) struct PreparedMessages {
 pub(super) struct MessageSetSummary {
     /// Mean size of a message in bytes.
     pub(super) mean_bytes: f64,
-    /// Distribution of sizes, if they vary and are not those of a corpus.
+    /// Distribution of sizes, if they vary. A corpus has none, because its messages have sizes of
+    /// their own.
     pub(super) sizes: Option<Varied>,
     pub(super) corpus: Option<CorpusRow>,
     pub(super) mime_messages: Option<u64>,

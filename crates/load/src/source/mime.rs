@@ -1,4 +1,4 @@
-//! Generated MIME messages that resemble those of people: a text, the same text as HTML, and an
+//! Generated MIME messages that resemble messages of people: a text, the same text as HTML, and an
 //! attachment that fills the size.
 //!
 //! The seed generates a set once, and messages are chosen from the set. The sizes of the set are

@@ -1,4 +1,4 @@
-//! What a source does, and checks of it.
+//! Options of a source, and checks of them.
 use super::addresses::AddressPattern;
 use super::control::LoadControl;
 use super::corpus::CorpusOptions;
@@ -67,7 +67,7 @@ pub struct SourceOptions {
     /// Id of the run, or `None` for a new id.
     pub run: Option<RunId>,
     /// Part of a load that several machines send, or `None` for the whole load. Until the run
-    /// begins, the numbers of messages and sessions and the rate are those of all parts together.
+    /// begins, the numbers of messages and sessions and the rate are sums over all parts.
     pub shard: Option<SourceShard>,
     pub allowed_targets: AllowedTargets,
     pub transport: TransportOptions,

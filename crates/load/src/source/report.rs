@@ -149,7 +149,6 @@ fn open_units(record: &Record, tally: &SourceTally, is_abandoned: bool) -> u64 {
     if is_abandoned || has_defects { tally.recipients_created.saturating_sub(ended) } else { 0 }
 }
 
-/// Makes the rows of the stages of the load.
 fn load_stages(record: &Record, known: &SourceResults<'_>, since: Stage) -> Vec<LoadStageRow> {
     let origin = Duration::from_nanos(record.origin_ns);
     let mut end_s = known.course.began.saturating_sub(origin).as_secs_f64();

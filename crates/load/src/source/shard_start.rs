@@ -66,7 +66,7 @@ impl SourceShard {
         }
     }
 
-    /// Returns the workload of all parts together. `own` is that of this part.
+    /// Returns the workload of all parts together. `own` is the workload of this part.
     pub(super) fn whole_workload(&self, own: &Workload) -> Workload {
         let count = f64::from(self.part.count());
         let whole = |stage: &OfferedStage| OfferedStage {

@@ -31,7 +31,8 @@ impl SourceWorkers {
     /// Waits for the threads. Call this after the last tally has arrived.
     pub(super) fn join(self) {
         for thread in self.threads {
-            // Ignore the error: a thread that panicked has already reported this on standard error.
+            // Ignore the error, because a thread that panicked has already reported this on
+            // standard error.
             let _ = thread.join();
         }
     }

@@ -18,7 +18,7 @@ pub enum BodyContent<'m> {
 }
 
 impl<'m> BodyContent<'m> {
-    /// Returns the bytes of the body: those of each `data` section, or those of an `amqp-value` with
+    /// Returns the bytes of the body: the bytes of each `data` section, or of an `amqp-value` with
     /// a string or with binary.
     pub fn octets(&self) -> impl Iterator<Item = &'m [u8]> {
         let (sections, value): (&[&'m [u8]], _) = match self {

@@ -63,7 +63,7 @@ pub enum StatusDocumentError {
     /// The document is nested more deeply, or has a longer history, than any real status document.
     #[error("the status document is nested too deeply or its history is too long")]
     Excessive,
-    /// It is another kind of document, or it has no final status.
+    /// The document is of another kind, or it has no final status.
     #[error("the document has no final status")]
     NoStatus,
 }

@@ -1,11 +1,11 @@
-//! What a notification says about a recipient.
+//! The part of a notification about one recipient.
 
 /// Maximum length of an address (RFC 5321 §4.5.3.1).
 const MAX_ADDRESS_CHARACTERS: usize = 320;
 /// Maximum length of a diagnostic text. It is enough for the longest line of a reply.
 const MAX_DIAGNOSTIC_CHARACTERS: usize = 510;
 
-/// What a server did with a recipient (RFC 3464 §2.3.3).
+/// The action of a server for a recipient (RFC 3464 §2.3.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NoticeAction {
     /// The server gave up. The recipient never gets the message.
@@ -24,7 +24,7 @@ pub struct NoticeRecipient {
     pub original: String,
     /// The recipient to whom the server tried to deliver. Servers may have rewritten it.
     pub address: String,
-    /// What the server did.
+    /// The server's action.
     pub action: NoticeAction,
     /// Enhanced status code, such as `5.1.1`. Empty without one.
     pub status: String,

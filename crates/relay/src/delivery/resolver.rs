@@ -455,7 +455,8 @@ fn name_server(address: &SocketAddr) -> NameServerConfig {
 /// Fails if there is no server, or only one at a public address that `scope` excludes.
 pub fn mail_servers(domain: &str, port: u16, scope: DeliveryScope, seed: u64) -> Result<Vec<(String, SocketAddr)>> {
     let own = Arc::new(OwnAddresses::new([].iter()));
-    // No server is left out because it has the name of this host: nothing is relayed.
+    // No server is left out because it has the name of this host. That rule is for relays, and here
+    // nothing is relayed.
     let resolver = Resolver::start(&DnsConfig::default(), "", own, scope).context("cannot start a thread")?;
     let target = SmtpTarget::Domain { name: domain.into(), port };
     let found = mailrun_net::worker::run(move |_| async move { resolver.resolve(&target, seed).await })

@@ -82,7 +82,7 @@ async fn generate(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, mess
 /// wait for their turn.
 fn send_later(worker: &Rc<RelayWorker>, id: MessageId, mut event: DsnEvent, sent: usize) {
     if let (DsnEvent::Settled { fates, .. }, 1..) = (&mut event, sent) {
-        // Of two DSNs, that of the failures is the first.
+        // Of two DSNs, the one about failures is the first.
         fates.retain(|(_, fate)| !fate.is_failure());
     }
     let worker = Rc::clone(worker);
@@ -351,8 +351,8 @@ async fn store(worker: &Rc<RelayWorker>, id: MessageId, message: Message, groups
         }
         Err(error) => {
             tracing::error!(target: LOG_TARGET, id = %Id(id.0), %error, "a notification could not be stored");
-            // Wait forever: the original message stays in the spool, and its sender is notified
-            // after a restart.
+            // Wait forever, because the original message stays in the spool, and its sender is
+            // notified after a restart.
             std::future::pending().await
         }
     }

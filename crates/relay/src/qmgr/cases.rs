@@ -863,7 +863,7 @@ fn destinations_that_never_answer_leave_connections_to_others() {
     numbers.sort_unstable();
     assert_eq!(numbers, [38, 503]);
     silent.extend(next);
-    // Each silent domain must get its turn, and then has to wait.
+    // Each silent domain must get its turn, and then has to wait for its backoff.
     let mut now = START;
     let mut tried = 0;
     while !silent.is_empty() {

@@ -79,7 +79,7 @@ impl TimerWheel {
     fn next_grain(&self) -> Option<u64> {
         let start = self.current_grain % SLOT_COUNT;
         let words = SLOT_COUNT / WORD_BITS;
-        // The word with the current slot is read twice: at first its higher bits, and at the end
+        // The word with the current slot is read twice, at first its higher bits, and at the end
         // its lower bits.
         (0..=words).find_map(|step| {
             let word = (start / WORD_BITS + step) % words;

@@ -190,7 +190,7 @@ impl MemoryBudget {
     /// Forgets the share of an address that has no other connection.
     fn forget(&self, share: Arc<ClientShare>) {
         let mut shares = self.shares.lock(&share.client);
-        // These two references are those of the table and of this function.
+        // Two references are the minimum: one is the table's, the other this function's.
         if Arc::strong_count(&share) <= 2 {
             shares.remove(&share.client);
         }

@@ -113,7 +113,8 @@ fn parse<'l>(line: &'l [u8], core: &ServerCore) -> Result<Command<'l>, ReplyReas
         true => Command::parse_strictly(line),
         false => Command::parse(line),
     };
-    // Changed in place, because moving a command is expensive: the type is large.
+    // Replace the reason in place, because the type is large and moving a command therefore
+    // expensive.
     if let Err(reason) = &mut command {
         *reason = fault(line, *reason);
     }

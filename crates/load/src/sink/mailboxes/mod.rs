@@ -98,7 +98,7 @@ impl Watchers {
                 sleep(TICK).await;
                 state.send_tally();
             }
-            // What was counted last is still to be deleted.
+            // The messages that were counted last are still to be deleted.
             let limit = clock::now() + DELETION_TIMEOUT;
             while shared.undeleted.get() > 0 && clock::now() < limit {
                 sleep(Duration::from_millis(10)).await;
@@ -121,7 +121,7 @@ impl Watchers {
     /// Stops watching, after the last counts were handed to the collector.
     pub(super) fn stop(self) {
         self.stops.store(true, Ordering::Relaxed);
-        // Ignore a panic: it was reported on standard error, and the counts so far are with the collector.
+        // Ignore a panic, because it was reported on standard error, and the counts so far are with the collector.
         let _ = self.thread.join();
     }
 }
@@ -154,7 +154,7 @@ impl MailboxWatch {
         let (mut tally, back) = self.tallies.recv().ok()?;
         let arrivals = tally.runs.find(self.run).map(|tally| self.finder.of_tally(tally)).unwrap_or_default();
         tally.clear();
-        // Ignore the error: a thread that has ended needs no empty tally.
+        // Ignore the error, because a thread that has ended needs no empty tally.
         let _ = back.try_send(tally);
         Some(arrivals)
     }

@@ -56,7 +56,6 @@ impl From<SessionError> for SessionEnd {
     }
 }
 
-/// A mailbox on a server.
 pub(super) struct ServerMailbox {
     watcher: Watcher,
     scheme: Scheme,
@@ -209,7 +208,7 @@ impl ServerMailbox {
         let mut events = Vec::new();
         loop {
             let result = self.turn(session, stream, &mut out, &mut events).await;
-            // What was reported before an error counts.
+            // Count the events that came before an error, because their messages have arrived.
             for event in std::mem::take(&mut events) {
                 if matches!(event, Event::Watching { .. }) {
                     self.started(is_starting);

@@ -1,4 +1,5 @@
-//! What every kind of mailbox does with its messages: it reads their traces and counts them.
+//! The work that is the same for every kind of mailbox: reading the traces of its messages, and
+//! counting them.
 use super::super::worker_state::{SinkRecipient, SinkWorkerState};
 use super::options::{MailboxOptions, WatchedMailbox};
 use mailrun_mailbox::Announced;
@@ -18,7 +19,7 @@ use std::time::Duration;
 /// Name of the header field that carries the trace.
 pub(super) const TRACE_FIELD: &str = "X-Mailrun";
 
-/// What the watchers have seen, for the record.
+/// Observations of all watchers, from which the record is made.
 #[derive(Debug, Default)]
 pub(crate) struct WatchCounts {
     count: u64,
@@ -79,7 +80,7 @@ pub(super) struct WatchShared {
     pub(super) options: MailboxOptions,
 }
 
-/// What every kind of mailbox does with its messages.
+/// Reads the traces of a mailbox's messages and counts them, whatever kind of mailbox it is.
 pub(super) struct Watcher {
     pub(super) shared: Rc<WatchShared>,
     /// The mailbox in messages.
@@ -118,7 +119,8 @@ impl Watcher {
             None => {}
         }
         if !self.has_opened.replace(true) {
-            // Ignore the error: the sink does not start if another mailbox cannot be opened.
+            // Ignore the error, because the sink does not start if another mailbox cannot be
+            // opened.
             let _ = self.shared.opened.send(Ok(()));
         }
     }
