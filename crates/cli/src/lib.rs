@@ -120,7 +120,7 @@ enum Command {
     Disk(disk::DiskArgs),
     Locust(locust::LocustArgs),
     Health(health::HealthArgs),
-    InstallLinks(help::links::InstallLinksArgs),
+    InstallLinks(help::InstallLinksArgs),
     Man(help::man::ManArgs),
     Completions(help::completions::CompletionsArgs),
 }

@@ -41,9 +41,8 @@
 //! | `clock` | CLOCK_MONOTONIC, which all measured times use |
 //! | `endpoint` | a TCP address, or the path of a Unix socket |
 //! | `listener` | listening sockets |
-//! | `open_files` | raises the process's own limit of open files |
+//! | `open_files` | raises the process's own limit of open files, and names a resource that ran out |
 //! | `reactor` | the event loop of a worker, with one epoll and the tasks that wait for it |
-//! | `resource_exhausted` | names the resource that ran out when a connection could not be made |
 //! | `socket` | reads and writes, with one system call each |
 //! | `timer` | a timer of a task, and sleeping |
 //! | `timers` | all timers of a worker on one timerfd |
@@ -59,7 +58,6 @@ mod endpoint;
 pub mod listener;
 pub mod open_files;
 mod reactor;
-mod resource_exhausted;
 mod socket;
 mod timer;
 mod timers;
@@ -68,8 +66,8 @@ pub mod worker;
 
 pub use busy_poll::BusyPoll;
 pub use endpoint::Endpoint;
+pub use open_files::ResourceExhausted;
 pub use reactor::{FdTable, WorkerOptions};
-pub use resource_exhausted::ResourceExhausted;
 pub use socket::{Acceptor, PageAlignedBuffer, Socket};
 pub use timer::{Timer, sleep, sleep_until};
 

@@ -1,6 +1,6 @@
 //! The report of an audit of a server: the fate of the mail under each kind of fault, and the
 //! missing messages.
-use super::section::{Section, SectionBody};
+use super::figures::{Section, SectionBody};
 use mailrun_measurement::audit::bound_text;
 use mailrun_measurement::record::{Audit, AuditLoss, Record};
 use mailrun_text::numbers::{count, seconds};

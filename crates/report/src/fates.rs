@@ -1,7 +1,7 @@
 //! Tables of the fates of all units, which are pairs of message and recipient, and tables of the
 //! errors and the thresholds.
+use super::figures::{Section, SectionBody};
 use super::seconds::seconds_of_errors;
-use super::section::{Section, SectionBody};
 use mailrun_measurement::record::{ErrorRow, LedgerRow, MadesTrouble, Record, ThresholdRow};
 use mailrun_measurement::threshold;
 use mailrun_text::numbers::{count, share};

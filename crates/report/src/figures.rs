@@ -1,7 +1,9 @@
-//! The stage whose figures stand for a run, its latencies as text, and errors in one form for SMTP and MADES.
+//! Sections of figures and facts, the stage whose figures stand for a run, its latencies as text, and errors in one form
+//! for SMTP and MADES.
 use mailrun_measurement::record::{ErrorRow, MadesTrouble, Record, StageRow};
 use mailrun_measurement::stage::Stage;
 use mailrun_text::numbers::latency;
+use mailrun_text::table::Table;
 
 /// Returns the last stage that messages reached. Its figures stand for the whole run.
 pub fn final_stage(record: &Record) -> Option<&StageRow> {
@@ -61,4 +63,25 @@ fn of_trouble(row: &MadesTrouble) -> ErrorFigures<'_> {
         last_s: None,
         sample: None,
     }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Section {
+    /// A title of one to three words.
+    pub(crate) title: &'static str,
+    pub(crate) note: Option<String>,
+    pub(crate) body: SectionBody,
+}
+
+impl Section {
+    /// Returns a section of figures, or `None` if the table has no rows.
+    pub(crate) fn figures(title: &'static str, note: Option<String>, table: Table) -> Option<Self> {
+        (!table.is_empty()).then_some(Self { title, note, body: SectionBody::Figures(table) })
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum SectionBody {
+    Figures(Table),
+    Facts(Vec<(&'static str, String)>),
 }

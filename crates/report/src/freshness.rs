@@ -1,6 +1,6 @@
 //! The windows of freshness thresholds as a table with one row for each window. If there are many
 //! windows, only the worst are shown.
-use super::section::Section;
+use super::figures::Section;
 use mailrun_measurement::record::{FreshWindow, Record, ThresholdRow};
 use mailrun_text::numbers::counted;
 use mailrun_text::table::{Align, Cell, Table, plain, right};

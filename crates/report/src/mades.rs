@@ -1,7 +1,7 @@
 //! Reports a run over the Business Application API of MADES: its stages, the times between the
 //! stages, and the errors with the codes of the endpoint.
 use super::fates::when;
-use super::section::{Section, SectionBody};
+use super::figures::{Section, SectionBody};
 use super::stages::time_cell;
 use super::workload::{arrival, security, sizes};
 use mailrun_measurement::record::{
@@ -301,8 +301,7 @@ pub(crate) fn outages(mades: &Mades) -> Option<Section> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample;
-    use super::super::{markdown, terminal};
+    use super::super::{markdown, sample, terminal};
     use super::*;
     use mailrun_measurement::record::{LatencyMs, MadesCount, MadesTimes, MadesTruth};
     use mailrun_text::wrap::display_width;

@@ -1,6 +1,6 @@
 //! The report as Markdown, `report.md`. It has the same text as the report on a terminal.
+use super::figures::{Section, SectionBody};
 use super::headline::{self, Headline};
-use super::section::{Section, SectionBody};
 use super::sections::sections;
 use mailrun_measurement::record::Record;
 use mailrun_text::table::markdown_text;

@@ -1,5 +1,5 @@
 //! The costs of each process of a run: processor time and memory.
-use super::section::Section;
+use super::figures::Section;
 use mailrun_measurement::record::{Party, Record, Role};
 use mailrun_measurement::stage::Stage;
 use mailrun_text::numbers::{fixed, memory};
@@ -114,8 +114,8 @@ pub(crate) fn handshakes(record: &Record) -> Option<Section> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::section::SectionBody;
     use super::*;
+    use crate::figures::SectionBody;
     use crate::sample;
     use mailrun_measurement::record::{BusyPollRow, TlsRow};
 

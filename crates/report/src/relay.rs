@@ -1,5 +1,5 @@
 //! Reports the relay between source and sink: its rates, its queue, and its cost.
-use super::section::{Section, SectionBody};
+use super::figures::{Section, SectionBody};
 use mailrun_measurement::Stage;
 use mailrun_measurement::record::{Party, Record, Role};
 use mailrun_text::numbers::{count, figure, memory, seconds};

@@ -1,5 +1,5 @@
 //! Shows the run over time, with one line of bars for each figure.
-use super::section::Section;
+use super::figures::Section;
 use mailrun_measurement::record::{Record, SeriesRow};
 use mailrun_text::numbers::{counted, decimals_of_figures, fixed};
 use mailrun_text::spark::{Fold, sparkline};
@@ -118,8 +118,8 @@ pub(crate) fn whole(record: &Record) -> &[SeriesRow] {
 #[cfg(test)]
 mod tests {
     use super::super::sample;
-    use super::super::section::SectionBody;
     use super::*;
+    use crate::figures::SectionBody;
 
     fn text(record: &Record) -> String {
         match over_time(record, 40).expect("the sample has it").body {

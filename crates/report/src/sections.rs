@@ -1,4 +1,4 @@
-use super::section::Section;
+use super::figures::Section;
 use super::{audit, fates, freshness, mades, parties, relay, seconds, server, stages, workload};
 use mailrun_measurement::record::{Mades, Record};
 

@@ -1,7 +1,7 @@
 //! The section about the server under test: how the server identified itself, the processors of
 //! this host, and the processes of the server if they are visible.
 use super::capacity::{is_local, resources_used};
-use super::section::{Section, SectionBody};
+use super::figures::{Section, SectionBody};
 use mailrun_measurement::record::{HostProcess, Record, ServerRow};
 use mailrun_text::numbers::memory;
 use mailrun_text::table::plain;

@@ -1,4 +1,5 @@
-//! The short report. It fits a terminal of 80×24 and ends with the verdict.
+//! The short report. It fits a terminal of 80×24 and ends with the verdict. Other screens choose the
+//! parts that fit by the same rule.
 //!
 //! ```text
 //! mailrun bench: 400 B messages to 127.0.0.1:25 (SMTP), 100 sessions, …      the run
@@ -14,7 +15,6 @@
 //! [`SectionPriority`].
 use super::ending::{TextStyle, bold};
 use super::fates::{errors_in_short, ledger_in_short, threshold_table, when};
-use super::part::{ReportPart, fit, lines};
 use super::parties::costs_in_short;
 use super::seconds::rate_over_time;
 use super::stages::time_cell;
@@ -324,6 +324,42 @@ fn thresholds(record: &Record, width: usize) -> Vec<String> {
         lines.push(format!(" and {} more", count(more as u64)));
     }
     lines
+}
+
+/// Lines that a report keeps or leaves out together.
+pub struct ReportPart<Rank> {
+    /// Parts with the lowest priority are left out first.
+    pub priority: Rank,
+    /// Set if an empty line comes before the part as long as there is room for it.
+    pub has_gap: bool,
+    pub lines: Vec<String>,
+}
+
+/// Returns the number of lines of all parts, including the empty lines between them.
+pub fn lines_in<Rank>(parts: &[ReportPart<Rank>]) -> usize {
+    parts.iter().map(|part| part.lines.len() + usize::from(part.has_gap)).sum()
+}
+
+/// Leaves out empty lines, and then the parts with the lowest priority, until the rest fits into
+/// `room` lines. Parts with the priority `always` stay. Returns true if more than empty lines was
+/// left out.
+pub fn fit<Rank: Copy + Ord>(parts: &mut Vec<ReportPart<Rank>>, room: usize, always: Rank) -> bool {
+    let mut is_cut = false;
+    while lines_in(parts) > room {
+        if let Some(part) = parts.iter_mut().rev().find(|part| part.has_gap) {
+            part.has_gap = false;
+            continue;
+        }
+        let lowest = parts.iter().map(|part| part.priority).min().filter(|rank| *rank < always);
+        let Some(lowest) = lowest else { break };
+        parts.retain(|part| part.priority != lowest);
+        is_cut = true;
+    }
+    is_cut
+}
+
+pub fn lines<Rank>(parts: Vec<ReportPart<Rank>>) -> impl Iterator<Item = String> {
+    parts.into_iter().flat_map(|part| part.has_gap.then(String::new).into_iter().chain(part.lines))
 }
 
 #[cfg(test)]

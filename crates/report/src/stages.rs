@@ -1,6 +1,6 @@
 //! The stages in figures: the number of messages, the latencies, and the times of a session's
 //! phases.
-use super::section::Section;
+use super::figures::Section;
 use mailrun_measurement::Stage;
 use mailrun_measurement::record::{Arrival, LatencyMs, Pipelining, Record, stage_named};
 use mailrun_text::numbers::{count, counted, figure, latency};
@@ -149,8 +149,8 @@ pub(super) fn time_cell(ms: f64, beyond_ms: Option<f64>) -> Cell {
 #[cfg(test)]
 mod tests {
     use super::super::sample;
-    use super::super::section::SectionBody;
     use super::*;
+    use crate::figures::SectionBody;
     use mailrun_measurement::record::{LoadStageRow, OfferedStage};
 
     fn text(section: Option<Section>) -> String {

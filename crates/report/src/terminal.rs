@@ -4,7 +4,7 @@
 //! Sentences take at most 100 columns. Tables take as many columns as they need, up to the width of
 //! the terminal.
 use super::ending::{TextStyle, bold, styled};
-use super::section::{Section, SectionBody};
+use super::figures::{Section, SectionBody};
 use super::sections::sections;
 use super::{ending, short};
 use mailrun_measurement::record::Record;

@@ -1,6 +1,6 @@
 //! Describes the offered load and the host on which it ran.
 use super::disturbances;
-use super::section::{Section, SectionBody};
+use super::figures::{Section, SectionBody};
 use mailrun_measurement::record::{Arrival, OfferedStage, Pipelining, Record, Role, Varied, Workload};
 use mailrun_text::numbers::{count, counted, figure, latency, memory, octets, rate, seconds};
 use mailrun_text::table::plain;

@@ -5,7 +5,7 @@
 //! lines; remarks, the last one first; tables between the first and the last; runs that went wrong,
 //! except the first; the first table.
 use super::TextReport;
-use mailrun_report::part::{ReportPart, fit, lines, lines_in};
+use mailrun_report::short::{ReportPart, fit, lines, lines_in};
 use mailrun_report::{ReportLength, TextStyle};
 use mailrun_text::printable::printable;
 use mailrun_text::wrap::{display_width, wrapped};

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! contestants ─→ cases ─→ (engine::run_all) ─→ runs: a new sink, a source, its costs ─→ report
-//!  (commands)     (rows)                        sinks                                      (the table)
+//!  (commands)     (rows)                                                                   (the table)
 //! ```
 //!
 //! The table says how much each source costs.
@@ -11,7 +11,6 @@ mod cases;
 mod contestants;
 mod report;
 mod runs;
-mod sinks;
 
 use super::engine::{RunPlan, TextReport, run_all};
 use super::programs::InstalledPrograms;
@@ -20,7 +19,7 @@ use cases::cases;
 pub use cases::{SinkTool, SourceTool, TableOptions};
 use mailrun_process::interrupt::{Interrupt, StopRequest};
 use runs::TableComparison;
-pub(super) use sinks::TableSink;
+pub(super) use runs::TableSink;
 
 /// Runs a table to its end, or stops early at SIGINT or SIGTERM. In both cases the report shows the
 /// runs that were made.

@@ -1,12 +1,20 @@
 //! One run of a table: starts a new sink, runs a source with a time limit, and takes the costs of
-//! both.
+//! both. Each sink listens on a free loopback port, with enough room for all sessions.
 use super::cases::{SinkTool, SourceTool, TableCase, TableOptions};
 use super::contestants::command;
-use super::sinks::TableSink;
 use crate::engine::{ComparedRun, Comparison, Costs, RunTurn, TimedChild, miscount};
+use crate::launch::free_port;
 use crate::programs::InstalledPrograms;
-use anyhow::Result;
-use std::process::Stdio;
+use anyhow::{Context, Result};
+use mailrun_process::live::{LiveEvent, LiveProgress};
+use std::fs;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
 
 /// Figures of one run: the costs, and whether all messages arrived.
 #[derive(Clone, Debug)]
@@ -45,5 +53,112 @@ impl Comparison for TableComparison<'_> {
         let measured = TableMeasurement { source: costs, sink, arrived };
         let fault = measured.arrived.and_then(|arrived| miscount(arrived, messages));
         Ok(Some(ComparedRun::of(measured, fault)))
+    }
+}
+
+/// Time that a sink has to start listening, and time that it has to exit when asked.
+const SINK_TIMEOUT: Duration = Duration::from_secs(30);
+/// Minimum for smtp-sink's limit of sessions. Its default of 256 would distort the measurement.
+const MIN_SESSIONS: u32 = 2000;
+/// Length of smtp-sink's listen queue. The kernel may use less (net.core.somaxconn).
+const BACKLOG: &str = "4096";
+/// User to which smtp-sink switches. If it is started as root, it insists on a user to switch to.
+const NOBODY: &str = "nobody";
+
+/// A running sink.
+#[derive(Debug)]
+pub(crate) struct TableSink {
+    process: TimedChild,
+    address: SocketAddr,
+    directory: TempDir,
+}
+
+impl TableSink {
+    /// Starts a sink and waits until it listens.
+    pub(crate) fn start(tool: SinkTool, program: &Path, sessions: u32) -> Result<Self> {
+        match tool {
+            SinkTool::Mailrun => Self::start_own(program),
+            SinkTool::SmtpSink => Self::start_smtp_sink(program, sessions),
+        }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn start_own(program: &Path) -> Result<Self> {
+        let directory = directory()?;
+        let mut command = Command::new(program);
+        command.args(["sink", "--listen", "127.0.0.1:0"]).current_dir(directory.path());
+        let listening = |event| match event {
+            LiveEvent::Listening { smtp, .. } => smtp.first()?.parse().ok(),
+            _ => None,
+        };
+        let output = stdout_file(&directory);
+        let (process, address) =
+            TimedChild::start_reporting(command, &output, "mailrun sink", SINK_TIMEOUT, listening)?;
+        Ok(Self { process, address, directory })
+    }
+
+    fn start_smtp_sink(program: &Path, sessions: u32) -> Result<Self> {
+        let directory = directory()?;
+        let mut command = Command::new(program);
+        if rustix::process::geteuid().is_root() {
+            let user = nix::unistd::User::from_name(NOBODY).ok().flatten();
+            let user =
+                user.with_context(|| format!("smtp-sink cannot run as root, and the user {NOBODY} does not exist"))?;
+            chown(directory.path(), Some(user.uid.as_raw()), None)
+                .context("cannot change the owner of a directory to the user of smtp-sink")?;
+            command.args(["-u", NOBODY]);
+        }
+        let address = free_port()?;
+        command.args(["-m", &sessions.saturating_mul(2).max(MIN_SESSIONS).to_string()]);
+        command.args([&address.to_string(), BACKLOG]);
+        command.current_dir(directory.path()).stdout(Stdio::null());
+        let mut process = TimedChild::start(command)?;
+        process.await_ready("smtp-sink", SINK_TIMEOUT, || {
+            let mut stream = TcpStream::connect(address).ok()?;
+            stream.write_all(b"QUIT\r\n").ok()
+        })?;
+        Ok(Self { process, address, directory })
+    }
+
+    /// Stops the sink. Returns its costs, and the number of its messages if it reports them.
+    pub(crate) fn stop(mut self) -> Result<(Costs, Option<u64>)> {
+        self.process.ensure_running("the sink")?;
+        let (_, costs) = self.process.stop(SINK_TIMEOUT)?;
+        let output = fs::read_to_string(stdout_file(&self.directory)).unwrap_or_default();
+        Ok((costs, last_count(&output)))
+    }
+}
+
+fn directory() -> Result<TempDir> {
+    tempfile::Builder::new().prefix("mailrun-table-").tempdir().context("cannot create a temporary directory")
+}
+
+fn stdout_file(directory: &TempDir) -> PathBuf {
+    directory.path().join("stdout")
+}
+
+/// Returns the number of messages in the last progress report. A sink sends a last report when everything is
+/// counted.
+fn last_count(output: &str) -> Option<u64> {
+    output.lines().rev().find_map(|line| match LiveEvent::from_line(line) {
+        Some(LiveEvent::Progress(LiveProgress { delivered, .. })) => Some(delivered),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_word_counts() {
+        let output = "{\"event\":\"listening\",\"smtp\":[\"127.0.0.1:1\"],\"http\":null}\n\
+            {\"event\":\"progress\",\"delivered\":5,\"recipients\":15}\n\
+            {\"event\":\"progress\",\"delivered\":7,\"recipients\":21}\n{\"event\":\"done\"}\n";
+        assert_eq!(last_count(output), Some(7));
+        assert_eq!(last_count("nonsense"), None);
     }
 }

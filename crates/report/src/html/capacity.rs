@@ -1,10 +1,9 @@
 //! The page of a capacity search: the goals, a drawing of the knee, the confirmed loads, and the
 //! plan. The page has no scripts.
-use super::document;
 use super::escape::{escaped, isolated};
 use super::plot::{self, CurveStyle, PlotScale};
-use super::runs::PagePart;
-use super::{tables, verdict};
+use super::tables::PagePart;
+use super::{document, tables, verdict};
 use crate::capacity::{CapacityRun, judged, rate_of, word};
 use crate::headline::Headline;
 use crate::workload::quoted;

@@ -1,14 +1,12 @@
 //! The page of a comparison: the verdicts with their intervals, each run as a point, and the curves
 //! of all sides in one plot. The page has no scripts.
-use super::document;
 use super::escape::{escaped, isolated};
 use super::over_time::time_scale;
 use super::percentiles::{self, PercentileCurve};
 use super::plot::{self, CurveStyle, PlotScale};
-use super::runs::PagePart;
-use super::tables::{self, BarColumn};
+use super::tables::{self, BarColumn, PagePart};
 use super::time_axis::TimeAxis;
-use super::verdict;
+use super::{document, verdict};
 use crate::comparison::{ComparedFigure, ComparedSide, ComparisonPage, MetricVerdict};
 use crate::headline::Headline;
 use mailrun_measurement::Latencies;

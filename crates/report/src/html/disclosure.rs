@@ -1,6 +1,6 @@
 //! Tells the reader of a page what its numbers do not prove.
 use super::escape::isolated;
-use super::runs::PagePart;
+use super::tables::PagePart;
 use mailrun_measurement::record::{Arrival, Record, Role};
 use mailrun_text::numbers::{counted, seconds};
 

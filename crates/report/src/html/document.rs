@@ -3,7 +3,7 @@
 //! The page loads nothing from elsewhere. Its content security policy (CSP) permits no connections,
 //! and only its own two scripts, which are identified by their hashes.
 use super::escape::{escaped, json};
-use super::runs::{PagePart, PageRuns};
+use super::tables::{PagePart, PageRuns};
 use mailrun_measurement::record::Record;
 use serde_json::Value;
 

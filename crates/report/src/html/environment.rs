@@ -1,9 +1,9 @@
 //! Parts of the page that show the tables of the other reports: parties, workload, host, thresholds
 //! and stages.
-use super::runs::{PagePart, PageRuns};
 use super::slowest::SHOWN_MESSAGES;
 use super::tables;
-use crate::section::Section;
+use super::tables::{PagePart, PageRuns};
+use crate::figures::Section;
 use crate::{audit, fates, mades, parties, relay, server, stages, workload};
 use mailrun_measurement::record::Record;
 use mailrun_text::numbers::counted;

@@ -1,10 +1,10 @@
 //! The table of errors by phase, code and text. Each row has the first and the last second, and a
 //! recipient.
-use super::runs::{PagePart, PageRuns};
 use super::tables;
+use super::tables::{PagePart, PageRuns};
 use crate::fates::errors_once;
+use crate::figures::Section;
 use crate::mades;
-use crate::section::Section;
 use mailrun_measurement::record::{ErrorRow, Record};
 use mailrun_text::numbers::fixed;
 use mailrun_text::table::{Align, Cell, Table, right};

@@ -1,7 +1,6 @@
 //! Shows the fates of all units as a bar and a table, and the fates for each domain of recipients.
 use super::plot;
-use super::runs::{PagePart, PageRuns};
-use super::tables::{self, BarColumn};
+use super::tables::{self, BarColumn, PagePart, PageRuns};
 use crate::fates;
 use mailrun_measurement::record::{DomainRow, Record};
 use mailrun_text::numbers::known;

@@ -13,14 +13,12 @@ mod environment;
 mod errors;
 mod escape;
 mod ledger;
-mod mades;
 mod over_time;
 mod percentiles;
-mod phases;
 mod plot;
 mod rate_latency;
-mod runs;
 mod slowest;
+mod steps;
 mod tables;
 mod time_axis;
 mod value;
@@ -31,7 +29,7 @@ pub use comparison::comparison_page;
 
 use crate::headline::Headline;
 use mailrun_measurement::record::{Outcome, Record};
-use runs::{PagePart, PageRuns};
+use tables::{PagePart, PageRuns};
 
 /// Returns the page of a run. With a baseline, the curves of the baseline are drawn behind the
 /// curves of the run, and each number has its ratio to the baseline beside it.
@@ -52,7 +50,7 @@ fn answer(runs: PageRuns<'_>) -> Vec<PagePart> {
 }
 
 fn worst(runs: PageRuns<'_>) -> impl Iterator<Item = PagePart> {
-    let parts = [slowest::missing(runs), slowest::part(runs), errors::part(runs), mades::outages(runs)];
+    let parts = [slowest::missing(runs), slowest::part(runs), errors::part(runs), steps::outages(runs)];
     parts.into_iter().flatten()
 }
 
@@ -68,14 +66,14 @@ fn details(runs: PageRuns<'_>) -> Vec<PagePart> {
         over_time::part(runs),
         percentiles::part(runs),
         rate_latency::part(runs),
-        mades::waterfall(runs),
-        phases::part(runs),
+        steps::waterfall(runs),
+        steps::phases(runs),
     ];
     let parts = [
         ledger::part(runs),
         ledger::domains(runs),
         ledger::rewrites(runs),
-        mades::truth(runs),
+        steps::truth(runs),
         environment::server(runs),
         environment::between(runs),
         environment::handshakes(runs),

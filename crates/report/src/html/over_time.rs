@@ -6,8 +6,8 @@
 //! numbers, from which uPlot draws a plot with a cursor.
 use super::escape::{escaped, isolated, json};
 use super::plot::{self, CurveStyle, PlotScale};
-use super::runs::{PagePart, PageRuns};
 use super::tables;
+use super::tables::{PagePart, PageRuns};
 use super::time_axis::{MAX_POINTS, TimeAxis};
 use super::value::data;
 use crate::figures::final_stage;

@@ -1,8 +1,8 @@
 //! Draws latency by percentile on logarithmic scales, with all stages in one plot, and with the
 //! service time beside the latency.
 use super::plot::{self, CurveStyle, PlotScale};
-use super::runs::{PagePart, PageRuns};
 use super::tables;
+use super::tables::{PagePart, PageRuns};
 use crate::stages;
 use mailrun_measurement::Latencies;
 use mailrun_measurement::record::{LatencyMs, Record};

@@ -1,8 +1,8 @@
 //! Draws latency against the offered rate for loads with several rates. Each point is one second.
 //! If a server nears its limit, the points rise steeply.
 use super::plot::{self, PlotScale};
-use super::runs::{PagePart, PageRuns};
 use super::tables;
+use super::tables::{PagePart, PageRuns};
 use crate::seconds::{step, whole};
 use mailrun_measurement::record::{Arrival, Record, SeriesRow};
 use mailrun_text::numbers::counted;

@@ -2,8 +2,7 @@
 //! slowest messages. All but ten of each are folded.
 use super::escape::{escaped, isolated};
 use super::plot;
-use super::runs::{PagePart, PageRuns};
-use super::tables::{self, BarColumn};
+use super::tables::{self, BarColumn, PagePart, PageRuns};
 use crate::short::kept;
 use mailrun_measurement::account::is_open_loop;
 use mailrun_measurement::record::{Record, SlowMessage};

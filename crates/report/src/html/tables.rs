@@ -3,7 +3,8 @@
 //! A table scrolls in its own box, so that the page never scrolls sideways.
 use super::escape::{escaped, isolated};
 use super::value;
-use crate::section::{Section, SectionBody};
+use crate::figures::{Section, SectionBody};
+use mailrun_measurement::record::Record;
 use mailrun_text::table::{Align, ColumnCells, Table};
 
 /// A column of drawings, which is shown after the first column.
@@ -110,6 +111,25 @@ fn class(align: Align) -> &'static str {
         Align::Wrapped => " class=\"w\"",
         Align::Left => "",
     }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct PageRuns<'a> {
+    pub(super) record: &'a Record,
+    pub(super) baseline: Option<&'a Record>,
+}
+
+impl<'a> PageRuns<'a> {
+    /// Applies `find` to the run and to the baseline. `None` if `find` returns `None` for the run.
+    pub(super) fn both<T>(self, find: impl Fn(&'a Record) -> Option<T>) -> Option<(T, Option<T>)> {
+        find(self.record).map(|own| (own, self.baseline.and_then(find)))
+    }
+}
+
+pub(super) struct PagePart {
+    pub(super) id: &'static str,
+    pub(super) title: &'static str,
+    pub(super) body: String,
 }
 
 #[cfg(test)]

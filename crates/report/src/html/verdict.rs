@@ -1,11 +1,10 @@
 //! The top of the page: the verdict with its reason, the key figures, and the remarks.
 use super::escape::{escaped, isolated};
-use super::runs::PageRuns;
+use super::tables::PageRuns;
 use super::value;
 use crate::ending::{first_sentence, notes};
 use crate::fates::errors_once;
-use crate::figures::final_stage;
-use crate::figures::stage_latency;
+use crate::figures::{final_stage, stage_latency};
 use crate::headline::{self, Headline};
 use mailrun_measurement::record::{Outcome, Record};
 use mailrun_text::numbers::{count, rate, seconds};
