@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn probabilities_are_those_of_the_tables() {
-        // Five and five: 252 orders, one with U = 0, one with U = 1, two with U = 2.
+        // Five runs against five have 252 orders. One of them has U = 0, one U = 1, and two U = 2.
         let probabilities = u_probabilities(5, 5);
         assert!((probabilities[0] - 1.0 / 252.0).abs() < 1e-12);
         assert!((probabilities[..=2].iter().sum::<f64>() - 4.0 / 252.0).abs() < 1e-12);

@@ -81,7 +81,7 @@ pub(super) fn check_ipv6(text: &str) -> Result<(), String> {
     let fault = |what: &str| Err(format!("valid_ipv6_hostaddr: {what}: {}", excerpt(text)));
     let fields: Vec<&str> = text.split(':').collect();
     let last = fields.len() - 1;
-    // Number of the colon before the field that `::` leaves empty.
+    // `gap` is the number of the colon before the field that `::` leaves empty.
     let mut gap = 0;
     let mut start = 0;
     for (number, field) in fields.iter().enumerate() {

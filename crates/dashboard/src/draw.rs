@@ -91,7 +91,7 @@ fn draw_title(dashboard: &Dashboard, row: Rect, buffer: &mut Buffer) {
     let notice = if dashboard.is_paused() { " PAUSED " } else { "" };
     let right = elapsed.chars().count() + notice.len() + 1;
     let room = usize::from(row.width).saturating_sub(right);
-    // As much of the server and load as fits.
+    // Show as many facts about the server and the load as fit.
     for part in printable(&view.now.subject).split(" · ").filter(|part| !part.is_empty()) {
         if display_width(&title) + display_width(part) + 3 > room {
             break;

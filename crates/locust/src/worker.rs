@@ -245,7 +245,7 @@ impl LocustWorker {
     fn heartbeat(&mut self, now: Duration) {
         let state = match self.load {
             LoadState::Idle => UserState::Ready,
-            // A new master starts its test once enough workers are ready. One that knows this test sends a spawn.
+            // A new master starts its test once enough workers are ready. A master that knows this test sends a spawn.
             _ if self.resumes => UserState::Ready,
             _ => UserState::Running,
         };

@@ -41,7 +41,7 @@ fn run(ways: &[Way], per_s: f64, timeout: f64, max_in_transit: u64, thresholds: 
     let mut tracker = MessageTracker::new(MadesMode::Endpoint.into(), ways.len(), s(timeout));
     tracker.waterfall.is_open_loop = true;
     let mut lag = Latencies::default();
-    // Events in the order of time: the creation of a message, and its arrival.
+    // Each message has two events, its creation and its arrival. They are sorted by time.
     let mut events: Vec<(Duration, usize, bool)> = Vec::new();
     for (number, way) in ways.iter().enumerate() {
         let due = ZERO + s(number as f64 / per_s);
@@ -371,7 +371,7 @@ fn what_held_messages_up_is_told_apart() {
             wrong.push(format!("{situation}: expected {expected:?}, and none of {unwanted:?}\n  found {verdict:?}"));
         }
     }
-    // A killed broker: both connections, and no advice about room.
+    // A killed broker costs both connections. The report must not advise about room.
     let mut record = run(&vec![ARRIVES; 250], 100.0, 3.0, 100_000, &[]);
     (record.offered_s, record.due) = (Some(4.0), Some(400));
     let mut mades = record.mades.clone().unwrap();

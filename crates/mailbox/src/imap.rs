@@ -498,7 +498,7 @@ impl ImapSession {
             if self.step() != Step::Delete {
                 return Err(refusal);
             }
-            // Messages can still be watched.
+            // Messages can still be watched without it.
             events.push(Event::NotDeleted(refusal));
             self.deletes_from = now + self.options.deletion_retry;
             self.fetch_or_watch(now);

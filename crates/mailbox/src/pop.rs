@@ -239,7 +239,7 @@ impl PopSession {
     fn refused(&mut self, text: &[u8], now: Duration, out: &mut Vec<u8>) -> Result<(), SessionError> {
         let text = printable(&String::from_utf8_lossy(text));
         match self.waiting {
-            // CAPA is an extension.
+            // CAPA is an extension, so a server may refuse it.
             Waiting::Capabilities => {
                 self.offer.user = true;
                 self.log_in(now, out)

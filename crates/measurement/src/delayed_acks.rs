@@ -140,13 +140,13 @@ mod tests {
     const TABLE: &[(&[(u64, u64)], bool)] = &[
         (&[], false),
         (&[(1, 1000)], false),
-        // Just above 1 %, and just at it.
+        // The share is just above 1 %, and then exactly 1 %.
         (&[(1, 989), (41, 11)], true),
         (&[(1, 990), (41, 10)], false),
         // Small counts may be chance, whatever their share.
         (&[(1, 50), (41, 9)], false),
         (&[(1, 50), (41, 10)], true),
-        // The edges of the window.
+        // The times lie at the edges of the window.
         (&[(1, 900), (37, 100)], false),
         (&[(1, 900), (38, 100)], true),
         (&[(1, 900), (44, 100)], true),
@@ -195,7 +195,7 @@ mod tests {
             let mut times = of(&[(1, 2000)]);
             for at in 0..pauses {
                 let began = Duration::from_millis(at * 100);
-                // The replies of a hundred sessions.
+                // A hundred sessions get their replies.
                 (0..100).for_each(|n| {
                     times.record(began + Duration::from_micros(n * 5), began + Duration::from_millis(41))
                 });

@@ -53,10 +53,10 @@ mod tests {
         assert_eq!(found(&[0, 50, 100, 200, 400, 400, 400, 400, 400], 1.0), Some((3.0, 400.0)));
         // Deliveries before the outage ended do not count, however fast they were.
         assert_eq!(found(&[900, 900, 0, 0, 90, 90], 2.0), Some((2.0, 90.0)));
-        // All of it in the second in which the receiver opened, or bursts with pauses.
+        // All mail arrives in the second in which the receiver opened, or in bursts with pauses.
         assert_eq!(found(&[0, 0, 77], 2.9), Some((0.0, 77.0)));
         assert_eq!(found(&[0, 0, 0, 60, 0, 0, 58, 0, 0, 61], 0.0), Some((3.0, 60.0)));
-        // A second with 90 % of the rate is one at the full rate.
+        // A second with 90 % of the rate counts as a second at the full rate.
         assert_eq!(found(&[0, 89, 90, 100, 100, 100], 0.0), Some((2.0, 100.0)));
     }
 

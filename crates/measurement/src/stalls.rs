@@ -60,7 +60,7 @@ impl StallDetector {
         if let (Some(first), Some(last)) = (tick.first, tick.last) {
             self.end(first);
             // Workers report at different times, so the last message of a tick may be older than
-            // that of the tick before.
+            // the last message of the tick before.
             self.begin(last.max(self.since), &tick);
         } else if !is_waiting && !self.is_failing() {
             self.begin(tick.now, &tick);

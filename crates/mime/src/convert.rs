@@ -138,7 +138,8 @@ impl<'a> Converter<'a> {
     fn end_leaf(&mut self, at: usize, end: BodyEnd) -> Result<(), ConversionError> {
         let message = self.message;
         let Some(Leaf { header, entity, body }) = self.leaf.take() else {
-            // A header without an empty line after it, or a delimiter with nothing after it.
+            // The message may end with a header without an empty line, or with a delimiter. Copy
+            // that rest.
             self.out.extend_from_slice(&message[self.header.min(at)..at]);
             self.header = at;
             return Ok(());

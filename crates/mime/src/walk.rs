@@ -157,8 +157,8 @@ impl Walker {
         let boundary = |number: &usize| self.open[*number].boundary.as_slice();
         let mut looks_like_one = false;
         let mut matches = Vec::new();
-        // Multiparts whose boundary begins with the text so far. Each byte reduces their number, so
-        // a line costs no more than its length, however many multiparts are open.
+        // Count the multiparts whose boundary begins with the text so far. Each byte reduces their
+        // number, so a line costs no more than its length, however many multiparts are open.
         let mut near = self.sorted.as_slice();
         for length in 0..=text.len() {
             let ended = near.partition_point(|number| boundary(number).len() == length);

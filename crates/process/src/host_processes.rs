@@ -184,13 +184,13 @@ mod tests {
             seen: BTreeMap::from([
                 process(1, 0, 1, 1),
                 process(5, 1, 5, 5),
-                // The shell's job, its child, and an orphan of its group.
+                // The shell's job has a child, and an orphan in its group.
                 process(10, 5, 10, 5),
                 process(11, 10, 10, 5),
                 process(12, 1, 10, 5),
-                // Another job of the same shell.
+                // This is another job of the same shell.
                 process(20, 5, 20, 5),
-                // A daemon with a child in a group of its own, and an orphan in the daemon's session.
+                // A daemon has a child in a group of its own, and an orphan in its session.
                 process(30, 1, 30, 30),
                 process(31, 30, 31, 30),
                 process(32, 1, 32, 30),

@@ -73,7 +73,7 @@ pub fn own() -> ProcessUsage {
     let exact = clock_gettime(ClockId::ProcessCPUTime);
     let exact_s = exact.tv_sec as f64 + exact.tv_nsec as f64 / 1e9;
     // /proc splits the time into user and system time, but counts in hundredths of a second. The
-    // clock is exact, but does not split. A run of 50 ms needs both.
+    // clock is exact, but does not split. A run of 50 ms needs both figures.
     let user_share = match used.user_s + used.sys_s {
         total if total > 0.0 => used.user_s / total,
         _ => 1.0,

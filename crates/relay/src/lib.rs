@@ -227,8 +227,8 @@ fn build_context(config: Config, log: &LogWriter) -> Result<RelayContext> {
     let resolver = Resolver::start(&config.dns, &config.hostname, own, config.delivery_scope);
     let resolver = resolver.context("cannot start a thread")?;
     let pool = |name, threads| BlockingPool::start(name, threads).context("cannot start a thread");
-    // One thread reads as fast as four, and malloc keeps freed memory for each thread. Two convert,
-    // because a conversion needs a processor and twice the memory of the message.
+    // One thread reads as fast as four, and malloc keeps freed memory for each thread. Two threads
+    // convert, because a conversion needs a processor and twice the memory of the message.
     let pools = (pool("reader", 1)?, pool("maildir", 4)?, pool("converter", 2)?);
     let delivery_log = DeliveryLogWriter::start(log.clone()).context("cannot start a thread")?;
     let seed = mailrun_net::clock::wall().as_nanos() as u64;

@@ -126,7 +126,7 @@ mod tests {
             "durability sync: a message is on disk before it is answered 250",
             "at most 12,000, in second 1",
             "drained 1.50 s after the last was accepted",
-            // 2 s user and 3 s system over 200,000 messages.
+            // 2 s of user time and 3 s of system time are divided by 200,000 messages.
             "25.00 ms per 1,000 messages",
             "200 MiB written, 1.0 KiB per message",
         ] {

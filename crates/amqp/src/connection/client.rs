@@ -240,7 +240,8 @@ fn write_request(out: &mut Vec<u8>, channel: u16, handle: u32, request: &LinkReq
                     fields.described_list(0x28, |source| write_node(source, request.name));
                     fields.described_list(0x29, |target| {
                         write_node(target, request.address);
-                        // expiry-policy, timeout, dynamic, dynamic-node-properties
+                        // These fields stay empty: expiry-policy, timeout, dynamic and
+                        // dynamic-node-properties.
                         (0..4).for_each(|_| target.null());
                         target.symbols(request.capabilities);
                     });
@@ -248,8 +249,9 @@ fn write_request(out: &mut Vec<u8>, channel: u16, handle: u32, request: &LinkReq
                 LinkRole::Receiver => {
                     fields.described_list(0x28, |source| {
                         write_node(source, request.address);
-                        // The fields of a target, and distribution-mode, filter, default-outcome
-                        // and outcomes.
+                        // These fields stay empty: expiry-policy, timeout, dynamic,
+                        // dynamic-node-properties, distribution-mode, filter, default-outcome and
+                        // outcomes.
                         (0..8).for_each(|_| source.null());
                         source.symbols(request.capabilities);
                     });

@@ -201,7 +201,7 @@ pub(super) fn check(relay: &Relay) -> Result<()> {
 /// Runs the scenario, and writes its report and its record.
 ///
 /// # Errors
-/// As `run`.
+/// Returns the same errors as `run`.
 pub(super) fn measure(options: &BacklogOptions) -> Result<MeasuredBacklog> {
     let scenario = ScenarioRun::prepare(&options.scenario)?;
     let (needed_bytes, place) = (needed_bytes(options), scenario.directory().path());

@@ -236,8 +236,8 @@ fn search(
         exceed_ratio: 0.0,
         width: PRECISION,
         min_messages: 0.0,
-        // Time for the closed loop and all steps. The extra half step covers rounding errors of the
-        // sum.
+        // The time covers the closed loop and all steps. The extra half step is for rounding errors
+        // of the sum.
         time_limit_s: step_s * (f64::from(steps) + 0.5),
         coarse_levels: 0,
         ..SearchSettings::default()

@@ -20,7 +20,7 @@ impl GlibcRng {
         let mut word = i64::from(seed.max(1) as i32);
         let mut words = VecDeque::from([word as u32]);
         for _ in 1..DEGREE {
-            // Park and Miller's generator, kept positive.
+            // This is Park and Miller's generator. The result is kept positive, as in the original.
             word = word * 16807 % 2_147_483_647;
             word += if word < 0 { 2_147_483_647 } else { 0 };
             words.push_back(word as u32);

@@ -152,8 +152,8 @@ impl<D: Dialect> Connection<D> {
                 Ok(true) => {}
                 Ok(false) => return self.poll_timeout(),
                 Err(error) => {
-                    // The outbox is shared. The next turn, probably of another session, must not
-                    // send what is left here.
+                    // All sessions share the outbox, so it must be empty when this turn ends. The
+                    // next turn, probably of another session, must not send what is left here.
                     outbox.clear();
                     return Poll::Ready(Err(FailureCause::Io("write", error)));
                 }

@@ -57,7 +57,7 @@ impl World {
         let arrive =
             |kind, took| Happening::Arrived(Arrival { number, kind, delivered_ns: Some(took), announced_ns: None });
         let truth = self.truth.entry(route.to_owned()).or_default();
-        // An hour of refusals every day.
+        // The server refuses everything for an hour every day.
         let is_closed = (now / SECOND) % 86_400 < 3_600;
         let (answer, arrival) = match (route, chance) {
             ("dead", _) => (Answer::Failed, None),
@@ -73,7 +73,7 @@ impl World {
                 truth.bounced += 1;
                 (Answer::Accepted, Some((ArrivalKind::Bounced, 20 * SECOND)))
             }
-            // So late that it was called lost.
+            // The message comes so late that it was called lost.
             (_, 10..15) => {
                 truth.delivered += 1;
                 (Answer::Accepted, Some((ArrivalKind::Delivered, 2_000 * SECOND)))

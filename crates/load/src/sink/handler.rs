@@ -730,7 +730,7 @@ mod tests {
         use mailrun_smtp::command::Command;
         let single = RecipientNumbering::address_bits(16);
         let number = |address: &str| single.number(RecipientId::new(address.as_bytes()));
-        // delivered, rewritten, copied, duplicates
+        // Each row expects the numbers delivered, rewritten, copied and duplicated.
         for (rcpt, numbering, expected, pairs) in [
             ("<to@x>", single, [1, 0, 0, 0], ""),
             ("<to@x> ORCPT=rfc822;To@X", single, [1, 0, 0, 0], ""),

@@ -312,8 +312,8 @@ impl<'a> OriginalMessage<'a> {
             received_at: timestamp(self.message.received),
             message: &self.message.body,
         };
-        // A DSN is sent with NOTIFY=NEVER, so that no server notifies its sender. A DSN about a DSN
-        // that failed must ignore this.
+        // A DSN is sent with NOTIFY=NEVER, so that no other server sends a DSN about the DSN. A DSN
+        // about a DSN that failed must ignore this.
         let mut recipients = recipients.to_vec();
         recipients.iter_mut().filter(|_| is_double).for_each(|recipient| recipient.notify = None);
         compose(&facts, &recipients, MAX_RETURNED_BYTES, self.now)
