@@ -20,7 +20,7 @@ pub struct Mades {
     pub queues: Vec<MadesQueue>,
     /// Recipient of the messages.
     pub receiver: String,
-    /// Their type.
+    /// Type of the messages that are sent.
     pub message_type: String,
     /// True if messages are durable.
     pub durable: bool,
@@ -102,13 +102,13 @@ pub struct MadesMarket {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesShape {
-    /// What the shape is: `heartbeat every 5m`.
+    /// The shape as it was typed: `heartbeat every 5m`.
     pub name: String,
     /// Type of its messages.
     pub message_type: String,
     /// Its messages that were due, created or not.
     pub due: Option<u64>,
-    /// The stages of its messages, as those of the run.
+    /// The stages of its messages, as in the run.
     pub stages: Vec<StageRow>,
 }
 
@@ -182,7 +182,7 @@ pub struct MadesAcknowledgements {
     pub way_back_ms: Option<LatencyMs>,
 }
 
-/// Counts of a stand-in, beside those of the bench.
+/// Counts of a stand-in, beside the bench's own counts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesTruth {

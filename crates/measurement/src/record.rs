@@ -62,7 +62,7 @@ pub struct Record {
     pub workload: Workload,
     /// The part of a load that this is, where several machines sent it; `null` for a whole run.
     pub shard: Option<ShardRow>,
-    /// What the server said of itself to the test connection; `null` if there was none.
+    /// The server's description of itself on the test connection; `null` if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerRow>,
     /// Processes that took part.
@@ -214,7 +214,7 @@ pub struct ShardRow {
     pub lag_histogram: Option<String>,
 }
 
-/// What a server says of itself.
+/// A server's description of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ServerRow {
@@ -297,7 +297,7 @@ pub struct HostDisk {
     pub rotational: Option<bool>,
 }
 
-/// Other activity on the host during a run. All of it is host-wide: the counters of TCP are those of the network
+/// Other activity on the host during a run. All of it is host-wide: the counters of TCP belong to the network
 /// namespace, whichever listener they concern. `null` is unknown: the kernel does not report it, or the run was too
 /// short.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -314,7 +314,7 @@ pub struct Surroundings {
     pub steal_share: Option<f64>,
     /// Connections that found a listener's queue full (TcpExt ListenOverflows).
     pub listen_overflows: Option<u64>,
-    /// SYNs and connections that listeners dropped, those of `listen_overflows` among them (TcpExt ListenDrops).
+    /// SYNs and connections that listeners dropped, `listen_overflows` among them (TcpExt ListenDrops).
     pub listen_drops: Option<u64>,
     /// SYNs dropped because the queue of half-open connections was full (TcpExt TCPReqQFullDrop).
     pub syn_drops: Option<u64>,
@@ -327,8 +327,8 @@ pub struct Surroundings {
     pub load_processor_s: Option<f64>,
     /// The share of it that was not idle, interrupts and steal included.
     pub used_share: Option<f64>,
-    /// Processes of this host that used processor time while the source ran, without those of the run itself, by name, the
-    /// busiest first, at most 8. A server under test on this host is among them.
+    /// Processes of this host that used processor time while the source ran, without the processes of the run itself,
+    /// by name, the busiest first, at most 8. A server under test on this host is among them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<HostProcess>,
     /// What foreign programs did while load was offered, and how long the parties waited for a processor; `null` if nobody
@@ -373,7 +373,7 @@ pub struct HostProcess {
     pub name: String,
     /// Number of processes.
     pub processes: u64,
-    /// Processor time, with that of children that ended.
+    /// Processor time, including children that ended.
     pub processor_s: f64,
     /// Resident memory at the end, of all together; what they share counts for each.
     pub rss_bytes: u64,
@@ -510,7 +510,7 @@ impl OfferedStage {
     }
 }
 
-/// What became of the messages that were due in a stage of the load.
+/// The account of the messages that were due in a stage of the load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LoadStageRow {
@@ -526,8 +526,8 @@ pub struct LoadStageRow {
     pub due: Option<u64>,
     /// Its messages that reached each stage of their way, with their times.
     pub stages: Vec<StageRow>,
-    /// Fate of each (message, recipient) that was due in it, with those of the warm-up; fates that are known only for
-    /// the whole run are `null`.
+    /// Fate of each (message, recipient) that was due in it, with the fates of the warm-up; fates that are known only
+    /// for the whole run are `null`.
     pub ledger: LedgerRow,
 }
 
@@ -670,7 +670,7 @@ pub struct Party {
     pub cpus: Option<String>,
     /// Delay with which the workers of a source ran after timers that they set to learn this; `null` if it was not measured.
     pub wake_up_ms: Option<LatencyMs>,
-    /// What a sink saw and did besides taking mail of the run; `null` for other parties.
+    /// Observations and actions of a sink besides taking mail of the run; `null` for other parties.
     pub reception: Option<Reception>,
 }
 
@@ -732,7 +732,7 @@ pub struct Death {
     pub out_of_memory: bool,
 }
 
-/// What a sink saw and did besides taking mail of the run, since the run began.
+/// Observations and actions of a sink besides taking mail of the run, since the run began.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reception {
@@ -1094,7 +1094,7 @@ pub struct UsageRow {
 pub enum EventKind {
     /// The warm-up ended.
     WarmUpEnded,
-    /// The offered rate changed to that of the next stage.
+    /// The offered rate changed to the rate of the next stage.
     RateStage,
     /// An ordered fault began.
     FaultOn,
@@ -1281,7 +1281,8 @@ pub struct LedgerRow {
     pub duplicates: Option<u64>,
     /// Delivered units that arrived under other addresses only.
     pub rewritten: Option<u64>,
-    /// Arrivals under an address that was no recipient, beside that of the recipient or of the copy that counts for it.
+    /// Arrivals under an address that was no recipient, beside the address of the recipient or of the copy that counts
+    /// for it.
     pub copied: Option<u64>,
     /// Arrivals whose checksum was wrong.
     pub corrupt: Option<u64>,
@@ -1355,7 +1356,7 @@ pub struct RewriteRow {
     /// Recipient that the source had named, as the server gives it in ORCPT; `null` if the server added the recipient, as
     /// Postfix's `always_bcc` does.
     pub original: Option<String>,
-    /// The address; empty in the last row, which is that of all further pairs.
+    /// The address; empty in the last row, which counts all further pairs.
     pub address: String,
     /// Number of arrivals.
     pub count: u64,
@@ -1405,8 +1406,8 @@ pub struct ThresholdRow {
     pub limit: Option<f64>,
     /// The measured value, in `unit`; `null` if it is unknown.
     pub value: Option<f64>,
-    /// The value is unknown, but greater than this, in `unit`: it is that of messages which never came, or came after their
-    /// time-out.
+    /// The value is unknown, but greater than this, in `unit`: it belongs to messages that never came, or came after
+    /// their time-out.
     pub beyond: Option<f64>,
     /// Distance of the value from the limit on its good side, in `unit`; negative if the limit was missed.
     pub margin: Option<f64>,
@@ -1418,7 +1419,7 @@ pub struct ThresholdRow {
     pub missed: bool,
     /// Why nobody can tell, or why it was missed without a value; empty if the value says all.
     pub why: String,
-    /// The windows of a threshold on freshness, which is judged for each of them; its value is that of the worst.
+    /// The windows of a threshold on freshness, which is judged for each of them; its value is the worst window's.
     pub windows: Vec<FreshWindow>,
 }
 
@@ -1472,7 +1473,7 @@ impl Outcome {
     }
 }
 
-/// Cause of a reason in the verdict. The order is that of their weight: the first decides.
+/// Cause of a reason in the verdict. The order is by weight: the first decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

@@ -21,10 +21,10 @@ use std::process::ExitCode;
 /// others are compared with. From 20 rounds on there is a verdict (signed ranks, sign flips, max-T). With RUN and --against,
 /// stored runs are compared:
 ///
-/// The runs of both sides must be of one load and one host; those of another are refused, and the others compared. From
-/// five runs a side there is a verdict, with 5 % false alarms for all metrics together (rank tests by permutation, max-T).
-/// Runs that lost mail or were invalid do not count. The sides were measured at different times: what changed on the host
-/// in between looks like a difference of the server.
+/// The runs of both sides must be of one load and one host; runs of another are refused, and the others compared. From
+/// five runs a side there is a verdict, with 5 % false alarms for all metrics together (rank tests by permutation,
+/// max-T). Runs that lost mail or were invalid do not count. The sides were measured at different times: what changed
+/// on the host in between looks like a difference of the server.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CompareArgs {

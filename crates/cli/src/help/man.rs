@@ -10,7 +10,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Writes manual pages: one for each command into DIR, or that of mailrun itself to standard output.
+/// Writes manual pages: one for each command into DIR, or the page of mailrun itself to standard
+/// output.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ManArgs {

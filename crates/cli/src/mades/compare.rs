@@ -27,9 +27,9 @@ const DEFAULT_PASSWORD: &str = "password";
 /// Measures go-mades-bench and `mailrun mades` side by side
 ///
 /// Runs both in turns, with the same durable messages and the same number of outstanding sends, through the stand-in
-/// for an ECP endpoint with queues of its own, or a broker of yours. Rates are those of each one's own report; CPU time
-/// and memory are those of the whole process. go-mades-bench waits forever for a lost message: --max-time ends it. Ctrl-C
-/// ends the run and prints the table so far. Exit status 1 if a run failed, hung or lost messages.
+/// for an ECP endpoint with queues of its own, or a broker of yours. Rates come from each one's own report; CPU time
+/// and memory count the whole process. go-mades-bench waits forever for a lost message: --max-time ends it. Ctrl-C ends
+/// the run and prints the table so far. Exit status 1 if a run failed, hung or lost messages.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct MadesCompareArgs {

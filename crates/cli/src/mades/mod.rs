@@ -118,7 +118,7 @@ pub(crate) struct TimeoutArgs {
     /// How long to try to reconnect when a connection is lost; without --duration, also how long to wait for any answer.
     #[arg(long, value_name = "TIME", default_value = "2m", hide_short_help = true, value_parser = values::duration)]
     reconnect_timeout: Duration,
-    /// Remove all messages from replies, events and inbox before the run, including those of other senders.
+    /// Remove all messages from replies, events and inbox before the run, including messages of other senders.
     #[arg(long, hide_short_help = true)]
     purge: bool,
     /// Begin at once, without a first message whose answer shows that an endpoint reads the outbox.
@@ -172,7 +172,7 @@ pub(crate) struct MadesLoadArgs {
     /// that rejects the message, fails the run.
     #[arg(long, hide_short_help = true, conflicts_with = "acknowledge")]
     await_acknowledgements: bool,
-    /// Message type of the acknowledgement documents [default: that of --message-type].
+    /// Message type of the acknowledgement documents [default: the type of --message-type].
     #[arg(long, value_name = "TYPE", requires = "acknowledge", hide_short_help = true)]
     acknowledge_type: Option<String>,
     /// Send durable messages, which the broker keeps over a restart.

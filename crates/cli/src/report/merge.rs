@@ -14,8 +14,8 @@ use std::process::ExitCode;
 /// Merges the parts of a load that several machines sent, and judges them together
 ///
 /// Each part was sent by mailrun bench or mailrun source with --shard. Histograms are added bucket for bucket, and the
-/// ledgers of all parts are compared with those of the sinks. Missing, late and repeated parts are named; parts of different
-/// plans are refused. Thresholds are those that the parts were given.
+/// ledgers of all parts are compared with the sinks' ledgers. Missing, late and repeated parts are named; parts of
+/// different plans are refused. Thresholds are those that the parts were given.
 ///
 /// Writes run.json, report.md and report.html, as mailrun bench does, with the same exit status.
 #[derive(Debug, Args)]
@@ -28,7 +28,7 @@ pub(crate) struct MergeArgs {
     /// that has ended. Their ledgers are joined.
     #[arg(long, value_name = "http://HOST:PORT|DIR")]
     sink: Vec<String>,
-    /// Condition that the run must meet besides those of the parts, repeatable.
+    /// Condition that the run must meet besides the parts' conditions, repeatable.
     #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = source::threshold, help_heading = "Verdict")]
     thresholds: Vec<Threshold>,
     /// Exit with status 3 if the verdict is INVALID or INCONCLUSIVE, even without a threshold or a rate.
@@ -39,7 +39,7 @@ pub(crate) struct MergeArgs {
     /// Run directory, instead of a new one in mailrun-results.
     #[arg(long, value_name = "DIR", value_parser = values::directory, help_heading = "Results")]
     out: Option<PathBuf>,
-    /// Name of the run in reports [default: that of the parts].
+    /// Name of the run in reports [default: the parts' name].
     #[arg(long, value_name = "NAME", help_heading = "Results")]
     label: Option<String>,
 }

@@ -72,9 +72,9 @@ pub(crate) struct ReportArgs {
     /// report goes to standard error.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write the run in another format, repeatable: html=report.html, junit=mailrun.xml, csv=series.csv, csv:stages=FILE,
-    /// prometheus=FILE, openmetrics=FILE, hlog=FILE, github=FILE, action-benchmark-bigger=FILE, md=FILE, share=FILE. The
-    /// formats are those of mailrun report.
+    /// Write the run in another format, repeatable: html=report.html, junit=mailrun.xml, csv=series.csv,
+    /// csv:stages=FILE, prometheus=FILE, openmetrics=FILE, hlog=FILE, github=FILE, action-benchmark-bigger=FILE,
+    /// md=FILE, share=FILE. The formats are the same as in mailrun report.
     #[arg(long = "export", value_name = "FORMAT=FILE", value_parser = export_target, hide_short_help = true)]
     exports: Vec<ExportTarget>,
 }

@@ -15,7 +15,7 @@ const MIN_ANNOUNCED_WAIT: Duration = Duration::from_secs(2);
 pub(crate) struct ShardArgs {
     /// Send one part of the load: I/N, where I counts from 0, as JOB_COMPLETION_INDEX and SLURM_PROCID do
     ///
-    /// --messages, --rate, --stage and --sessions are those of all N parts together. Thresholds are not judged: mailrun
+    /// --messages, --rate, --stage and --sessions apply to all N parts together. Thresholds are not judged: mailrun
     /// merge does that with all parts. See docs/cluster.md.
     #[arg(long, value_name = "I/N", value_parser = shard, requires = "start_at", hide_short_help = true,
           conflicts_with = "abort_on")]
