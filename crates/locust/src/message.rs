@@ -192,7 +192,7 @@ fn map<K: Into<Value>>(entries: impl IntoIterator<Item = (K, Value)>) -> Value {
 }
 
 fn count(count: u64) -> Value {
-    // Python adds these up as floats. No real count comes near the limit.
+    // Python adds these counts up as floats. No real count comes near the limit.
     count.min(1 << 62).into()
 }
 

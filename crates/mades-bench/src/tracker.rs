@@ -344,7 +344,8 @@ impl MessageTracker {
         self.history.add(sequence, MessageFlags::WAITING);
     }
 
-    /// Returns the time of the endpoint's last answer. A confirmation by the broker is none.
+    /// Returns the time of the endpoint's last answer. A confirmation by the broker does not count,
+    /// because the broker is not the endpoint.
     pub(super) fn last_answer(&self) -> Option<Duration> {
         let stages = self.path.stages().iter().filter(|stage| **stage > MessageStage::Settled);
         stages.filter_map(|stage| self.waterfall.last(*stage)).max()

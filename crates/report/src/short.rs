@@ -12,7 +12,7 @@
 //! ```
 //! The report has at most 23 lines, so that the prompt of the shell fits below it. If the lines do
 //! not suffice, empty lines are left out first, and then whole parts in the order of
-//! [`SectionPriority`].
+//! `SectionPriority`.
 use super::ending::{TextStyle, bold};
 use super::fates::{errors_in_short, ledger_in_short, threshold_table, when};
 use super::parties::costs_in_short;

@@ -107,7 +107,6 @@ pub(crate) struct BenchArgs {
     allow_public: bool,
 }
 
-/// Returns a command with the options of `bench`.
 pub(crate) fn options() -> clap::Command {
     BenchArgs::augment_args(clap::Command::new("mailrun"))
 }

@@ -52,7 +52,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use watch::{Report, WatchThread};
 
-/// Longest time without a look at signals, clocks and overdue messages.
+/// Longest time between two checks of signals, clocks and overdue messages.
 const TICK: Duration = Duration::from_millis(250);
 /// At the end, messages that are being sent have this long to get their answer.
 const END_TIMEOUT: Duration = Duration::from_secs(5);

@@ -354,7 +354,7 @@ fn unquote_from_line(line: FileLine<'_>) -> FileLine<'_> {
     line
 }
 
-/// A message that is being read. It is dot-stuffed line by line.
+/// A message of which only a part has been read so far. It is dot-stuffed line by line.
 #[derive(Debug, Default)]
 struct CorpusMessageBuilder {
     headers: Vec<u8>,
