@@ -3,13 +3,13 @@
 use super::measurement::ProfileMeasurement;
 use super::message_file::BodyLines;
 use super::runs::{ProfileLoad, ProfileRuns, ProfiledServer};
-use super::smtplib;
+use super::smtplib::{self, Smtplib};
 use crate::engine::RoundOrder;
 use crate::engine::{
     self, ComparedRun, Comparison, ComparisonResults, Contestant, RatioColumn, RatioPair, ReportParts, RunPlan,
     RunTurn, ShownFigures, TableColumn, TextReport, ratio_table, rounds_text, run_remarks, whole,
 };
-use crate::plan::NO_TRACE;
+use crate::plan::{BenchTarget, NO_TRACE};
 use crate::relays::{LoadShape, ScenarioOptions};
 use anyhow::Result;
 use clap::ValueEnum;
@@ -35,8 +35,22 @@ pub enum MessageCost {
     SmallWrites,
     /// There is no trace line, and the body is not checked.
     NoTrace,
+    /// The sink reads at most 4 KiB at a time.
+    SmallReads,
     /// Python's smtplib sends the messages instead of mailrun's source.
     Smtplib,
+    /// Smtplib sends the message as it is, without a search for dots to double.
+    SmtplibUnquoted,
+}
+
+impl MessageCost {
+    fn smtplib(self) -> Option<Smtplib> {
+        match self {
+            Self::Smtplib => Some(Smtplib::Original),
+            Self::SmtplibUnquoted => Some(Smtplib::Unquoted),
+            _ => None,
+        }
+    }
 }
 
 const PLAIN: &str = "plain";
@@ -82,9 +96,7 @@ fn lines(cost: Option<MessageCost>) -> BodyLines {
     match cost {
         Some(MessageCost::Dots) => BodyLines::DOTTED,
         Some(MessageCost::ShortLines) => BodyLines::SHORT,
-        None | Some(MessageCost::Chunking | MessageCost::SmallWrites | MessageCost::NoTrace | MessageCost::Smtplib) => {
-            BodyLines::TEXT
-        }
+        _ => BodyLines::TEXT,
     }
 }
 
@@ -93,11 +105,17 @@ fn lines(cost: Option<MessageCost>) -> BodyLines {
 fn source_option(cost: Option<MessageCost>) -> PartyOptions {
     let none = PartyOptions::default();
     match cost {
-        None | Some(MessageCost::Dots | MessageCost::ShortLines | MessageCost::Smtplib) => none,
         Some(MessageCost::Chunking) => none.flag("chunking", true),
         Some(MessageCost::SmallWrites) => none.with("write-size", "4k"),
         Some(MessageCost::NoTrace) => none.flag(NO_TRACE, true),
+        _ => none,
     }
+}
+
+/// Returns the option that makes the sink pay the given cost.
+fn sink_option(cost: Option<MessageCost>) -> PartyOptions {
+    let none = PartyOptions::default();
+    if cost == Some(MessageCost::SmallReads) { none.with("fault", "read at most 4k") } else { none }
 }
 
 /// Explains a cost. The remarks below the table contain the text.
@@ -114,12 +132,27 @@ fn meaning(cost: MessageCost) -> &'static str {
         MessageCost::SmallWrites => {
             "small-writes: writes of at most 4 KiB; plain writes as much as the connection takes"
         }
+        MessageCost::SmallReads => "small-reads: the sink reads at most 4 KiB at a time; plain reads up to 256 KiB",
+        MessageCost::SmtplibUnquoted => {
+            "smtplib-unquoted: smtplib without its search for dots to double, as its author proposed in 2009"
+        }
         MessageCost::Smtplib => {
             "smtplib: Python's smtplib sends the messages, without a trace, in place of mailrun's source"
         }
         MessageCost::NoTrace => {
             "no-trace: no trace line, and no body is checked: plain without the cost of its account; what arrives is not known"
         }
+    }
+}
+
+/// Explains why a cost cannot be measured with this target.
+fn missing(cost: MessageCost, target: &BenchTarget) -> Option<&'static str> {
+    match cost {
+        MessageCost::Smtplib | MessageCost::SmtplibUnquoted => smtplib::missing(target),
+        MessageCost::SmallReads if !matches!(target, BenchTarget::OwnSink) => {
+            Some("small-reads: not run, because it is a cost of mailrun's sink.")
+        }
+        _ => None,
     }
 }
 
@@ -130,9 +163,9 @@ fn meaning(cost: MessageCost) -> &'static str {
 /// Returns an error if no run could be started at all. A single run that fails is named in the
 /// table instead.
 pub fn run(options: &LargeMessageOptions) -> Result<TextReport> {
-    let missing = smtplib::missing(&options.server.target).filter(|_| options.costs.contains(&MessageCost::Smtplib));
+    let missing: BTreeSet<_> = options.costs.iter().filter_map(|cost| missing(*cost, &options.server.target)).collect();
     let mut options = options.clone();
-    options.costs.retain(|cost| *cost != MessageCost::Smtplib || missing.is_none());
+    options.costs.retain(|cost| self::missing(*cost, &options.server.target).is_none());
     let options = &options;
     let runs = ProfileRuns::prepare(&options.scenario, &options.server)?;
     let cases = cases(options, &runs)?;
@@ -146,7 +179,7 @@ pub fn run(options: &LargeMessageOptions) -> Result<TextReport> {
     let comparison = LargeMessageComparison { options, runs };
     let results = engine::run_all(&comparison, cases, plan, &|| comparison.runs.is_stopped());
     let files = results.contestants.iter().map(|contestant| &contestant.case.file);
-    comparison.runs.save(report(&results, options, missing), files)
+    comparison.runs.save(report(&results, options, &missing), files)
 }
 
 /// Creates the rows, grouped by size, and writes their message files.
@@ -179,8 +212,8 @@ impl Comparison for LargeMessageComparison<'_> {
     }
 
     fn run(&self, case: &LargeMessageCase, turn: &mut RunTurn<'_>) -> Result<Option<ComparedRun<ProfileMeasurement>>> {
-        if case.cost == Some(MessageCost::Smtplib) {
-            return self.runs.run_smtplib(&case.file, messages(self.options.volume, case), turn);
+        if let Some(smtplib) = case.cost.and_then(MessageCost::smtplib) {
+            return self.runs.run_smtplib(smtplib, &case.file, messages(self.options.volume, case), turn);
         }
         let load = ProfileLoad {
             place: format!("round-{}-{}-{}", turn.round + 1, case.body_bytes, case.cost_name()),
@@ -188,6 +221,7 @@ impl Comparison for LargeMessageComparison<'_> {
             shape: LoadShape { sessions: 1, message_bytes: case.body_bytes, reuse: None, pipelining: Pipelining::Off },
             workload: Workload { messages: Some(messages(self.options.volume, case)), ..Workload::default() },
             source_options: source_option(case.cost),
+            sink_options: sink_option(case.cost),
         };
         self.runs.run(load, turn)
     }
@@ -197,10 +231,10 @@ fn messages(volume: u64, case: &LargeMessageCase) -> u64 {
     (volume / case.body_bytes).max(1)
 }
 
-fn report(results: &LargeMessageResults, options: &LargeMessageOptions, missing: Option<&str>) -> TextReport {
+fn report(results: &LargeMessageResults, options: &LargeMessageOptions, missing: &BTreeSet<&str>) -> TextReport {
     let (ratios, ratio_notes) = ratios(results);
     let mut notes: Vec<String> = options.costs.iter().map(|cost| format!("{}.", meaning(*cost))).collect();
-    notes.extend(missing.map(str::to_owned));
+    notes.extend(missing.iter().map(|reason| (*reason).to_owned()));
     notes.push(
         "CPU: user and system time of the whole process; the source's includes the reading of the message, once."
             .to_owned(),
@@ -255,25 +289,15 @@ fn ratios(results: &LargeMessageResults) -> (Table, Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::BenchTarget;
     use crate::relays::sample_options;
     use mailrun_report::sample;
-
-    const COSTS: [MessageCost; 6] = [
-        MessageCost::Chunking,
-        MessageCost::Dots,
-        MessageCost::ShortLines,
-        MessageCost::SmallWrites,
-        MessageCost::NoTrace,
-        MessageCost::Smtplib,
-    ];
 
     fn options() -> LargeMessageOptions {
         LargeMessageOptions {
             scenario: sample_options("large-message"),
             server: ProfiledServer { target: BenchTarget::OwnSink, recipient: "to@example.com".to_owned() },
             body_sizes: vec![1 << 20],
-            costs: COSTS.into(),
+            costs: MessageCost::value_variants().into(),
             volume: 500 << 20,
             rounds: 2,
             order: RoundOrder::Alternating,
@@ -294,13 +318,13 @@ mod tests {
         let plain = contestant(None, [1e9, 2e9]);
         let dots = contestant(Some(MessageCost::Dots), [0.5e9, 0.5e9]);
         let results = ComparisonResults { contestants: vec![plain, dots], done: 4, planned: 4 };
-        let report = report(&results, &options(), Some("smtplib: not run."));
+        let report = report(&results, &options(), &BTreeSet::from(["smtplib: not run."]));
         assert!(report.text.contains("\nsmtplib: not run."), "{}", report.text);
         let row = report.text.lines().filter(|line| line.contains("dots")).nth(1).unwrap();
         assert!(row.contains("0.38 (0.25–0.50)"), "{}", report.text);
         assert!(report.text.contains("large-message: 500 MiB per run on one connection"), "{}", report.text);
         assert!(report.text.contains("1,500 (1,000–2,000)"), "{}", report.text);
-        for cost in COSTS {
+        for &cost in MessageCost::value_variants() {
             assert!(report.text.contains(&format!("\n{}: ", value_name(cost))), "{cost:?}: {}", report.text);
         }
     }
@@ -312,11 +336,15 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_is_in_the_body_or_in_an_option_of_the_source() {
-        assert!(COSTS.into_iter().filter(|cost| *cost != MessageCost::Smtplib).all(|cost| {
-            let has_own_lines = lines(Some(cost)) != lines(None);
-            has_own_lines != source_option(Some(cost)).names().next().is_some()
-        }));
-        assert_eq!(source_option(None).names().next(), None);
+    fn a_cost_is_in_the_body_in_an_option_or_in_the_client() {
+        let places = |cost: Option<MessageCost>| {
+            let options = [source_option(cost), sink_option(cost)].map(|options| options.names().next().is_some());
+            let is_of_smtplib = cost.and_then(MessageCost::smtplib).is_some();
+            [lines(cost) != lines(None), is_of_smtplib].into_iter().chain(options).filter(|is_here| *is_here).count()
+        };
+        for cost in MessageCost::value_variants() {
+            assert_eq!(places(Some(*cost)), 1, "{cost:?}");
+        }
+        assert_eq!(places(None), 0);
     }
 }

@@ -101,6 +101,7 @@ impl Comparison for ProfileComparison<'_> {
             },
             source_options: PartyOptions::default()
                 .with_some("warm-up", is_warmed_up.then(|| format!("{}us", options.warm_up.as_micros()))),
+            sink_options: PartyOptions::default(),
         };
         self.runs.run(load, turn)
     }

@@ -2,7 +2,7 @@
 //! same server.
 use super::measurement::ProfileMeasurement;
 use super::message_file::BodyLines;
-use super::smtplib::SmtplibRun;
+use super::smtplib::{Smtplib, SmtplibRun};
 use crate::BenchOutcome;
 use crate::engine::{ComparedRun, RunTurn, TextReport};
 use crate::launch;
@@ -41,6 +41,8 @@ pub(super) struct ProfileLoad<'l> {
     pub(super) workload: Workload,
     /// Options that are added to the options of the bench's source.
     pub(super) source_options: PartyOptions,
+    /// Options that are added to those of the bench's sink.
+    pub(super) sink_options: PartyOptions,
 }
 
 pub(super) struct ProfileRuns {
@@ -79,12 +81,13 @@ impl ProfileRuns {
     /// Makes one run with Python's smtplib as the client. Returns `None` if the user ended the run.
     pub(super) fn run_smtplib(
         &self,
+        smtplib: Smtplib,
         file: &Path,
         messages: u64,
         turn: &mut RunTurn<'_>,
     ) -> Result<Option<ComparedRun<ProfileMeasurement>>> {
         let ProfiledServer { target, recipient } = &self.server;
-        let measured = SmtplibRun { target, recipient, file, messages }.measure(turn).transpose();
+        let measured = SmtplibRun { smtplib, target, recipient, file, messages }.measure(turn).transpose();
         let measured = measured.filter(|_| !self.is_stopped());
         measured.map(|measured| self.scenario.compared(turn, measured, description)).transpose()
     }
@@ -104,7 +107,8 @@ impl ProfileRuns {
     fn bench(&self, load: ProfileLoad<'_>) -> BenchOptions {
         let options = load.shape.reuse_option().with("file", load.file.display()).with("to", &self.server.recipient);
         let bench = self.scenario.bench(&load.place, &Relay::None, &load.shape, load.workload);
-        BenchOptions { target: self.server.target.clone(), source_options: options.and(load.source_options), ..bench }
+        let source_options = options.and(load.source_options);
+        BenchOptions { target: self.server.target.clone(), source_options, sink_options: load.sink_options, ..bench }
     }
 }
 

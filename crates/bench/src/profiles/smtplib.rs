@@ -15,7 +15,9 @@ use std::time::Duration;
 /// Sends the message `count` times on one connection. Prints the seconds from before the connection
 /// until the last reply.
 const SCRIPT: &str = r#"import smtplib, sys, time
-host, port, path, count, recipient = sys.argv[1:]
+host, port, path, count, recipient, quoting = sys.argv[1:]
+if quoting == "unquoted":
+    smtplib._quote_periods = lambda message: message
 with open(path, "rb") as file:
     message = file.read()
 began = time.monotonic()
@@ -41,7 +43,17 @@ impl ComparedProgram for Python {
     }
 }
 
+/// How smtplib treats lines that begin with a dot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Smtplib {
+    /// It searches for them and doubles the dot (RFC 5321 §4.5.2).
+    Original,
+    /// It sends the message as it is. The message must have no such line.
+    Unquoted,
+}
+
 pub(super) struct SmtplibRun<'r> {
+    pub(super) smtplib: Smtplib,
     pub(super) target: &'r BenchTarget,
     pub(super) recipient: &'r str,
     pub(super) file: &'r Path,
@@ -104,7 +116,8 @@ impl SmtplibRun<'_> {
         let python = InstalledPrograms::find(&[Python])?;
         let mut command = Command::new(python.path(Python)?);
         command.args(["-c", SCRIPT, host.trim_matches(['[', ']']), port]).arg(self.file);
-        command.args([&self.messages.to_string(), self.recipient]).stdout(output.try_clone()?);
+        let quoting = if self.smtplib == Smtplib::Unquoted { "unquoted" } else { "quoted" };
+        command.args([&self.messages.to_string(), self.recipient, quoting]).stdout(output.try_clone()?);
         Ok(command)
     }
 }
@@ -131,11 +144,14 @@ mod tests {
             return;
         }
         let target = BenchTarget::OwnSink;
-        let run = SmtplibRun { target: &target, recipient: "a@b", file: Path::new("m.eml"), messages: 5 };
+        let run =
+            |smtplib| SmtplibRun { smtplib, target: &target, recipient: "a@b", file: Path::new("m.eml"), messages: 5 };
         let output = tempfile::tempfile().unwrap();
-        let command = run.command("[::1]:25", &output).unwrap();
-        let words: Vec<String> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
-        assert_eq!(words[2..], ["::1", "25", "m.eml", "5", "a@b"]);
-        assert!(run.command("nowhere", &output).is_err());
+        for (smtplib, quoting) in [(Smtplib::Original, "quoted"), (Smtplib::Unquoted, "unquoted")] {
+            let command = run(smtplib).command("[::1]:25", &output).unwrap();
+            let words: Vec<String> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+            assert_eq!(words[2..], ["::1", "25", "m.eml", "5", "a@b", quoting]);
+        }
+        assert!(run(Smtplib::Original).command("nowhere", &output).is_err());
     }
 }

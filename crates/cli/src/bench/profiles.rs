@@ -112,7 +112,7 @@ pub(crate) struct LargeMessageArgs {
           value_parser = values::body_size)]
     body_sizes: Vec<u64>,
     /// Costs to run beside the plain run, a comma-separated list: chunking, dots, short-lines, small-writes, no-trace,
-    /// smtplib (Python's client).
+    /// small-reads, smtplib (Python's client), smtplib-unquoted.
     #[arg(
         long,
         value_name = "COST,COST",

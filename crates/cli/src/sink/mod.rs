@@ -215,6 +215,7 @@ Rules: [COMMAND[, COMMAND...] [to|from ADDRESS]:] ACTION [\"REPLY\"] [CHANCE]
   On data:
     abort [after TIME]          354, stop reading, 550 This violates SMTP, close
     read SIZE/s                 limit the speed of reading the message
+    read at most SIZE           read the message in pieces of that size
     reset at SIZE               cut the connection with RST at that byte of the message
   On . (the end of the message):
     lose reply                  store the message, and close the connection instead of answering 250

@@ -121,18 +121,53 @@ impl CommandSet {
 pub(super) enum RuleAction {
     HangUp(Option<Reply>),
     Reject(Reply),
-    Delay { from: Duration, to: Duration },
-    Stall { at: Duration, length: Duration },
-    Tarpit { step: Duration, most: Duration },
-    Limit { rate_per_s: f64, burst: u32, per: LimitKey, reply: Reply },
-    SessionCap { most: u32, reply: Option<Reply> },
+    Delay {
+        from: Duration,
+        to: Duration,
+    },
+    Stall {
+        at: Duration,
+        length: Duration,
+    },
+    Tarpit {
+        step: Duration,
+        most: Duration,
+    },
+    Limit {
+        rate_per_s: f64,
+        burst: u32,
+        per: LimitKey,
+        reply: Reply,
+    },
+    SessionCap {
+        most: u32,
+        reply: Option<Reply>,
+    },
     Reset,
-    ResetAt { octets: u64 },
-    Greylist { delay: Duration, remember: usize, reply: Reply },
-    DomainCap { most: u32, reply: Reply },
+    ResetAt {
+        octets: u64,
+    },
+    Greylist {
+        delay: Duration,
+        remember: usize,
+        reply: Reply,
+    },
+    DomainCap {
+        most: u32,
+        reply: Reply,
+    },
     Directed,
-    Abort { after: Duration, reply: Reply },
-    Read { octets_per_s: u64 },
+    Abort {
+        after: Duration,
+        reply: Reply,
+    },
+    Read {
+        octets_per_s: u64,
+    },
+    /// Reads at most so many bytes at a time.
+    ReadPieces {
+        octets: u64,
+    },
     LoseReply,
     Drop,
     Duplicate,
@@ -205,7 +240,11 @@ impl Rule {
     pub(super) fn matches_sender(&self, is_notice: bool) -> bool {
         let only_delays = matches!(
             self.action,
-            RuleAction::Delay { .. } | RuleAction::Stall { .. } | RuleAction::Tarpit { .. } | RuleAction::Read { .. }
+            RuleAction::Delay { .. }
+                | RuleAction::Stall { .. }
+                | RuleAction::Tarpit { .. }
+                | RuleAction::Read { .. }
+                | RuleAction::ReadPieces { .. }
         );
         if is_notice { self.is_for_notices || only_delays } else { !self.is_for_notices }
     }
@@ -325,7 +364,7 @@ const ACTIONS: &[(&str, ActionParser)] = &[
     ("domain cap", domain_cap),
     ("directed", |_| Ok(RuleAction::Directed)),
     ("abort", abort),
-    ("read", |words| Ok(RuleAction::Read { octets_per_s: words.value("a rate", octets_per_s)? })),
+    ("read", read),
     ("lose reply", |_| Ok(RuleAction::LoseReply)),
     ("drop", |_| Ok(RuleAction::Drop)),
     ("duplicate", |_| Ok(RuleAction::Duplicate)),
@@ -362,7 +401,10 @@ fn own_command(action: &RuleAction) -> Option<RuleCommand> {
         }
         RuleAction::Limit { per, .. } if *per != LimitKey::All => Some(RuleCommand::Recipient),
         RuleAction::SessionCap { .. } => Some(RuleCommand::Mail),
-        RuleAction::Abort { .. } | RuleAction::Read { .. } | RuleAction::ResetAt { .. } => Some(RuleCommand::Data),
+        RuleAction::Abort { .. }
+        | RuleAction::Read { .. }
+        | RuleAction::ReadPieces { .. }
+        | RuleAction::ResetAt { .. } => Some(RuleCommand::Data),
         RuleAction::LoseReply | RuleAction::Drop | RuleAction::Duplicate | RuleAction::Corrupt => {
             Some(RuleCommand::Dot)
         }
@@ -453,6 +495,13 @@ fn domain_cap(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
     let most = words.value("a number", |text| number(text, 1_000_000))? as u32;
     let reply = words.reply_or(b"45", 451, "4.7.1 Error: too many transactions for this domain")?;
     Ok(RuleAction::DomainCap { most, reply })
+}
+
+fn read(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
+    match words.eat("at most") {
+        true => Ok(RuleAction::ReadPieces { octets: words.value("a size", |text| positive(text, bytes))? }),
+        false => Ok(RuleAction::Read { octets_per_s: words.value("a rate", octets_per_s)? }),
+    }
 }
 
 fn abort(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
@@ -659,6 +708,7 @@ mod tests {
             ("data: abort", "data | Abort 0ns 550 | 1"),
             ("data: abort after 2s \"451 4.0.0 x\" 1%", "data | Abort 2s 451 | 0.01"),
             ("data: read 64k/s", "data | Read { octets_per_s: 65536 } | 1"),
+            ("read at most 4k", "data | ReadPieces { octets: 4096 } | 1"),
             (".: lose reply 0.001", ". | LoseReply | 0.001"),
             (".: drop", ". | Drop | 1"),
             (".: duplicate 0", ". | Duplicate | 0"),

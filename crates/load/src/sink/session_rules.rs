@@ -113,6 +113,8 @@ impl RuleEffect {
 #[derive(Debug, Default)]
 struct BodyRules {
     throttle: Option<ReadThrottle>,
+    /// Most bytes of a read.
+    piece: Option<usize>,
     /// At this byte of the message, the rule resets the connection (RST).
     reset: Option<(u64, Arc<RuleState>)>,
     /// At this time, the rule stops the reading, and the sink sends the reply.
@@ -283,7 +285,10 @@ impl SessionRules {
                 let earlier = self.command_counts[RuleCommand::Mail as usize];
                 (earlier >= *most).then(|| RuleEffect::HangUp(reply.clone()))
             }
-            RuleAction::Read { .. } | RuleAction::ResetAt { .. } | RuleAction::Abort { .. } => {
+            RuleAction::Read { .. }
+            | RuleAction::ReadPieces { .. }
+            | RuleAction::ResetAt { .. }
+            | RuleAction::Abort { .. } => {
                 self.set_body_rule(rule_state, context.now);
                 None
             }
@@ -337,6 +342,10 @@ impl SessionRules {
                 rule_state.count_action();
                 body_rules.throttle = Some(ReadThrottle::new(*octets_per_s, now));
             }
+            RuleAction::ReadPieces { octets } if body_rules.piece.is_none() => {
+                rule_state.count_action();
+                body_rules.piece = Some(usize::try_from(*octets).unwrap_or(usize::MAX));
+            }
             RuleAction::ResetAt { octets } if body_rules.reset.is_none() => {
                 body_rules.reset = Some((*octets, Arc::clone(rule_state)))
             }
@@ -376,10 +385,11 @@ impl SessionRules {
             let over = || ReadStep::Stop(RuleEffect::HangUp(Some(reply.clone())), Arc::clone(by));
             return if now < *then { ReadStep::NotBefore(*then) } else { over() };
         }
-        match body_rules.throttle.as_ref().map(|throttle| throttle.next_read(now)) {
-            None => ReadStep::All,
-            Some(Ok(limit)) => ReadStep::AtMost(limit),
-            Some(Err(then)) => ReadStep::NotBefore(then),
+        let throttled = body_rules.throttle.as_ref().map(|throttle| throttle.next_read(now)).transpose();
+        match throttled.map(|limit| limit.into_iter().chain(body_rules.piece).min()) {
+            Ok(None) => ReadStep::All,
+            Ok(Some(limit)) => ReadStep::AtMost(limit),
+            Err(then) => ReadStep::NotBefore(then),
         }
     }
 
@@ -619,6 +629,23 @@ mod tests {
         assert_eq!(taken("rcpt: limit 1/m burst 1 per recipient"), [0, 0, 451, 0, 451]);
         assert_eq!(taken("rcpt: limit 1/m burst 2 per domain"), [0, 0, 451, 0, 451]);
         assert_eq!(taken("rcpt: limit 1/m burst 2"), [0, 0, 451, 451, 451]);
+    }
+
+    #[test]
+    fn a_read_has_a_size_a_rate_or_both() {
+        for (rules, expected) in [
+            (&["read at most 4k"][..], 4096),
+            (&["read 64k/s"], 65_536 / 20),
+            (&["read at most 1k", "read 64k/s"], 1024),
+            (&["read at most 1M", "read 64k/s"], 65_536 / 20),
+        ] {
+            let control = control(1, rules);
+            let mut session_rules = SessionRules::new(0);
+            session_rules.decide(&control.current().unwrap(), &context(RuleCommand::Data));
+            let step = session_rules.next_read(|| MS * 100_000);
+            assert!(matches!(step, ReadStep::AtMost(limit) if limit == expected), "{rules:?}");
+            assert!(control.rule_counts().iter().all(|rule| rule.count == 1), "{rules:?}");
+        }
     }
 
     #[test]
