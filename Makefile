@@ -93,7 +93,7 @@ bench-cost:
 	cargo build --profile dist
 	scripts/bench-cost.py
 
-# docs/results.md: mailrun beside the programs that it supersedes. About an hour; goes on where it was stopped. The machine
+# docs/results.md: mailrun beside the programs that it supersedes. About three hours; goes on where it was stopped. The machine
 # should be idle. `scripts/results.py --help` makes single tables. go-smtp-source and go-mades-bench are used if they are on
 # the PATH, and Debian roots of other mail servers if `make test-slow PART=recipes` has made them.
 results:

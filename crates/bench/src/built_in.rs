@@ -27,6 +27,7 @@ pub const BUILT_IN: &[BuiltInScenario] = &[
     built_in!("backlog"),
     built_in!("relay-soak"),
     built_in!("mailbox"),
+    built_in!("filter"),
     built_in!("kotlin-profile"),
     built_in!("sizes"),
     built_in!("large-message"),

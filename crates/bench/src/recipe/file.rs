@@ -67,6 +67,9 @@ pub(super) struct RecipeKeys {
     /// Values for `{variant}`. The user chooses one with `NAME:VARIANT`; the first is the default.
     #[serde(default)]
     variants: Vec<String>,
+    /// What is different in a variant.
+    #[serde(default, rename = "variant")]
+    of_variant: BTreeMap<String, VariantKeys>,
     /// Programs that must be installed in addition to those that the commands start.
     #[serde(default = "nowhere")]
     pub(super) programs: Spanned<Vec<String>>,
@@ -105,6 +108,25 @@ pub(super) struct RecipeKeys {
     pub(super) files: Vec<FileKeys>,
 }
 
+/// What a variant changes in its recipe.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VariantKeys {
+    title: Option<String>,
+    /// Programs that must be installed in addition to those of the recipe.
+    #[serde(default)]
+    programs: Vec<String>,
+    install: Option<String>,
+    /// Commands that are run after those of the recipe.
+    #[serde(default)]
+    prepare: Vec<Vec<String>>,
+    /// Starts the server in place of the recipe's command.
+    command: Option<Spanned<Vec<String>>>,
+    /// Files in addition to those of the recipe. The text is appended if the recipe has that file.
+    #[serde(default, rename = "file")]
+    files: Vec<FileKeys>,
+}
+
 /// How to find out whether the server's queue is empty, and how to have it delivered now.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -130,6 +152,24 @@ pub(crate) struct MailboxKeys {
     /// Set if the server takes mail by LMTP.
     #[serde(default)]
     lmtp: bool,
+}
+
+impl RecipeKeys {
+    fn change(&mut self, variant: VariantKeys) {
+        self.title = variant.title.or(self.title.take());
+        self.install = variant.install.or(self.install.take());
+        self.programs.get_mut().extend(variant.programs);
+        self.prepare.get_mut().extend(variant.prepare);
+        if let Some(command) = variant.command {
+            self.command = command;
+        }
+        for file in variant.files {
+            match self.files.iter_mut().find(|known| known.path.get_ref() == file.path.get_ref()) {
+                Some(known) => known.text += &file.text,
+                None => self.files.push(file),
+            }
+        }
+    }
 }
 
 impl MailboxKeys {
@@ -188,6 +228,17 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     BUILT_IN.iter().map(|(name, _)| *name)
 }
 
+/// Returns the names of all built-in recipes and of their variants: `postfix`, `postfix:tuned` …
+pub fn names_and_variants() -> Vec<String> {
+    let variants = |name: &'static str| {
+        let variants = Recipe::load(name).map(|recipe| recipe.keys.variants).unwrap_or_default();
+        // The first has the name of the recipe.
+        let others = variants.into_iter().skip(1).map(move |variant| format!("{name}:{variant}"));
+        std::iter::once(name.to_owned()).chain(others)
+    };
+    names().flat_map(variants).collect()
+}
+
 impl Recipe {
     /// Loads a recipe. `word` is `NAME` or `NAME:VARIANT` for a built-in recipe, or the path of a
     /// file that ends in `.toml`.
@@ -226,7 +277,7 @@ impl Recipe {
         if text.len() > MAX_BYTES {
             return Err(at(0, &format!("a recipe has at most {MAX_BYTES} bytes")));
         }
-        let keys: RecipeKeys = parse(text, Path::new(file))?;
+        let mut keys: RecipeKeys = parse(text, Path::new(file))?;
         let variant = match variant {
             None => keys.variants.first().cloned().unwrap_or_default(),
             Some(word) if keys.variants.iter().any(|known| known == word) => word.to_owned(),
@@ -237,6 +288,11 @@ impl Recipe {
                 return Err(at(0, &format!("{word:?} is not one of the variants {}", keys.variants.join(", "))));
             }
         };
+        if let Some(unknown) = keys.of_variant.keys().find(|name| !keys.variants.contains(name)) {
+            return Err(at(0, &format!("variant.{unknown}: {unknown:?} is not in the list of variants")));
+        }
+        let changes = keys.of_variant.remove(&variant).unwrap_or_default();
+        keys.change(changes);
         let (file, text) = (file.to_owned(), text.to_owned());
         let recipe = Self { name, file, text, variant, keys, version: Arc::default() };
         recipe.check().map_err(|(offset, words)| at(offset, &words))?;
@@ -400,7 +456,7 @@ mod tests {
         assert_ne!(default.hash(), write.hash());
         for (word, error) in [
             ("mailrun:never", "recipe mailrun:1:1: \"never\" is not one of the variants sync, write, memory"),
-            ("postfix:x", "recipe postfix:1:1: there is no \"x\": the recipe has no variants"),
+            ("exim:x", "recipe exim:1:1: there is no \"x\": the recipe has no variants"),
             ("postfx", "unknown recipe \"postfx\"; did you mean \"postfix\"?"),
             (
                 "fnord",
@@ -410,6 +466,34 @@ mod tests {
             ("/nowhere/x.toml", "cannot read /nowhere/x.toml"),
         ] {
             assert_eq!(Recipe::load(word).unwrap_err().to_string(), error);
+        }
+    }
+
+    #[test]
+    fn a_variant_changes_its_recipe_and_no_other() {
+        let changed = format!(
+            "{SMALL}[variant.b]\ntitle = \"B\"\nprograms = [\"x\"]\nprepare = [[\"y\"]]\ncommand = [\"z\", \"{{listen}}\"]\n\
+             [[variant.b.file]]\npath = \"etc/x\"\ntext = \"more {{to}}\"\n[[variant.b.file]]\npath = \"new\"\ntext = \"\"\n"
+        );
+        let words = |variant| {
+            let recipe = read(&changed, variant).unwrap();
+            let keys = recipe.keys.clone();
+            let files = keys.files.iter().map(|file| format!("{}={}", file.path.get_ref(), file.text));
+            let prepare = keys.prepare.get_ref().concat().join(" ");
+            let [programs, command] = [&keys.programs, &keys.command].map(|words| words.get_ref().join(" "));
+            format!("{}|{programs}|{prepare}|{command}|{}", recipe.title(), files.collect::<Vec<_>>().join(","))
+        };
+        assert_eq!(words(None), words(Some("a")));
+        assert_eq!(words(Some("a")), "|||mta {listen} {to}|etc/x=");
+        assert_eq!(words(Some("b")), "B|x|y|z {listen}|etc/x=more {to},new=");
+        let error = read(&changed.replace("variant.b", "variant.c"), None).unwrap_err();
+        assert!(error.contains("variant.c: \"c\" is not in the list of variants"), "{error}");
+        let listed = names_and_variants();
+        assert!(
+            ["postfix", "postfix:tuned", "mailrun:write"].iter().all(|name| listed.iter().any(|other| other == name))
+        );
+        for name in listed {
+            assert!(Recipe::load(&name).is_ok_and(|recipe| !recipe.title().is_empty()), "{name}");
         }
     }
 

@@ -10,6 +10,6 @@ pub(crate) mod leftovers;
 mod server;
 
 pub(crate) use file::MailboxKeys;
-pub use file::{Recipe, names};
+pub use file::{Recipe, names, names_and_variants};
 pub use server::{Missing, Places};
 pub(crate) use server::{ServerCommand, next_hop};

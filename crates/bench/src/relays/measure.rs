@@ -19,6 +19,8 @@ pub(super) struct RelayMeasurement {
     /// Bytes per message that the disk wrote. Writes of other processes on the host are included.
     pub(super) disk_per_message: Option<f64>,
     pub(super) max_rss_bytes: Option<u64>,
+    /// Time until messages were accepted.
+    pub(super) accepted: Option<LatencyMs>,
     /// Time until messages were announced in mailboxes. `None` if the sink watched none.
     pub(super) announced: Option<LatencyMs>,
     /// Time until messages were delivered, which for mailboxes is when they could be read.
@@ -40,6 +42,7 @@ impl RelayMeasurement {
         let figures = RelayFigures::of(record).context("the record has no figures of delivery")?;
         let relay = relay::party(record);
         let written_bytes = relay.and_then(|party| party.write_bytes).filter(|_| figures.accepted > 0);
+        let latency = |stage| record.stage(stage).and_then(|row| row.latency_ms);
         let each = |bytes: u64| bytes as f64 / figures.accepted as f64;
         let is_rate = |(_, cause): &(&String, &Cause)| **cause == Cause::RateMissed;
         let rate = record.verdict.reasons.iter().zip(&record.verdict.causes).find(is_rate);
@@ -51,8 +54,9 @@ impl RelayMeasurement {
             cpu_ms_per_1000: relay.and_then(|party| relay::cpu_ms_per_1000(party, figures.accepted)),
             written_per_message: written_bytes.map(each),
             disk_per_message: disk_bytes.filter(|_| figures.accepted > 0).map(each),
-            announced: record.stage(Stage::Announced).and_then(|row| row.latency_ms),
-            delivered: record.stage(Stage::Delivered).and_then(|row| row.latency_ms),
+            accepted: latency(Stage::Accepted),
+            announced: latency(Stage::Announced),
+            delivered: latency(Stage::Delivered),
             max_rss_bytes: relay.and_then(|party| party.max_rss_bytes),
             flaws,
             figures,

@@ -29,7 +29,7 @@ pub(super) fn of(results: &RelayResults, options: &RelayComparisonOptions) -> Te
     let load = options.shape.description(&options.contestants);
     results.report(ReportParts {
         title: format!("{}: {messages} {load}; {rounds}", options.scenario.name),
-        tables: vec![figures(results), mailboxes(results), costs(results), ratios],
+        tables: vec![figures(results), mailboxes(results), costs(results), times(results), ratios],
         notes,
         pass: "no mail lost",
         wrong: results.defects(),
@@ -76,6 +76,18 @@ fn mailboxes(results: &RelayResults) -> Table {
         Column::spread("readable p99", |run| run.announced.and(run.delivered).map(|times| times.p99), latency),
     ];
     engine::table(results.contestants.iter().filter(|contestant| has_mailboxes(contestant)), &columns, &[])
+}
+
+/// Shows when mail was accepted and delivered by servers that hand it on.
+fn times(results: &RelayResults) -> Table {
+    let columns = [
+        Column::words("relay", |contestant| contestant.name.clone()),
+        Column::spread("accepted p50", |run| run.accepted.map(|times| times.p50), latency),
+        Column::spread("accepted p99", |run| run.accepted.map(|times| times.p99), latency),
+        Column::spread("delivered p50", |run| run.delivered.map(|times| times.p50), latency),
+        Column::spread("delivered p99", |run| run.delivered.map(|times| times.p99), latency),
+    ];
+    engine::table(results.contestants.iter().filter(|contestant| !has_mailboxes(contestant)), &columns, &[])
 }
 
 /// Shows the CPU time, the system calls, the writes and the memory of each relay.
@@ -149,11 +161,17 @@ fn notes(results: &RelayResults, options: &RelayComparisonOptions) -> Vec<String
             "calls/msg, syncs/msg: not measured (--syscalls measures them in separate runs under strace).".to_owned(),
         );
     }
+    let since = if options.rate_per_s.is_some() { "due" } else { "created" };
     if results.contestants.iter().any(has_mailboxes) {
-        let since = if options.rate_per_s.is_some() { "due" } else { "created" };
         notes.push(format!(
             "announced, readable: from when a message was {since} until the server told of it, and until it was \
              fetched. Logins are in no figure."
+        ));
+    }
+    if !results.contestants.iter().all(has_mailboxes) {
+        notes.push(format!(
+            "accepted p50, delivered p50: from when a message was {since}. As fast as a relay takes messages, these times \
+             grow with the number of sessions; --rate shows those of a relay at ease."
         ));
     }
     notes.push(

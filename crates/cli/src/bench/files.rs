@@ -50,6 +50,9 @@ Keys of a recipe (NAME.toml):
   root, other_users, own_session    true: must be root; its processes run as other
                  users; it begins a session, setsid(2)
   variants       values of {variant}, chosen by NAME:VARIANT; the first is the default
+  [variant.NAME] what is different in one: title, install and command replace those of
+                 the recipe; programs, prepare and [[variant.NAME.file]] are added, and
+                 the text of a file that exists is appended
   debian         name of a root: exim-trixie is what packaging/tests/debian-root.sh exim
                  trixie makes; a copy of it is {dir}/root
   programs, install, version, log, title
@@ -82,13 +85,13 @@ fn list_text() -> Result<String> {
     let columns = ["recipe", "durability", "is here", ""].map(|title| (title, Align::Left));
     let mut table = Table::new(columns);
     let own = std::env::current_exe()?;
-    for name in recipe::names() {
-        let recipe = Recipe::load(name)?;
+    for name in recipe::names_and_variants() {
+        let recipe = Recipe::load(&name)?;
         let presence = match recipe.first_missing(&own) {
             None => "yes".to_owned(),
             Some(missing) => missing.remedy.unwrap_or(missing.words),
         };
-        table.row(vec![name.to_owned(), recipe.durability(), presence, recipe.title().to_owned()]);
+        table.row(vec![name, recipe.durability(), presence, recipe.title().to_owned()]);
     }
     Ok(table.terminal(LIST_WIDTH) + "\n")
 }

@@ -91,7 +91,7 @@ pub(crate) struct NoThresholdArgs {
 
 fn refused_threshold(_: &str) -> Result<String, String> {
     Err("this scenario has no runs that a threshold could be asked of; \
-         mailrun bench, bench mades, relay-400, relay-64k, relay-100k, relay-latency, relay-soak, mailbox, kotlin-profile, sizes and large-message \
+         mailrun bench, bench mades, relay-400, relay-64k, relay-100k, relay-latency, relay-soak, mailbox, filter, kotlin-profile, sizes and large-message \
          take it"
         .to_owned())
 }
