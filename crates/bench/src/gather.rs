@@ -117,7 +117,11 @@ pub(super) struct BenchFault {
 
 impl BenchFault {
     pub(super) fn begins(text: &'static str) -> Self {
-        Self { at: outputs::record_time(), kind: EventKind::FaultOn, text }
+        Self::begins_at(outputs::record_time(), text)
+    }
+
+    pub(super) fn begins_at(at: Duration, text: &'static str) -> Self {
+        Self { at, kind: EventKind::FaultOn, text }
     }
 
     pub(super) fn ends(text: &'static str) -> Self {

@@ -2,8 +2,8 @@
 use crate::options::values;
 use crate::report::results::{ReportArgs, Strictness};
 use crate::source;
-use anyhow::Result;
-use clap::Args;
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
 use mailrun_bench::audit::{AuditFault, AuditLength, AuditOptions, Profile};
 use mailrun_bench::recipe::Recipe;
 use mailrun_measurement::threshold::Threshold;
@@ -35,11 +35,14 @@ use std::time::Duration;
 /// the server starts again; with write-error a write fails once, and then the server is killed; with sync-error a
 /// sync fails once, and then the power is cut.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true,
+          disable_help_subcommand = true, override_usage = "mailrun audit [OPTIONS] <RECIPE>\n       mailrun audit explain <RUN> [MESSAGE]")]
 pub(super) struct AuditArgs {
+    #[command(subcommand)]
+    explain: Option<AuditCommand>,
     /// Recipe of the server: a name (mailrun recipe list), or FILE.toml.
-    #[arg(value_name = "RECIPE", value_parser = recipe)]
-    recipe: Recipe,
+    #[arg(value_name = "RECIPE", value_parser = recipe, required = true)]
+    recipe: Option<Recipe>,
     /// Faults, separated by commas: kill, stop, power-cut, disk-full, read-error, write-error, sync-error.
     #[arg(long, value_name = "FAULT,FAULT", value_delimiter = ',', default_value = "kill,stop,power-cut")]
     inject: Vec<AuditFault>,
@@ -75,6 +78,39 @@ pub(super) struct AuditArgs {
     out: Option<PathBuf>,
 }
 
+#[derive(Debug, Subcommand)]
+enum AuditCommand {
+    Explain(ExplainArgs),
+}
+
+/// Explains why a power cut took a message that was answered 250
+///
+/// Prints the reply and its time, the calls on the server's files that concern the message, what was not durable when the 250
+/// came, and the call that is missing, for example "no fsync of queue/4F00A1 before 250". Each round with a power cut that lost
+/// mail has the log of these calls in its directory: calls.jsonl, and calls.data with what was written.
+///
+/// Files belong to a message if they ever held its trace (X-Mailrun), or if their names have the queue id of its reply. What is
+/// durable depends on the file system of the round.
+#[derive(Debug, Args)]
+#[command(after_help = EXPLAIN_EXAMPLES)]
+struct ExplainArgs {
+    /// Directory of an audit, or of one of its rounds.
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// Number of the message. Without it, lists what was lost.
+    #[arg(value_name = "MESSAGE")]
+    message: Option<u64>,
+}
+
+const EXPLAIN_EXAMPLES: &str = "\
+Examples:
+  mailrun audit explain DIR                    lists what was lost
+  mailrun audit explain DIR 17                 why message 17 was lost
+  mailrun audit explain DIR/round-2-power-cut-on-ext4 0
+
+Exit status: 0 explained, or not lost, which is said; 2 no such run or message, or
+a damaged file.";
+
 const EXAMPLES: &str = "\
 Examples:
   mailrun audit mailrun                        mailrun's own relay
@@ -83,6 +119,7 @@ Examples:
   mailrun audit postfix --for 2h               as root
   mailrun audit mailrun --threshold 'duplicates <= 50%'
   mailrun recipe show postfix > my.toml    then: mailrun audit my.toml
+  mailrun audit explain DIR                    why mail was lost by a power cut
 
 Exit status:
     0  PASS: nothing that was answered 250 is missing
@@ -104,10 +141,15 @@ fn recipe(typed: &str) -> Result<Recipe, String> {
 
 impl AuditArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
+        if let Some(AuditCommand::Explain(ExplainArgs { run, message })) = self.explain {
+            crate::report::messages::say(&mailrun_bench::audit::explain(&run, message)?)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let recipe = self.recipe.context("no recipe was named")?;
         let live = self.report.live(LiveMode::Line);
         self.report.open(live)?;
         let outcome = mailrun_bench::audit::run(&AuditOptions {
-            recipe: self.recipe,
+            recipe,
             faults: self.inject,
             file_systems: self.file_system,
             length: self.time.map_or(AuditLength::Rounds(self.rounds), AuditLength::Time),
@@ -120,7 +162,7 @@ impl AuditArgs {
             command: mailrun_process::outputs::command_line(),
         })?;
         self.report.finish(&outcome.record, Some(&outcome.directory))?;
-        let status = super::report::results::exit_code(&outcome.record, Strictness::Strict);
+        let status = crate::report::results::exit_code(&outcome.record, Strictness::Strict);
         outcome.unwritten.map_or(Ok(status), Err)
     }
 }

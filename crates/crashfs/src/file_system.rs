@@ -13,14 +13,15 @@
 //! Except with `strict`, data that has been dirty for 36 s is written, because the kernel writes what is older than 30 s
 //! every 5 s. `sync` and `syncfs` make everything durable ([`crate::Disk::heed_sync_calls`]). A sync that fails marks its
 //! pages clean, as Linux does: the next one reports success and writes nothing of them.
+mod inspect;
+
+use crate::calls::{Call, CallLog, Loss};
+use crate::types::{FileKind, Inode, Owner, Profile, SpecialFile, SurvivingData, SurvivingSector, Survivors};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// Number of a file or directory. Numbers are never reused, so the kernel cannot confuse files that it remembers.
-pub type Inode = u64;
 
 /// The directory at the mount point.
 pub const ROOT: Inode = 1;
@@ -30,50 +31,6 @@ pub const SECTOR: usize = 512;
 
 /// Time after which the kernel has written data that no sync asked for.
 const WRITEBACK: Duration = Duration::from_secs(36);
-
-/// Which unsynced changes outlive a power cut.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Profile {
-    /// Any that POSIX does not promise.
-    #[default]
-    Strict,
-    /// As with ext4 and its defaults: data=ordered, delayed allocation, auto_da_alloc.
-    Ext4,
-    /// As with XFS.
-    Xfs,
-    /// As with btrfs.
-    Btrfs,
-}
-
-impl Profile {
-    /// All profiles.
-    pub const ALL: [Self; 4] = [Self::Ext4, Self::Xfs, Self::Btrfs, Self::Strict];
-
-    /// Name of the profile.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Strict => "strict",
-            Self::Ext4 => "ext4",
-            Self::Xfs => "xfs",
-            Self::Btrfs => "btrfs",
-        }
-    }
-
-    /// Time after which changes of names are durable without a sync: the interval in which the journal or the transaction
-    /// is written, and a second more.
-    fn commits_after(self) -> Option<Duration> {
-        match self {
-            Self::Strict => None,
-            Self::Ext4 => Some(Duration::from_secs(6)),
-            Self::Xfs | Self::Btrfs => Some(Duration::from_secs(31)),
-        }
-    }
-
-    /// The sync of a file makes all earlier changes of names durable.
-    fn syncs_all_names(self) -> bool {
-        matches!(self, Self::Ext4 | Self::Xfs)
-    }
-}
 
 /// All files, both as processes see them and as the media has them.
 #[derive(Debug)]
@@ -86,6 +43,7 @@ pub struct FileSystem {
     profile: Profile,
     /// Time stamp for the next changes.
     now: SystemTime,
+    log: Option<CallLog>,
 }
 
 #[derive(Debug)]
@@ -111,33 +69,14 @@ enum Content {
     Special(SpecialFile),
 }
 
-/// A file without content of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SpecialFile {
-    /// A named pipe.
-    Fifo,
-    /// A Unix-domain socket.
-    Socket,
-}
-
-/// Kind of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileKind {
-    /// Has content.
-    Regular,
-    /// Contains names.
-    Directory,
-    /// Has neither.
-    Special(SpecialFile),
-}
-
-/// The user and the group of a file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Owner {
-    /// Number of the user.
-    pub user: u32,
-    /// Number of the group.
-    pub group: u32,
+impl Content {
+    fn kind(&self) -> FileKind {
+        match self {
+            Self::File(_) => FileKind::Regular,
+            Self::Directory(_) => FileKind::Directory,
+            Self::Special(special) => FileKind::Special(*special),
+        }
+    }
 }
 
 /// When a file was changed. Servers rely on this: when it starts, OpenSMTPD reads what is older than the start.
@@ -173,9 +112,12 @@ struct Directory {
 
 /// A change of names that no sync has made durable.
 #[derive(Clone, Debug)]
-enum NameChange {
+pub enum NameChange {
+    /// A new file or directory, or link(2).
     Add { directory: Inode, name: String, inode: Inode },
+    /// unlink(2) or rmdir(2).
     Remove { directory: Inode, name: String, inode: Inode },
+    /// rename(2).
     Rename { from: (Inode, String), to: (Inode, String), inode: Inode },
 }
 
@@ -229,14 +171,15 @@ impl NameChange {
     }
 
     /// The directory of the change, twice unless it is a rename to another one.
-    fn directories(&self) -> [Inode; 2] {
+    pub fn directories(&self) -> [Inode; 2] {
         match self {
             Self::Add { directory, .. } | Self::Remove { directory, .. } => [*directory; 2],
             Self::Rename { from, to, .. } => [from.0, to.0],
         }
     }
 
-    fn inode(&self) -> Inode {
+    /// The file or directory whose name changes.
+    pub fn inode(&self) -> Inode {
         match self {
             Self::Add { inode, .. } | Self::Remove { inode, .. } | Self::Rename { inode, .. } => *inode,
         }
@@ -317,9 +260,9 @@ impl File {
         self.versions.is_empty() && self.lengths.is_empty()
     }
 
-    /// Returns the file as a power cut leaves it. What was added to it was written as a whole or not at all unless the
-    /// profile is strict, because its blocks are allocated when it is written.
-    fn cut(mut self, profile: Profile, rng: &mut StdRng) -> Self {
+    /// Lets chance decide what a power cut leaves of the data that is not durable. What was added to a file was written as a
+    /// whole or not at all unless the profile is strict, because its blocks are allocated when it is written.
+    fn choose_survivors(&self, profile: Profile, rng: &mut StdRng) -> SurvivingData {
         let survival = Survival::choose(rng, profile);
         let length = match (survival, self.lengths.last()) {
             (Survival::Nothing, _) | (_, None) => self.durable.len(),
@@ -330,19 +273,46 @@ impl File {
                 Some(at) => self.lengths[at],
             },
         };
-        self.durable.resize(length, 0);
-        for (number, versions) in std::mem::take(&mut self.versions) {
-            let old = sector_of(&self.durable, number);
-            let chosen = match survival {
+        let mut sectors = Vec::new();
+        for (number, versions) in &self.versions {
+            let version = match survival {
                 Survival::Nothing => None,
-                Survival::Everything => versions.last().copied(),
-                _ => rng.random_range(0..=versions.len()).checked_sub(1).map(|at| versions[at]),
+                Survival::Everything => versions.len().checked_sub(1),
+                _ => rng.random_range(0..=versions.len()).checked_sub(1),
             };
-            let Some(mut sector) = chosen else { continue };
-            if matches!(survival, Survival::Torn) && old == [0; SECTOR] && rng.random_ratio(1, 8) {
-                sector[rng.random_range(0..SECTOR)..].fill(0);
+            let Some(version) = version else { continue };
+            let may_be_torn = matches!(survival, Survival::Torn) && sector_of(&self.durable, *number) == [0; SECTOR];
+            let torn_at = (may_be_torn && rng.random_ratio(1, 8)).then(|| rng.random_range(0..SECTOR));
+            sectors.push(SurvivingSector { number: *number, version, torn_at });
+        }
+        SurvivingData { length, sectors }
+    }
+
+    /// Returns the data that survives if all of it does.
+    fn all_survives(&self) -> SurvivingData {
+        let length = self.lengths.last().copied().unwrap_or(self.durable.len());
+        let last = |(number, versions): (&usize, &Vec<Sector>)| {
+            let version = versions.len().checked_sub(1)?;
+            Some(SurvivingSector { number: *number, version, torn_at: None })
+        };
+        SurvivingData { length, sectors: self.versions.iter().filter_map(last).collect() }
+    }
+
+    /// Returns the file as a power cut leaves it. What does not fit, for example in a log that somebody has edited, does not
+    /// survive.
+    fn cut(mut self, surviving: Option<&SurvivingData>) -> Self {
+        if let Some(SurvivingData { length, sectors }) = surviving {
+            if self.lengths.contains(length) {
+                self.durable.resize(*length, 0);
             }
-            put_sector(&mut self.durable, number, &sector);
+            for SurvivingSector { number, version, torn_at } in sectors {
+                let Some(mut sector) = self.versions.get(number).and_then(|versions| versions.get(*version)).copied()
+                else {
+                    continue;
+                };
+                sector[torn_at.unwrap_or(SECTOR).min(SECTOR)..].fill(0);
+                put_sector(&mut self.durable, *number, &sector);
+            }
         }
         Self { seen: self.durable.clone(), durable: self.durable, ..Self::default() }
     }
@@ -383,7 +353,78 @@ impl FileSystem {
             changes: Vec::new(),
             profile: Profile::Strict,
             now: UNIX_EPOCH,
+            log: None,
         }
+    }
+
+    /// Logs the calls from now on, until they take more than `limit` bytes. `clock` tells their times.
+    pub fn record_calls(&mut self, limit: usize, clock: fn() -> Duration) {
+        self.log = Some(CallLog::new(limit, clock));
+    }
+
+    /// Returns the log of the calls so far, and ends it.
+    pub fn take_calls(&mut self) -> Option<CallLog> {
+        self.log.take()
+    }
+
+    fn record(&mut self, call: impl FnOnce() -> Call) {
+        if let Some(log) = &mut self.log {
+            log.push(self.now, call);
+        }
+    }
+
+    /// Ends a log that cannot have what happens now.
+    fn give_up_log(&mut self, reason: Loss) {
+        if let Some(log) = &mut self.log {
+            log.give_up(reason);
+        }
+    }
+
+    /// Notes in the log that the power is off from now on. [`Self::cut`] decides later what that leaves.
+    pub fn turn_off(&mut self) {
+        self.record(|| Call::PowerOff);
+    }
+
+    /// Does what a log has.
+    ///
+    /// # Errors
+    ///
+    /// If that is impossible now, for example because a file is missing: the log is not that of this file system.
+    pub fn apply(&mut self, call: &Call) -> Result<(), Errno> {
+        match call {
+            Call::Profile { profile } => self.set_profile(*profile),
+            Call::Make { directory, name, permissions, kind, inode } => {
+                let content = match kind {
+                    FileKind::Regular => Content::File(File::default()),
+                    FileKind::Directory => Content::Directory(Directory::default()),
+                    FileKind::Special(special) => Content::Special(*special),
+                };
+                let made = self.add(*directory, name, *permissions, content)?;
+                return if made.inode == *inode { Ok(()) } else { Err(Errno::INVAL) };
+            }
+            Call::Open { inode } => return self.open(*inode),
+            Call::Close { inode } => self.close(*inode),
+            Call::Write { inode, at, bytes, are_zeros: true, .. } => {
+                if *bytes as u64 > self.capacity {
+                    return Err(Errno::NOSPC);
+                }
+                return self.write(*inode, *at, &vec![0; *bytes]);
+            }
+            Call::Write { inode, at, data, .. } => return self.write(*inode, *at, data),
+            Call::SetLength { inode, bytes } => return self.set_length(*inode, *bytes),
+            Call::SetPermissions { inode, permissions } => return self.set_permissions(*inode, *permissions),
+            Call::SetOwner { inode, owner } => return self.set_owner(*inode, *owner),
+            Call::SetModified { inode, time } => return self.set_modified(*inode, time.system_time()),
+            Call::Sync { inode } => return self.sync(*inode),
+            Call::SyncDirectory { inode } => return self.sync_directory(*inode),
+            Call::SyncAll => self.sync_all(),
+            Call::Link { inode, directory, name } => return self.link(*inode, *directory, name).map(drop),
+            Call::Remove { directory, name } => return self.remove(*directory, name),
+            Call::Rename { from, to } => return self.rename((from.0, &from.1), (to.0, &to.1)),
+            Call::PowerOff => self.turn_off(),
+            Call::Cut { survivors } => self.cut_to(survivors),
+        }
+        Ok(())
     }
 
     /// Sets the time for later changes.
@@ -468,11 +509,11 @@ impl FileSystem {
     /// Attributes of a file.
     pub fn attributes(&self, inode: Inode) -> Result<Attributes, Errno> {
         let node = self.nodes.get(&inode).ok_or(Errno::NOENT)?;
-        let (kind, bytes) = match &node.content {
-            Content::File(file) => (FileKind::Regular, file.seen.len() as u64),
-            Content::Directory(_) => (FileKind::Directory, 0),
-            Content::Special(special) => (FileKind::Special(*special), 0),
+        let bytes = match &node.content {
+            Content::File(file) => file.seen.len() as u64,
+            Content::Directory(_) | Content::Special(_) => 0,
         };
+        let kind = node.content.kind();
         let &Node { permissions, owner, times, names, .. } = node;
         Ok(Attributes { inode, kind, bytes, permissions, owner, times, names })
     }
@@ -518,12 +559,14 @@ impl FileSystem {
         }
         names.insert(name.to_owned(), inode);
         self.next += 1;
+        let kind = content.kind();
         let times = Times { modified: self.now, changed: self.now };
         let owner = Owner::default();
         let node = Node { permissions, owner, times, opened: 0, names: 1, is_linked: false, content };
         self.nodes.insert(inode, node);
         self.mark_modified(directory);
         self.note(NameChange::Add { directory, name: name.to_owned(), inode });
+        self.record(|| Call::Make { directory, name: name.to_owned(), permissions, kind, inode });
         self.attributes(inode)
     }
 
@@ -537,6 +580,7 @@ impl FileSystem {
         self.lose_name(inode);
         self.mark_modified(directory);
         self.note(NameChange::Remove { directory, name: name.to_owned(), inode });
+        self.record(|| Call::Remove { directory, name: name.to_owned() });
         Ok(())
     }
 
@@ -564,6 +608,7 @@ impl FileSystem {
         self.directory(directory)?.seen.insert(name.to_owned(), inode);
         self.mark_modified(directory);
         self.note(NameChange::Add { directory, name: name.to_owned(), inode });
+        self.record(|| Call::Link { inode, directory, name: name.to_owned() });
         self.attributes(inode)
     }
 
@@ -588,12 +633,14 @@ impl FileSystem {
         self.mark_changed(inode)?;
         let owned = |place: (Inode, &str)| (place.0, place.1.to_owned());
         self.note(NameChange::Rename { from: owned(from), to: owned(to), inode });
+        self.record(|| Call::Rename { from: owned(from), to: owned(to) });
         Ok(())
     }
 
     /// Counts another open descriptor.
     pub fn open(&mut self, inode: Inode) -> Result<(), Errno> {
         self.node(inode)?.opened += 1;
+        self.record(|| Call::Open { inode });
         Ok(())
     }
 
@@ -601,24 +648,28 @@ impl FileSystem {
     pub fn close(&mut self, inode: Inode) {
         if let Ok(node) = self.node(inode) {
             node.opened = node.opened.saturating_sub(1);
+            self.record(|| Call::Close { inode });
         }
     }
 
     /// Changes the bits of chmod(2).
     pub fn set_permissions(&mut self, inode: Inode, permissions: u16) -> Result<(), Errno> {
         self.mark_changed(inode)?.permissions = permissions;
+        self.record(|| Call::SetPermissions { inode, permissions });
         Ok(())
     }
 
     /// Sets user and group of a file.
     pub fn set_owner(&mut self, inode: Inode, owner: Owner) -> Result<(), Errno> {
         self.mark_changed(inode)?.owner = owner;
+        self.record(|| Call::SetOwner { inode, owner });
         Ok(())
     }
 
     /// Sets when the content was changed, like utimes(2).
     pub fn set_modified(&mut self, inode: Inode, modified: SystemTime) -> Result<(), Errno> {
         self.mark_changed(inode)?.times.modified = modified;
+        self.record(|| Call::SetModified { inode, time: modified.into() });
         Ok(())
     }
 
@@ -636,10 +687,11 @@ impl FileSystem {
 
     /// Writes bytes. They are not durable until the next sync.
     pub fn write(&mut self, inode: Inode, at: u64, bytes: &[u8]) -> Result<(), Errno> {
-        self.check_room(inode, at + bytes.len() as u64)?;
+        self.check_room(inode, at.checked_add(bytes.len() as u64).ok_or(Errno::FBIG)?)?;
         self.write_back(inode)?;
         self.file(inode)?.write(bytes, at as usize);
         self.mark_modified(inode);
+        self.record(|| Call::write(inode, at, bytes));
         Ok(())
     }
 
@@ -649,6 +701,7 @@ impl FileSystem {
         self.write_back(inode)?;
         self.file(inode)?.resize(bytes as usize);
         self.mark_modified(inode);
+        self.record(|| Call::SetLength { inode, bytes });
         Ok(())
     }
 
@@ -661,7 +714,7 @@ impl FileSystem {
     fn check_room(&mut self, inode: Inode, end: u64) -> Result<(), Errno> {
         let grows_by = end.saturating_sub(self.file(inode)?.seen.len() as u64);
         let (used, capacity) = self.used_and_capacity();
-        if grows_by > 0 && used + grows_by > capacity { Err(Errno::NOSPC) } else { Ok(()) }
+        if grows_by > 0 && used.saturating_add(grows_by) > capacity { Err(Errno::NOSPC) } else { Ok(()) }
     }
 
     /// Writes what the kernel would have written by now.
@@ -676,6 +729,7 @@ impl FileSystem {
     /// Behaves like this file system from now on.
     pub fn set_profile(&mut self, profile: Profile) {
         self.profile = profile;
+        self.record(|| Call::Profile { profile });
     }
 
     /// Makes the written data of a file and its length durable.
@@ -686,6 +740,7 @@ impl FileSystem {
             Profile::Btrfs => self.make_own_names_durable(inode),
             Profile::Strict => {}
         }
+        self.record(|| Call::Sync { inode });
         Ok(())
     }
 
@@ -714,6 +769,7 @@ impl FileSystem {
 
     /// Fails a sync of a file or a directory.
     pub fn fail_sync(&mut self, inode: Inode, rng: &mut StdRng) {
+        self.give_up_log(Loss::FailedSync);
         if let Ok(file) = self.file(inode) {
             file.fail_sync(rng);
         }
@@ -724,6 +780,7 @@ impl FileSystem {
         self.directory(inode)?;
         let syncs_all = self.profile.syncs_all_names();
         self.make_names_durable(|change| syncs_all || change.concerns(inode));
+        self.record(|| Call::SyncDirectory { inode });
         Ok(())
     }
 
@@ -771,29 +828,41 @@ impl FileSystem {
             }
         }
         self.make_all_names_durable();
+        self.record(|| Call::SyncAll);
     }
 
     /// Cuts the power and restores it. Chance decides which unsynced data remains.
     pub fn cut(&mut self, rng: &mut StdRng) {
-        let changes = std::mem::take(&mut self.changes);
-        let survival = if self.profile == Profile::Strict { rng.random_range(0..4) } else { 2 };
+        self.settle();
+        let survivors = self.choose_survivors(rng);
+        self.cut_to(&survivors);
+    }
+
+    /// Cuts the power and restores it. Of what is not durable, only this remains.
+    pub fn cut_to(&mut self, survivors: &Survivors) {
+        self.settle();
+        for (at, (change, _)) in std::mem::take(&mut self.changes).into_iter().enumerate() {
+            if survivors.names.contains(&at) {
+                self.make_durable(change);
+            }
+        }
+        let surviving: BTreeMap<Inode, &SurvivingData> =
+            survivors.files.iter().map(|(inode, data)| (*inode, data)).collect();
+        self.revive(&surviving);
+        self.record(|| Call::Cut { survivors: survivors.clone() });
+    }
+
+    /// Makes durable what the kernel and the journal would have written by now.
+    fn settle(&mut self) {
         let now = self.now;
         let is_committed = |at: SystemTime| {
             let age = now.duration_since(at).unwrap_or_default();
             self.profile.commits_after().is_some_and(|limit| age >= limit)
         };
-        let committed = changes.partition_point(|(_, at)| is_committed(*at));
-        let first = rng.random_range(committed..=changes.len());
-        for (at, (change, _)) in changes.into_iter().enumerate() {
-            let survives = match survival {
-                0 => false,
-                1 => true,
-                2 => at < first,
-                _ => rng.random(),
-            };
-            if survives {
-                self.make_durable(change);
-            }
+        // Not by bisection: somebody may have set back the clock.
+        let committed = self.changes.iter().rposition(|(_, at)| is_committed(*at)).map_or(0, |last| last + 1);
+        for (change, _) in self.changes.drain(..committed).collect::<Vec<_>>() {
+            self.make_durable(change);
         }
         if self.profile != Profile::Strict {
             for node in self.nodes.values_mut() {
@@ -802,52 +871,70 @@ impl FileSystem {
                 }
             }
         }
-        let mut old = std::mem::take(&mut self.nodes);
-        if let Some(root) = old.remove(&ROOT) {
-            let root = self.revive(root, &mut old, &mut BTreeMap::new(), rng);
-            self.nodes.insert(ROOT, root);
-        }
     }
 
-    /// Restores a node as the media has it. The content of a directory gets new numbers. `linked` has the new numbers of
-    /// files with several names.
-    fn revive(
-        &mut self,
-        node: Node,
-        old: &mut BTreeMap<Inode, Node>,
-        linked: &mut BTreeMap<Inode, Inode>,
-        rng: &mut StdRng,
-    ) -> Node {
-        let content = match node.content {
-            Content::File(file) => Content::File(file.cut(self.profile, rng)),
-            Content::Special(special) => Content::Special(special),
-            Content::Directory(directory) => {
-                let mut names = BTreeMap::new();
-                for (name, inode) in directory.durable {
-                    if let Some(new) = linked.get(&inode) {
-                        self.nodes.get_mut(new).into_iter().for_each(|node| node.names += 1);
-                        names.insert(name, *new);
-                        continue;
-                    }
-                    // A rename that did not survive would have given this name, so the older file keeps it.
-                    let Some(below) = old.remove(&inode) else { continue };
-                    let below = self.revive(below, old, linked, rng);
-                    let new = self.next;
-                    self.next += 1;
-                    if below.is_linked {
-                        linked.insert(inode, new);
-                    }
-                    self.nodes.insert(new, below);
-                    names.insert(name, new);
-                }
-                Content::Directory(Directory { seen: names.clone(), durable: names })
-            }
+    /// Lets chance decide what a power cut would leave now.
+    fn choose_survivors(&self, rng: &mut StdRng) -> Survivors {
+        let all = self.changes.len();
+        let survival = if self.profile == Profile::Strict { rng.random_range(0..4) } else { 2 };
+        let first = rng.random_range(0..=all);
+        let survives = |at: usize, rng: &mut StdRng| match survival {
+            0 => false,
+            1 => true,
+            2 => at < first,
+            _ => rng.random(),
         };
-        Node { opened: 0, names: 1, content, ..node }
+        let names = (0..all).filter(|at| survives(*at, rng)).collect();
+        let dirty = self.nodes.iter().filter_map(|(inode, node)| match &node.content {
+            Content::File(file) if !file.is_clean() => Some((*inode, file.choose_survivors(self.profile, rng))),
+            _ => None,
+        });
+        Survivors { names, files: dirty.collect() }
+    }
+
+    /// Restores everything that has a name on the media. What is in directories gets new numbers.
+    fn revive(&mut self, surviving: &BTreeMap<Inode, &SurvivingData>) {
+        let mut old = std::mem::take(&mut self.nodes);
+        // New numbers of files with several names.
+        let mut linked = BTreeMap::new();
+        let mut found: Vec<(Inode, Inode, Node)> =
+            old.remove(&ROOT).map(|root| (ROOT, ROOT, root)).into_iter().collect();
+        while let Some((former, number, node)) = found.pop() {
+            let content = match node.content {
+                Content::File(file) => Content::File(file.cut(surviving.get(&former).copied())),
+                Content::Special(special) => Content::Special(special),
+                Content::Directory(directory) => {
+                    let mut names = BTreeMap::new();
+                    for (name, inode) in directory.durable {
+                        if let Some(new) = linked.get(&inode) {
+                            names.insert(name, *new);
+                            continue;
+                        }
+                        // A rename that did not survive would have given this name, so the older file keeps it.
+                        let Some(below) = old.remove(&inode) else { continue };
+                        let new = self.next;
+                        self.next += 1;
+                        if below.is_linked {
+                            linked.insert(inode, new);
+                        }
+                        names.insert(name, new);
+                        found.push((inode, new, below));
+                    }
+                    Content::Directory(Directory { seen: names.clone(), durable: names })
+                }
+            };
+            self.nodes.insert(number, Node { opened: 0, names: 1, content, ..node });
+        }
+        let named = self.directories().flat_map(|directory| directory.seen.values().copied()).collect::<Vec<_>>();
+        for new in linked.into_values() {
+            let names = named.iter().filter(|inode| **inode == new).count() as u32;
+            self.nodes.entry(new).and_modify(|node| node.names = names);
+        }
     }
 
     /// Flips one bit of a file, both for processes and on the media.
     pub fn flip_bit(&mut self, inode: Inode, at: u64, rng: &mut StdRng) -> Result<(), Errno> {
+        self.give_up_log(Loss::FlippedBit);
         let bit = 1 << (rng.next_u32() % 8);
         let file = self.file(inode)?;
         for bytes in [&mut file.seen, &mut file.durable] {

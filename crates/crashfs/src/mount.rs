@@ -4,8 +4,9 @@
 //! none is answered, as if the machine had stopped. The process that used the files is killed meanwhile; then
 //! [`Disk::restore_power`] drops what was not synced. This process itself never touches the mount point, so that it
 //! cannot wait for itself. Whatever happens, the file system is unmounted when the disk is dropped.
-use crate::file_system::{Attributes, FileKind, FileSystem, Inode, Owner, ROOT, SpecialFile};
+use crate::file_system::{Attributes, FileSystem, ROOT};
 use crate::sync_calls::{self, SyncCalls};
+use crate::types::{FileKind, Inode, Owner, SpecialFile};
 use fuser::{
     AccessFlags, BackgroundSession, BsdFileFlags, Config, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
     Generation, INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr,
@@ -271,7 +272,7 @@ impl Disk {
 
     /// Cuts the power now. A sync(2) that returned before is heeded, even if the thread has not seen it yet.
     pub fn cut_now(&self) {
-        self.shared.lock().is_off = true;
+        self.shared.lock().turn_off();
         self.shared.0.1.notify_all();
         self.sync_calls.iter().for_each(|watch| self.shared.heed_sync_calls(&watch.calls));
     }
@@ -302,6 +303,15 @@ impl Disk {
     /// (mmap(2)), which Linux before 6.6 refuses itself.
     pub fn unsupported(&self) -> Vec<&'static str> {
         self.shared.lock().unsupported.iter().copied().collect()
+    }
+
+    /// Logs the calls from now on, until they take more than `limit` bytes. Their times are those of the monotonic clock.
+    pub fn record_calls(&self, limit: usize) {
+        let clock = || {
+            let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+            Duration::try_from(now).unwrap_or_default()
+        };
+        self.shared.lock().files.record_calls(limit, clock);
     }
 
     /// Inspects or changes the files without any process noticing.
@@ -384,7 +394,7 @@ impl Shared {
         let State { files, chance, .. } = &mut *state;
         let changed = if is_done { change(files, fault, chance) } else { Err(Errno::IO) };
         if is_cut {
-            state.is_off = true;
+            state.turn_off();
             self.0.1.notify_all();
             return Err(self.stop(state));
         }
@@ -404,6 +414,15 @@ impl Shared {
 }
 
 impl State {
+    fn turn_off(&mut self) {
+        if !self.is_off {
+            // Changes that are old enough have been written by now, even if nothing happened since.
+            self.files.set_time(SystemTime::now());
+            self.files.turn_off();
+        }
+        self.is_off = true;
+    }
+
     /// Returns the planned fault if this operation has to fail.
     fn fault_of(&mut self, operation: Operation) -> Option<Fault> {
         if let Some((_, fault)) = self.failed_write.filter(|(failed, _)| *failed == operation) {

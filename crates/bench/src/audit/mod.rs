@@ -6,13 +6,18 @@
 //! queue_trial: does the recipe's command for the queue tell the truth?
 //! faults × rounds ─→ round: source → server → sink, a fault, the server back, its queue empty
 //!                      │    └→ reach: has the fault ended all of the server?
+//!                      ├→ losses: what is missing, and the calls on the disk ─→ explain, story
 //!                      └→ summary: one record, a row for each kind of fault, the verdict
 //! ```
+mod explain;
 mod fault;
+mod losses;
 mod options;
+mod outage;
 mod queue_trial;
 mod reach;
 mod round;
+mod story;
 mod summary;
 
 use crate::BenchOutcome;
@@ -20,6 +25,7 @@ use crate::directory::RunDirectory;
 use crate::programs::own_program;
 use crate::recipe::leftovers;
 use anyhow::{Context, Result, bail, ensure};
+pub use explain::explain;
 use fault::AuditCase;
 pub use fault::AuditFault;
 pub use mailrun_crashfs::Profile;

@@ -6,7 +6,9 @@
 //!   └────────────┴─ Early::End: the server never came back, the fault did not strike, …
 //! ```
 use super::fault::{AuditCase, AuditFault, Moments};
+use super::losses::{LogState, RoundLosses};
 use super::options::AuditOptions;
+use super::outage::Outages;
 use super::reach;
 use crate::directory::RunDirectory;
 use crate::gather::{self, BenchFault, PartyResults, SinkResults};
@@ -45,7 +47,9 @@ const SLOW_SINK: &str = "data: delay 50ms..350ms";
 /// and the message must not arrive before.
 const HOLDING_SINK: &str = "data: delay 1s";
 /// Capacity of the in-memory disk on which the server keeps its mail.
-const DISK_BYTES: u64 = 1 << 30;
+pub(super) const DISK_BYTES: u64 = 1 << 30;
+/// Memory that the log of the calls on the disk may take. 400 messages of 10 kB are 4 MB, and most servers write each twice.
+const CALLS_BYTES: usize = 256 << 20;
 /// Time for which the disk stays full.
 const FULL: Duration = Duration::from_millis(500);
 /// Time in which the server must use the disk for a planned error to strike.
@@ -164,6 +168,7 @@ pub(super) struct Ground<'d> {
 #[derive(Default)]
 struct Strike {
     events: Vec<BenchFault>,
+    outages: Outages,
     /// Time from the fault until the server was back.
     back: Duration,
     is_in_recovery: bool,
@@ -229,6 +234,9 @@ impl Round<'_> {
             Err(Early::Failed(error)) => Err(error),
         };
         let result = end.map(|end| RoundResult { case: self.case, end, events });
+        if let Ok(RoundResult { end: RoundEnd::Account(account), .. }) = &result {
+            self.keep_losses(account, disk.as_ref())?;
+        }
         let unsupported = disk.map(|disk| disk.unsupported()).unwrap_or_default();
         let says_nothing = |result: &RoundResult| result.is_good() || matches!(result.end, RoundEnd::Void(_));
         if unsupported.is_empty() || result.as_ref().is_ok_and(says_nothing) {
@@ -253,8 +261,27 @@ impl Round<'_> {
         events.append(&mut strike.events);
         let source = struck?;
         let accepted = gather::accepted_messages(&source.record);
-        let (queue, after_restart) = self.empty_queue(&ground, &mut supervisor, accepted)?;
-        self.account(supervisor, source, &strike, events, (queue, after_restart))
+        let (queue, after_restart) = self.empty_queue(&ground, &mut supervisor, accepted, &mut strike.outages)?;
+        self.account(supervisor, source, &strike, (queue, after_restart))
+    }
+
+    /// Writes down what is known of the messages that are missing, so that they can be explained.
+    fn keep_losses(&self, account: &RoundAccount, disk: Option<&Disk>) -> Result<()> {
+        if account.losses.is_empty() {
+            return Ok(());
+        }
+        let place = self.directory.path();
+        let log = disk.and_then(|disk| disk.with_files(|files, _| files.take_calls()));
+        let losses = RoundLosses {
+            fault: self.case.name(),
+            run_id: account.source.run_id.clone(),
+            origin_ns: account.source.origin_ns,
+            sent: account.source.ledger.created.unwrap_or_default(),
+            losses: account.losses.clone(),
+            log: LogState::write(log, DISK_BYTES, place)?,
+            ..RoundLosses::default()
+        };
+        losses.write(place)
     }
 
     /// Starts the sink, prepares the server and starts it.
@@ -374,11 +401,13 @@ impl Round<'_> {
             if self.case.fault.strikes_recovery() && matches!(self.number % 4, 3 | 0) {
                 strike.is_in_recovery = true;
                 for _ in 0..moments.number(MAX_RECOVERY_STRIKES) {
+                    strike.outages.ends();
                     supervisor.spawn_relay(self.launch(&ground.server, &ground.places, 2).command)?;
                     sleep(moments.within(Duration::ZERO, ground.start * 3 / 2));
                     self.end_server(ground, supervisor, strike)?;
                 }
             }
+            strike.outages.ends();
             let is_back = match (self.case.fault, ground.disk) {
                 (AuditFault::ReadError, Some(disk)) => self.start_with_read_error(ground, supervisor, disk, moments)?,
                 _ => false,
@@ -398,6 +427,8 @@ impl Round<'_> {
         disk.with_files(|files, _| files.set_capacity(0));
         sleep(FULL);
         disk.with_files(|files, _| files.set_capacity(DISK_BYTES));
+        strike.outages.begins();
+        strike.outages.ends();
         // A server that has reserved room may write on.
         if disk.operations() == before {
             return Err(Early::End(RoundEnd::Void("the server wrote nothing while the disk was full".to_owned())));
@@ -434,15 +465,18 @@ impl Round<'_> {
         if self.case.fault == AuditFault::Stop {
             strike.begin(self.case.fault);
             supervisor.stop_relay(PartyProcess::terminate)?;
+            strike.outages.begins();
         } else {
             // List the processes before the cut: reading the `/proc` entry of a process that waits
             // for the disk might block, too.
             let processes = leftovers::processes_in(&ground.places.directory);
-            strike.begin(self.case.fault);
             cut.iter().for_each(|disk| disk.cut_now());
             // Kill the processes before their disk operations return. After a real power cut, no
             // process lives on to act on the result of an operation.
             leftovers::send_kill(&processes);
+            // Only now does nothing answer any more, so this is the time of the fault.
+            strike.begin(self.case.fault);
+            strike.outages.begins();
             cut.iter().for_each(|disk| disk.release());
             supervisor.kill_relay()?;
         }
@@ -491,10 +525,12 @@ impl Round<'_> {
         ground: &Ground<'_>,
         supervisor: &mut Supervisor,
         accepted: u64,
+        outages: &mut Outages,
     ) -> Result<(QueueState, u64), Early> {
         self.drain(supervisor, &ground.places, accepted)?;
         let before = supervisor.delivered();
         supervisor.stop_relay(PartyProcess::terminate)?;
+        outages.begins();
         self.start_again(ground, supervisor, 4)?;
         let queue = self.drain(supervisor, &ground.places, accepted)?;
         Ok((queue, supervisor.delivered() - before))
@@ -548,7 +584,6 @@ impl Round<'_> {
         mut supervisor: Supervisor,
         mut source: PartyResults,
         strike: &Strike,
-        events: &[BenchFault],
         (queue, after_restart): (QueueState, u64),
     ) -> Result<RoundEnd, Early> {
         // Ignore complaints of the server about its shutdown, because all mail has been accounted
@@ -562,15 +597,13 @@ impl Round<'_> {
             QueueState::Unknown => ServerQueue::Unknown,
         };
         source.record.ledger = gather::close_account(&mut source.record, source.units.as_ref(), Some(&mut sink), queue);
-        let fault_s = events.first().map_or(0.0, |fault| fault.event(source.record.origin_ns).at_s);
+        let origin = Duration::from_nanos(source.record.origin_ns);
         let missing = gather::not_seen(&mut gather::known_replies(self.directory.path()), &source, Some(&sink));
-        let loss = |message: mailrun_measurement::record::MissingMessage| AuditLoss {
-            round: self.number,
-            fault: self.case.name(),
-            message: message.message,
-            answered_s: message.answered_s,
-            fault_s,
-            reply: message.reply,
+        let loss = |message: mailrun_measurement::record::MissingMessage| {
+            let (answered_s, fault_s) = strike.outages.times(origin, message.answered_s);
+            let fault = self.case.name();
+            let (message, reply) = (message.message, message.reply);
+            AuditLoss { round: self.number, fault, message, answered_s, fault_s, reply }
         };
         let losses = missing.into_iter().map(loss).collect();
         Ok(RoundEnd::Account(Box::new(RoundAccount {
@@ -592,6 +625,9 @@ impl Round<'_> {
             fs::create_dir_all(&state)?;
             let mut disk = Disk::mount_at(&state, DISK_BYTES, seed)?;
             disk.heed_sync_calls()?;
+            if self.case.fault == AuditFault::PowerCut {
+                disk.record_calls(CALLS_BYTES);
+            }
             Ok::<_, io::Error>(disk)
         };
         mount().with_context(|| format!("cannot mount a file system on {}", state.display()))

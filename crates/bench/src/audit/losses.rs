@@ -1,0 +1,103 @@
+//! What a round with losses leaves in its directory: `losses.json` has what is missing, and `calls.jsonl` and `calls.data` the
+//! calls on the disk that lost its power.
+use anyhow::{Context, Result, bail};
+use mailrun_crashfs::{CallLog, StoredCalls};
+use mailrun_measurement::record::AuditLoss;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::Path;
+
+const FILE: &str = "losses.json";
+const CALLS: &str = "calls.jsonl";
+const DATA: &str = "calls.data";
+const FORMAT: &str = "mailrun-losses/1";
+/// Largest `losses.json`. A loss takes some hundred bytes, and a round lists at most a thousand.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// The missing messages of a round.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct RoundLosses {
+    pub(super) format: String,
+    /// The fault, and the file system that the disk behaved like.
+    pub(super) fault: String,
+    /// Run ID in the traces of the messages.
+    pub(super) run_id: String,
+    /// Beginning of the load on the monotonic clock.
+    pub(super) origin_ns: u64,
+    /// Number of messages that the source sent.
+    pub(super) sent: u64,
+    pub(super) losses: Vec<AuditLoss>,
+    pub(super) log: LogState,
+}
+
+/// Whether the calls on the disk were logged.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum LogState {
+    Kept,
+    /// The log was given up, for this reason.
+    Lost(String),
+    /// The fault was no power cut.
+    #[default]
+    None,
+}
+
+impl LogState {
+    /// Writes the calls on a disk with room for so many bytes to the round's directory.
+    pub(super) fn write(log: Option<CallLog>, capacity: u64, place: &Path) -> Result<Self> {
+        let Some(log) = log else { return Ok(Self::None) };
+        let stored = match log.calls() {
+            Ok(calls) => StoredCalls { capacity, calls },
+            Err(reason) => return Ok(Self::Lost(reason.to_string())),
+        };
+        let path = place.join(CALLS);
+        stored.write(&path, &place.join(DATA)).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self::Kept)
+    }
+}
+
+impl Default for RoundLosses {
+    fn default() -> Self {
+        Self {
+            format: FORMAT.to_owned(),
+            fault: String::new(),
+            run_id: String::new(),
+            origin_ns: 0,
+            sent: 0,
+            losses: Vec::new(),
+            log: LogState::None,
+        }
+    }
+}
+
+impl RoundLosses {
+    pub(super) fn write(&self, place: &Path) -> Result<()> {
+        let path = place.join(FILE);
+        fs::write(&path, serde_json::to_string_pretty(self)? + "\n")
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Reads the losses of a round. `None` if the directory has none.
+    pub(super) fn read(place: &Path) -> Result<Option<Self>> {
+        let path = place.join(FILE);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let cannot = || format!("cannot read {}", path.display());
+        if fs::metadata(&path).with_context(cannot)?.len() > MAX_BYTES {
+            bail!("{}: it is too large to be the losses of a round", path.display());
+        }
+        let text = fs::read(&path).with_context(cannot)?;
+        let losses: Self = serde_json::from_slice(&text).with_context(cannot)?;
+        if losses.format != FORMAT {
+            bail!("{}: its format is {:?}, and not {FORMAT}", path.display(), losses.format);
+        }
+        Ok(Some(losses))
+    }
+
+    /// Reads the calls.
+    pub(super) fn calls(&self, place: &Path) -> Result<StoredCalls> {
+        let path = place.join(CALLS);
+        StoredCalls::read(&path, &place.join(DATA)).with_context(|| format!("cannot read {}", path.display()))
+    }
+}

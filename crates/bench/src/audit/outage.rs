@@ -1,0 +1,67 @@
+//! When the server was away. A server that has ended answers nothing, so a reply that the source reads before the next start
+//! was sent before the end, however long it was on its way.
+use mailrun_process::outputs;
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug)]
+struct Outage {
+    /// The fault had ended the server, or the disk had room again.
+    from: Duration,
+    /// The server was started again.
+    to: Option<Duration>,
+}
+
+/// The times at which the server was away, in their order, on the clock of records.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outages(Vec<Outage>);
+
+impl Outages {
+    pub(super) fn begins(&mut self) {
+        self.0.push(Outage { from: outputs::record_time(), to: None });
+    }
+
+    pub(super) fn ends(&mut self) {
+        self.0.last_mut().into_iter().for_each(|outage| outage.to = Some(outputs::record_time()));
+    }
+
+    /// Returns when a missing message was answered at the latest, and when the server went away next, in seconds since
+    /// `origin`. `read_s` is the time at which the source read the reply.
+    pub(super) fn times(&self, origin: Duration, read_s: Option<f64>) -> (Option<f64>, f64) {
+        let seconds = |at: Duration| at.saturating_sub(origin).as_secs_f64();
+        let is_before = |outage: &&Outage| {
+            let next_start = outage.to.map_or(f64::INFINITY, seconds);
+            read_s.is_none_or(|read_s| read_s < next_start)
+        };
+        let next = self.0.iter().find(is_before).or(self.0.last());
+        let fault_s = next.map_or(0.0, |outage| seconds(outage.from));
+        let is_in_outage = next.as_ref().is_some_and(is_before);
+        (read_s.map(|read_s| if is_in_outage { read_s.min(fault_s) } else { read_s }), fault_s)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_message_is_answered_while_the_server_is_away() {
+        let outage =
+            |from, to| Outage { from: Duration::from_millis(from), to: (to > 0).then(|| Duration::from_millis(to)) };
+        let outages = Outages(vec![outage(10_350, 10_400), outage(10_600, 10_700), outage(13_000, 0)]);
+        let origin = Duration::from_secs(10);
+        for (read_s, answered_s, fault_s) in [
+            (Some(0.2), Some(0.2), 0.35),
+            // The reply was on its way when the server was killed.
+            (Some(0.353), Some(0.35), 0.35),
+            // The server was back, and was struck again.
+            (Some(0.5), Some(0.5), 0.6),
+            (Some(0.65), Some(0.6), 0.6),
+            (Some(2.0), Some(2.0), 3.0),
+            (Some(3.1), Some(3.0), 3.0),
+            (None, None, 0.35),
+        ] {
+            assert_eq!(outages.times(origin, read_s), (answered_s, fault_s), "{read_s:?}");
+        }
+        assert_eq!(Outages::default().times(origin, Some(1.0)), (Some(1.0), 0.0));
+    }
+}

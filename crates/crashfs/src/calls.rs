@@ -1,0 +1,184 @@
+//! The calls that changed files, names or what of them is durable, and their log in memory.
+use crate::types::{FileKind, Inode, Owner, Profile, Survivors};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Memory that a call takes in the log, without its data and names.
+const CALL_BYTES: usize = size_of::<LoggedCall>();
+
+/// A call that changed something, or made something durable.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Call {
+    /// The disk behaves like this file system from now on.
+    Profile { profile: Profile },
+    /// creat(2), mkdir(2) or mknod(2).
+    Make { directory: Inode, name: String, permissions: u16, kind: FileKind, inode: Inode },
+    /// open(2).
+    Open { inode: Inode },
+    /// The last close(2) of a descriptor.
+    Close { inode: Inode },
+    /// write(2).
+    Write {
+        inode: Inode,
+        at: u64,
+        bytes: usize,
+        /// They are all zeros, with which some servers fill files beforehand. The log then has no data.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        are_zeros: bool,
+        #[serde(skip)]
+        data: Vec<u8>,
+    },
+    /// ftruncate(2) or fallocate(2).
+    SetLength { inode: Inode, bytes: u64 },
+    /// chmod(2).
+    SetPermissions { inode: Inode, permissions: u16 },
+    /// chown(2).
+    SetOwner { inode: Inode, owner: Owner },
+    /// utimes(2).
+    SetModified { inode: Inode, time: LogTime },
+    /// fsync(2) or fdatasync(2) of a file, or the end of a write with `O_DSYNC`.
+    Sync { inode: Inode },
+    /// fsync(2) of a directory.
+    SyncDirectory { inode: Inode },
+    /// sync(2) or syncfs(2).
+    SyncAll,
+    /// link(2).
+    Link { inode: Inode, directory: Inode, name: String },
+    /// unlink(2) or rmdir(2).
+    Remove { directory: Inode, name: String },
+    /// rename(2).
+    Rename { from: (Inode, String), to: (Inode, String) },
+    /// The power is off. What that leaves is in the next `Cut`.
+    PowerOff,
+    /// The power is on again.
+    Cut { survivors: Survivors },
+}
+
+impl Call {
+    /// Returns the call that writes these bytes.
+    pub(crate) fn write(inode: Inode, at: u64, bytes: &[u8]) -> Self {
+        let are_zeros = bytes.iter().all(|byte| *byte == 0);
+        let data = if are_zeros { Vec::new() } else { bytes.to_vec() };
+        Self::Write { inode, at, bytes: bytes.len(), are_zeros, data }
+    }
+
+    /// Bytes that the call has on the heap.
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Write { data, .. } => data.len(),
+            Self::Make { name, .. } | Self::Link { name, .. } | Self::Remove { name, .. } => name.len(),
+            Self::Rename { from, to } => from.1.len() + to.1.len(),
+            _ => 0,
+        }
+    }
+}
+
+/// A time of the wall clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LogTime {
+    /// Nanoseconds since 1970. Times that do not fit are the nearest that do.
+    ns: i64,
+}
+
+impl LogTime {
+    pub fn system_time(self) -> SystemTime {
+        let ns = Duration::from_nanos(self.ns.unsigned_abs());
+        if self.ns < 0 { UNIX_EPOCH - ns } else { UNIX_EPOCH + ns }
+    }
+}
+
+impl From<SystemTime> for LogTime {
+    fn from(time: SystemTime) -> Self {
+        let ns = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
+        let after = time.duration_since(UNIX_EPOCH).map(ns);
+        Self { ns: after.unwrap_or_else(|before| -ns(before.duration())) }
+    }
+}
+
+/// A call, and when it happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoggedCall {
+    /// Nanoseconds on the monotonic clock.
+    #[serde(rename = "at")]
+    at_ns: u64,
+    /// The wall clock, by which files are dated and old changes are written.
+    time: LogTime,
+    pub call: Call,
+}
+
+impl LoggedCall {
+    /// When it happened, on the monotonic clock.
+    pub fn at(&self) -> Duration {
+        Duration::from_nanos(self.at_ns)
+    }
+
+    /// The time of the wall clock then.
+    pub fn time(&self) -> SystemTime {
+        self.time.system_time()
+    }
+}
+
+/// Why a log does not have all calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Loss {
+    /// The calls took more memory than the log may have.
+    TooLong,
+    /// A sync was made to fail.
+    FailedSync,
+    /// A bit was made to flip.
+    FlippedBit,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::TooLong => "the server wrote more than the log may hold",
+            Self::FailedSync => "a sync was made to fail, which the log cannot repeat",
+            Self::FlippedBit => "a bit was flipped, which the log cannot repeat",
+        })
+    }
+}
+
+/// The calls so far.
+#[derive(Debug)]
+pub struct CallLog {
+    calls: Vec<LoggedCall>,
+    bytes: usize,
+    limit: usize,
+    clock: fn() -> Duration,
+    lost: Option<Loss>,
+}
+
+impl CallLog {
+    pub(crate) fn new(limit: usize, clock: fn() -> Duration) -> Self {
+        Self { calls: Vec::new(), bytes: 0, limit, clock, lost: None }
+    }
+
+    /// Logs a call. If there is no room for it, the whole log is given up, because a part of it could not rebuild the files.
+    pub(crate) fn push(&mut self, time: SystemTime, call: impl FnOnce() -> Call) {
+        if self.lost.is_some() {
+            return;
+        }
+        let at_ns = u64::try_from((self.clock)().as_nanos()).unwrap_or(u64::MAX);
+        let logged = LoggedCall { at_ns, time: time.into(), call: call() };
+        self.bytes += CALL_BYTES + logged.call.heap_bytes();
+        if self.bytes > self.limit {
+            return self.give_up(Loss::TooLong);
+        }
+        self.calls.push(logged);
+    }
+
+    pub(crate) fn give_up(&mut self, reason: Loss) {
+        self.lost.get_or_insert(reason);
+        self.calls = Vec::new();
+    }
+
+    /// The calls, oldest first, or why they are lost.
+    pub fn calls(self) -> Result<Vec<LoggedCall>, Loss> {
+        self.lost.map_or(Ok(self.calls), Err)
+    }
+}

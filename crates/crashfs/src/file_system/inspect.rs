@@ -1,0 +1,78 @@
+//! What of the files is durable, for somebody who explains a loss.
+use super::{Content, FileSystem, NameChange, ROOT};
+use crate::types::{Inode, SurvivingData, Survivors};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+impl FileSystem {
+    /// Returns the paths of a file or directory as processes see them, without a slash at the beginning.
+    pub fn paths(&self, inode: Inode) -> Vec<String> {
+        self.paths_by(inode, &|directory| directory.seen.iter().collect())
+    }
+
+    /// Returns the paths that the media certainly has.
+    pub fn durable_paths(&self, inode: Inode) -> Vec<String> {
+        self.paths_by(inode, &|directory| directory.durable.iter().collect())
+    }
+
+    fn paths_by<'f>(
+        &'f self,
+        inode: Inode,
+        names: &dyn Fn(&'f super::Directory) -> Vec<(&'f String, &'f Inode)>,
+    ) -> Vec<String> {
+        let mut paths = Vec::new();
+        // Each entry is a directory that leads to the file, and the path below it. Directories that are renamed may seem to
+        // be in each other on the media, so none is passed twice.
+        let mut open = vec![(inode, String::new(), BTreeSet::from([inode]))];
+        while let Some((at, below, passed)) = open.pop() {
+            if at == ROOT {
+                paths.push(below);
+                continue;
+            }
+            for (parent, node) in &self.nodes {
+                let Content::Directory(directory) = &node.content else { continue };
+                for (name, _) in names(directory).into_iter().filter(|(_, named)| **named == at) {
+                    let mut passed = passed.clone();
+                    if passed.insert(*parent) {
+                        let path = if below.is_empty() { name.clone() } else { format!("{name}/{below}") };
+                        open.push((*parent, path, passed));
+                    }
+                }
+            }
+        }
+        paths.sort();
+        paths
+    }
+
+    /// Reports whether the media certainly has those bytes of a file as processes see them.
+    pub fn is_durable(&self, inode: Inode, bytes: Range<usize>) -> bool {
+        let Some(Content::File(file)) = self.nodes.get(&inode).map(|node| &node.content) else { return true };
+        let part = |of: &[u8]| of.get(bytes.start.min(of.len())..bytes.end.min(of.len())).map(<[u8]>::to_vec);
+        part(&file.seen) == part(&file.durable)
+    }
+
+    /// Returns the changes of names that no sync has made durable, oldest first.
+    pub fn unsynced_names(&self) -> impl DoubleEndedIterator<Item = &NameChange> {
+        self.changes.iter().map(|(change, _)| change)
+    }
+
+    /// Returns all regular files that have a name or are open.
+    pub fn regular_files(&self) -> Vec<Inode> {
+        self.files().map(|(inode, _)| inode).collect()
+    }
+
+    /// Returns all names as processes see them, each with what it names.
+    pub fn all_names(&self) -> Vec<(String, Inode)> {
+        let names = self.directories().flat_map(|directory| &directory.seen);
+        names.map(|(name, inode)| (name.clone(), *inode)).collect()
+    }
+
+    /// Returns what there is to lose: a cut that leaves all of it loses nothing.
+    pub fn all_unsynced(&self) -> Survivors {
+        let dirty = self.nodes.iter().filter_map(|(inode, node)| match &node.content {
+            Content::File(file) if !file.is_clean() => Some((*inode, file.all_survives())),
+            _ => None,
+        });
+        Survivors { names: (0..self.changes.len()).collect(), files: dirty.collect::<Vec<(Inode, SurvivingData)>>() }
+    }
+}
