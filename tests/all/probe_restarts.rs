@@ -13,16 +13,18 @@ struct Keeper {
     inbox: String,
     sink: Option<Sink>,
     before: u64,
+    restarts: u32,
 }
 
 impl Keeper {
     fn start(inbox: String) -> Self {
         let listen = format!("127.0.0.1:{}", low_port());
         let sink = Some(Sink::start_at(&listen, &["--maildir", &inbox]));
-        Self { listen, inbox, sink, before: 0 }
+        Self { listen, inbox, sink, before: 0, restarts: 0 }
     }
 
     fn restart(&mut self) {
+        self.restarts += 1;
         self.before += self.sink.take().unwrap().took().messages;
         self.sink = Some(Sink::start_at(&self.listen, &["--maildir", &self.inbox]));
     }
@@ -104,9 +106,12 @@ fn the_account_is_that_of_the_sinks_after_restarts_of_everything() {
     for (route, keeper) in watched.iter().zip([&behind_postfix, &behind_relay]) {
         assert_eq!(metrics.of("created_total", route), metrics.fates(route), "{route}");
         let arrived = metrics.of("delivered_total", route) + metrics.of("repeated_total", route);
-        // A killed relay may send its last message again, when the probe has forgotten that it came.
+        // A killed relay may send its last message again, when the probe has forgotten that it came. A sink that is stopped may
+        // have stored a message that it has not yet counted or answered; the server sends that again.
         let unknown = keeper.messages() as f64 - arrived;
-        assert!((0.0..=f64::from(kills)).contains(&unknown), "{route}: {unknown} arrivals more");
+        println!("{route}: {unknown} arrivals more at the sink, after {} of its restarts", keeper.restarts);
+        let allowed = -f64::from(keeper.restarts)..=f64::from(kills);
+        assert!(allowed.contains(&unknown), "{route}: {unknown} arrivals more");
         assert!(metrics.of("delivered_total", route) > time as f64 / 4.0, "{route}");
     }
     assert_eq!(metrics.of("created_total", "dead"), metrics.fates("dead"));
