@@ -87,6 +87,7 @@ Examples:
   mailrun locust worker SERVER                sends mail for a Locust master
   mailrun health URL                          whether a relay or sink works
   mailrun bench mades                         MADES (ECP, EDX) over AMQP 1.0
+  mailrun mades --mode amqp --inbox QUEUE     an AMQP 1.0 broker alone
 
 Exit status:
     0  PASS; also INVALID or INCONCLUSIVE if nothing was required (see 3)

@@ -295,6 +295,7 @@ const EXAMPLES: &str = "\
 Examples:
   mailrun mades --broker amqp://endpoint@broker.local --password-file pw -m 1000
   mailrun mades --broker amqps://a --inbox-broker amqps://b --cacert ca.pem
+  mailrun mades --mode amqp --broker amqp://user@broker --inbox QUEUE    the broker alone
   mailrun mades --mode toolbox --rate 50 --arrival poisson -d 10m --out results
   mailrun mades --rate 50 -d 1m --threshold 'delivered.p99 < 2s'
   mailrun mades --shape quarter-hour --shape 'heartbeat every 5m; type HEARTBEAT' -d 1h
