@@ -123,6 +123,18 @@ const NOT_RUN: &[(&str, &str)] = &[
         BROKERS,
     ),
     ("scripts/start-artemis.sh --stop ~/artemis-a      # and -b", BROKERS),
+    ("mailrun mades --mode amqp --broker amqp://user@127.0.0.1:5672 --inbox test.queue --messages 100000", BROKERS),
+    (
+        "mailrun mades --mode amqp --broker amqp://user@127.0.0.1:5672 --inbox test.queue --rate 5000 --duration 1m --threshold 'inbox.p99 < 50ms'",
+        BROKERS,
+    ),
+    ("mailrun bench mades-compare --mode amqp --broker amqp://127.0.0.1:5672", BROKERS),
+    ("mailrun bench mades --mode amqp --messages 20000", "takes 40 seconds; mades_bench.rs runs the mode with fewer messages"),
+    (
+        "smtp-sink -u nobody 127.0.0.1:20025 100 & smtp-source -s 1000 -m 10000 127.0.0.1:20025",
+        "takes a minute, most of it waiting for the kernel",
+    ),
+    ("mailrun bench filter --compare postfix,postfix:opendkim,postfix:rspamd", RELAYS),
     ("export SERVER=mx.example:25 START=$(date -u -d '+2 minutes' +%FT%TZ)", SCHEDULERS),
     ("envsubst '$SERVER $START' < deploy/kubernetes/shards.yaml | kubectl apply -f -", SCHEDULERS),
     ("kubectl wait --for=condition=complete --timeout=1h job/mailrun-load", SCHEDULERS),

@@ -11,6 +11,8 @@ pub struct ProcessStat {
     /// Process group and session, by the process that leads them.
     pub group: u32,
     pub session: u32,
+    /// Page faults, minor and major.
+    pub faults: u64,
     pub user: u64,
     pub sys: u64,
     /// Time of ended children that the process has waited for.
@@ -22,7 +24,7 @@ pub struct ProcessStat {
 }
 
 impl ProcessStat {
-    /// Parses fields 1, 3 to 6, 14 to 17, 22 and 24. The command's name, field 2, may contain spaces
+    /// Parses fields 1, 3 to 6, 10, 12, 14 to 17, 22 and 24. The command's name, field 2, may contain spaces
     /// and parentheses, so the fields are counted after its last parenthesis.
     pub fn parse(text: &str) -> Option<Self> {
         let (before, after) = text.rsplit_once(')')?;
@@ -38,7 +40,8 @@ impl ProcessStat {
             parent,
             group,
             session,
-            user: after_skipping(7)?,
+            faults: after_skipping(3)? + after_skipping(1)?,
+            user: after_skipping(1)?,
             sys: after_skipping(0)?,
             children_user: after_skipping(0)?,
             children_sys: after_skipping(0)?,
@@ -58,6 +61,13 @@ pub(crate) fn name(stat: &str) -> Option<&str> {
     Some(stat.rsplit_once(')')?.0.split_once('(')?.1)
 }
 
+/// Returns the bytes that the process `pid` caused to be read from storage, and to be written to it. Returns `None` if the
+/// kernel does not show them.
+pub fn storage_bytes(pid: u32) -> Option<(u64, u64)> {
+    let io = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    Some((field(&io, "read_bytes:")?, field(&io, "write_bytes:")?))
+}
+
 /// Returns the IDs of all processes.
 pub fn pids() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -75,13 +85,14 @@ mod tests {
 
     #[test]
     fn fields_are_counted_after_the_name() {
-        let text = "42 (a) b (c)) S 7 42 42 0 -1 4194304 100 0 0 0 77 33 5 6 20 0 1 0 1000 9999 55 0";
+        let text = "42 (a) b (c)) S 7 42 42 0 -1 4194304 100 0 3 0 77 33 5 6 20 0 1 0 1000 9999 55 0";
         let expected = ProcessStat {
             pid: 42,
             state: 'S',
             parent: 7,
             group: 42,
             session: 42,
+            faults: 103,
             user: 77,
             sys: 33,
             children_user: 5,

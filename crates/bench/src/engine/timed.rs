@@ -7,10 +7,13 @@
 //! each wait.
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use mailrun_process::live::LiveEvent;
+use mailrun_process::proc_stat::{self, ProcessStat};
 use mailrun_process::process_usage;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, pidfd_open, waitid,
+};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
@@ -36,6 +39,10 @@ pub(crate) struct Costs {
     /// Seconds from the start of the process to its end.
     pub(crate) elapsed_s: f64,
     pub(crate) max_rss_bytes: Option<u64>,
+    /// Page faults, minor and major.
+    pub(crate) faults: Option<u64>,
+    /// Bytes read from storage and written to it.
+    pub(crate) storage_bytes: Option<u64>,
 }
 
 impl Costs {
@@ -217,6 +224,10 @@ impl TimedChild {
 
     /// Waits until the child has exited, and returns its costs.
     pub(crate) fn reap(&mut self) -> Result<(ExitStatus, Costs)> {
+        // An ended process shows these until somebody has waited for it.
+        let _ = waitid(WaitId::Pid(Pid::from_child(&self.child)), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+        let faults = ProcessStat::of(self.child.id()).map(|stat| stat.faults);
+        let storage_bytes = proc_stat::storage_bytes(self.child.id()).map(|(read, written)| read + written);
         let result = self.child.wait4().context("cannot wait for a process");
         let elapsed_s = self.started_at.elapsed().as_secs_f64();
         // From here on, another process may get the same process ID.
@@ -234,6 +245,8 @@ impl TimedChild {
                 } else {
                     self.sampled_peak_bytes
                 },
+                faults,
+                storage_bytes,
             },
         ))
     }
@@ -295,6 +308,7 @@ mod tests {
         let mut busy = shell("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done");
         let (status, costs) = wait(&mut busy);
         assert!(status.success() && costs.cpu_s() > 0.0 && costs.elapsed_s >= costs.cpu_s() * 0.9, "{costs:?}");
+        assert!(costs.faults.is_some_and(|faults| faults > 10) && costs.storage_bytes.is_some(), "{costs:?}");
         let mut idle = shell("sleep 0.5");
         let (_, costs) = wait(&mut idle);
         assert!(costs.elapsed_s >= 0.5 && costs.cpu_s() < 0.25, "{costs:?}");

@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_run_has_its_rate_its_costs_and_our_source_its_times() {
-        let costs = Costs { user_s: 0.2, sys_s: 0.3, elapsed_s: 0.5, max_rss_bytes: None };
+        let costs = Costs { user_s: 0.2, sys_s: 0.3, elapsed_s: 0.5, ..Costs::default() };
         let plain = source_figures(&costs, 1_000, None);
         assert_eq!(plain.iter().map(|figure| figure.value).collect::<Vec<_>>(), [2_000.0, 500.0]);
         let own = source_figures(&costs, 1_000, Some(&sample::held()));

@@ -34,6 +34,8 @@ pub(super) fn figures(results: &TableResults, missing: &[&str], options: &TableO
             |value| format!("{value:.0}"),
         ),
         Column::median("max RSS", |run| run.source.max_rss_bytes.map(|bytes| bytes as f64), bytes),
+        Column::median("page faults", |run| run.source.faults.map(|faults| faults as f64), whole),
+        Column::median("storage", |run| run.source.storage_bytes.map(|bytes| bytes as f64), bytes),
         Column::median("msg/s", |run| Some(messages / run.source.elapsed_s), whole),
     ]);
     columns.extend(RATIOS.iter().map(|ratio| {
@@ -44,9 +46,14 @@ pub(super) fn figures(results: &TableResults, missing: &[&str], options: &TableO
         })
     }));
     columns.push(Column::median("sink CPU s", |run| Some(run.sink.cpu_s()), figure));
-    let leave_out = ["sink CPU s", "max RSS", "sys s", "user s", "CPU %", "× CPU", "elapsed s", "reuse"];
+    let leave_out =
+        ["storage", "page faults", "sink CPU s", "max RSS", "sys s", "user s", "CPU %", "× CPU", "elapsed s", "reuse"];
     let table = engine::table(&results.contestants, &columns, &leave_out);
-    let mut notes = vec!["× msg/s, × CPU: multiple of smtp-source's value.".to_owned(), RATIO_NOTE.to_owned()];
+    let mut notes = vec![
+        "× msg/s, × CPU: multiple of smtp-source's value.".to_owned(),
+        "page faults: minor and major. storage: bytes read from storage and written to it.".to_owned(),
+        RATIO_NOTE.to_owned(),
+    ];
     notes.extend(missing_note(missing));
     let rounds = rounds_text(options.rounds, ShownFigures::Medians);
     results.report(ReportParts {
@@ -93,7 +100,7 @@ mod tests {
     }
 
     fn run(user_s: f64, elapsed_s: f64, arrived: u64) -> ComparedRun<TableMeasurement> {
-        let source = Costs { user_s, sys_s: 0.5, elapsed_s, max_rss_bytes: Some(8 << 20) };
+        let source = Costs { user_s, sys_s: 0.5, elapsed_s, max_rss_bytes: Some(8 << 20), ..Costs::default() };
         let measured = TableMeasurement { source, sink: Costs::default(), arrived: Some(arrived) };
         let fault = miscount(arrived, 1000);
         ComparedRun::of(measured, fault)
