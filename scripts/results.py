@@ -233,12 +233,22 @@ TABLES = [
     ),
     Table(
         "mades-rabbitmq",
-        "MADES: RabbitMQ",
+        "MADES: RabbitMQ 3.10",
         "mailrun bench mades-compare --broker amqp://127.0.0.1:{port}",
         "--messages 2000 --rounds 5",
         "--rounds 1 --messages 500",
         "go-mades-bench does not end by itself with RabbitMQ: it is killed after its report.",
         server="scripts/start-rabbitmq.sh {directory} {port}",
+        stop="scripts/start-rabbitmq.sh --stop {directory}",
+    ),
+    Table(
+        "mades-rabbitmq-4",
+        "MADES: RabbitMQ 4",
+        "mailrun bench mades-compare --broker amqp://127.0.0.1:{port}",
+        "--messages 2000 --rounds 5",
+        "--rounds 1 --messages 500",
+        "Debian 13's, which speaks AMQP 1.0 by itself.",
+        server="env RABBITMQ_ROOT=target/roots/rabbitmq-trixie.tar scripts/start-rabbitmq.sh {directory} {port}",
         stop="scripts/start-rabbitmq.sh --stop {directory}",
     ),
     *map(audit, RELAYS),
@@ -372,8 +382,9 @@ class Maker:
             is_there = status == 0
         else:
             is_there = wait_for_port(port, process)
+        program = next(word for word in words if "=" not in word and word != "env")
         last = (directory / "server.txt").read_text().strip().splitlines()[-1:]
-        return process, None if is_there else f"{table.server.split()[0]} does not run here: {' '.join(last)}"
+        return process, None if is_there else f"{program} does not run here: {' '.join(last)}"
 
     def stop_server(self, table, directory, server):
         if server and server.poll() is None:

@@ -1,5 +1,5 @@
 #!/bin/bash
-# RabbitMQ with its AMQP 1.0 plug-in (Debian's rabbitmq-server) on loopback, with the queues of an ECP endpoint and of an EDX
+# RabbitMQ (Debian's rabbitmq-server; before 4.0 with its AMQP 1.0 plug-in) on loopback, with the queues of an ECP endpoint and of an EDX
 # toolbox:
 #
 #   scripts/start-rabbitmq.sh DIRECTORY [PORT [EPMD-PORT [DISTRIBUTION-PORT]]]
@@ -10,7 +10,8 @@
 #
 # Users endpoint/password and toolbox/password, durable queues. A node of its own, with its own epmd, cookie, database,
 # configuration and ports, all on 127.0.0.1: a RabbitMQ that the system has is neither asked nor touched.
-# RABBITMQ_PROGRAMS names the directory of the package's programs (/usr/lib/rabbitmq/bin).
+# RABBITMQ_PROGRAMS names the directory of the package's programs (/usr/lib/rabbitmq/bin). RABBITMQ_ROOT names the tar file of a
+# Debian root whose RabbitMQ is run, as root: packaging/tests/debian-root.sh rabbitmq trixie makes that of Debian 13, which is 4.0.
 set -euo pipefail
 
 # Not /usr/sbin/rabbitmq-server, which changes to the user and the directory of the system's own node.
@@ -55,8 +56,25 @@ running "$directory" >/dev/null && exit 0
 if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
 	fail "something else listens on 127.0.0.1:$port already: stop it, or choose another port"
 fi
-[ -x "$programs/rabbitmq-server" ] || fail "there is no $programs/rabbitmq-server: install Debian's package rabbitmq-server"
-epmd=$(command -v epmd) || fail "there is no epmd: install Debian's package erlang-base"
+root_tar=${RABBITMQ_ROOT:-}
+if [ -n "$root_tar" ]; then
+	[ -s "$root_tar" ] || fail "there is no $root_tar: packaging/tests/debian-root.sh makes it"
+	[ "$(id -u)" = 0 ] || fail "only root can run the RabbitMQ of another Debian"
+	mkdir -p "$directory"
+	directory=$(cd "$directory" && pwd)
+	root=$directory/root
+	[ -d "$root" ] || { mkdir "$root.new" && tar -xf "$root_tar" -C "$root.new" && mv "$root.new" "$root"; }
+	mkdir -p "$root$directory"
+	epmd=/usr/bin/epmd
+	# The directory of the node has the same path inside. The mounts end with the node.
+	# shellcheck disable=SC2016 # the inner shell's words
+	within=(unshare --mount sh -c 'mount --bind /proc "$1/proc" && mount --bind /dev "$1/dev" && mount --bind "$2" "$1$2" &&
+		root=$1 && shift 2 && exec chroot "$root" "$@"' - "$root" "$directory")
+else
+	within=()
+	[ -x "$programs/rabbitmq-server" ] || fail "there is no $programs/rabbitmq-server: install Debian's package rabbitmq-server"
+	epmd=$(command -v epmd) || fail "there is no epmd: install Debian's package erlang-base"
+fi
 mkdir -p "$directory"
 directory=$(cd "$directory" && pwd)
 
@@ -92,7 +110,7 @@ setsid env -i PATH="$PATH" HOME="$directory" LANG=C.UTF-8 EPMD="$epmd" PROGRAMS=
 	RABBITMQ_SCHEMA_DIR="$directory/schema" RABBITMQ_ENABLED_PLUGINS_FILE="$directory/enabled_plugins" \
 	RABBITMQ_PLUGINS_EXPAND_DIR="$directory/plugins" RABBITMQ_MNESIA_BASE="$directory/mnesia" \
 	RABBITMQ_LOG_BASE="$directory/log" RABBITMQ_PID_FILE="$directory/node-pid" \
-	sh -c '"$EPMD" & exec "$PROGRAMS/rabbitmq-server"' >"$directory/stdout" 2>"$directory/stderr" </dev/null &
+	"${within[@]}" sh -c '"$EPMD" & exec "$PROGRAMS/rabbitmq-server"' >"$directory/stdout" 2>"$directory/stderr" </dev/null &
 pid=$!
 echo "$pid $(started "$pid")" >"$directory/pid"
 

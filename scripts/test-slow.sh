@@ -59,6 +59,7 @@ docs() { ignored docs && scripts/command-lines.sh; }
 brokers() {
     scripts/install-test-peers.sh rabbitmq
     scripts/install-test-peers.sh amqp
+    packaging/tests/debian-root.sh rabbitmq trixie
     ignored brokers
 }
 exim() {

@@ -6,6 +6,7 @@
 #   packaging/tests/debian-root.sh shells [SUITE]    and man, bash-completion, zsh, fish
 #   packaging/tests/debian-root.sh SERVER [SUITE]    and a mail server; Debian installs one of a kind at a time: chasquid,
 #                                                    courier, cyrus, dovecot, exim, opensmtpd, postfix, sendmail
+#   packaging/tests/debian-root.sh rabbitmq [SUITE]  and RabbitMQ, for scripts/start-rabbitmq.sh
 #   packaging/tests/debian-root.sh registry [SUITE]  and a registry of images, with skopeo, which pushes to it
 #
 # SUITE is a release of Debian, such as bookworm or trixie [default: the host's, or bookworm if the host is no Debian].
@@ -35,11 +36,12 @@ exim) packages=exim4-daemon-light ;;
 # Its dispatcher ends at once if there are no authorities.
 opensmtpd) packages="opensmtpd ca-certificates" ;;
 postfix) packages=postfix ;;
+rabbitmq) packages=rabbitmq-server ;;
 registry) packages="docker-registry skopeo" ;;
 # Its configuration is written in m4.
 sendmail) packages="sendmail-bin m4" ;;
 *)
-  echo "unknown kind $kind: it is base, shells, chasquid, courier, cyrus, dovecot, exim, opensmtpd, postfix, registry or sendmail" >&2
+  echo "unknown kind $kind: it is base, shells, chasquid, courier, cyrus, dovecot, exim, opensmtpd, postfix, rabbitmq, registry or sendmail" >&2
   exit 2
   ;;
 esac

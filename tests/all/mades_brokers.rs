@@ -3,7 +3,7 @@
 //!
 //! `make test-slow PART=brokers` runs this file.
 use crate::mades::{QUEUES, left_in, put};
-use crate::party::{MAILRUN, Process, low_port, mailrun, peer, skip, wait_until};
+use crate::party::{MAILRUN, Process, is_root, low_port, mailrun, peer, skip, wait_until};
 use crate::stand_in_endpoint::Endpoint;
 use mailrun_measurement::account::fates_sum;
 use mailrun_measurement::record::{Mades, Record};
@@ -17,6 +17,8 @@ use tempfile::TempDir;
 /// A broker started by the test. It ends when dropped.
 struct Node {
     script: &'static str,
+    /// Tar file of the Debian root that has the broker, if it is not this host's own.
+    root: Option<&'static str>,
     place: TempDir,
     /// The first port speaks AMQP 1.0.
     ports: Vec<u16>,
@@ -31,18 +33,28 @@ impl Node {
             skip("Artemis", &String::from_utf8_lossy(&fetched.stderr));
             return None;
         }
-        Some(Self::start("start-artemis.sh", 1))
+        Some(Self::start("start-artemis.sh", None, 1))
     }
 
     /// Returns `None`, with a note, if the broker cannot be installed here.
     fn rabbitmq() -> Option<Self> {
         peer("rabbitmq-server")?;
-        Some(Self::start("start-rabbitmq.sh", 3))
+        Some(Self::start("start-rabbitmq.sh", None, 3))
     }
 
-    fn start(script: &'static str, ports: usize) -> Self {
+    /// That of Debian 13, which speaks AMQP 1.0 by itself. Returns `None`, with a note, if it cannot be run here.
+    fn rabbitmq_4() -> Option<Self> {
+        let tar = concat!(env!("CARGO_MANIFEST_DIR"), "/target/roots/rabbitmq-trixie.tar");
+        if !is_root() || !Path::new(tar).is_file() {
+            skip("RabbitMQ 4", "it needs root, and packaging/tests/debian-root.sh rabbitmq trixie");
+            return None;
+        }
+        Some(Self::start("start-rabbitmq.sh", Some(tar), 3))
+    }
+
+    fn start(script: &'static str, root: Option<&'static str>, ports: usize) -> Self {
         let ports = std::iter::repeat_with(low_port).take(ports).collect();
-        let node = Self { script, place: tempfile::tempdir().unwrap(), ports };
+        let node = Self { script, root, place: tempfile::tempdir().unwrap(), ports };
         node.run();
         node
     }
@@ -55,7 +67,8 @@ impl Node {
         let directory = self.directory();
         let ports: Vec<String> = self.ports.iter().map(u16::to_string).collect();
         let words: Vec<&str> = [&directory].into_iter().chain(&ports).map(String::as_str).collect();
-        let started = run(self.script, &words);
+        let root = self.root.map(|tar| ("RABBITMQ_ROOT", tar));
+        let started = script(self.script).args(words).envs(root).output().unwrap();
         assert!(started.status.success(), "{started:?}");
     }
 
@@ -76,9 +89,12 @@ impl Drop for Node {
     }
 }
 
-fn run(script: &str, words: &[&str]) -> Output {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(script);
-    Command::new(path).args(words).output().unwrap()
+fn script(name: &str) -> Command {
+    Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(name))
+}
+
+fn run(name: &str, words: &[&str]) -> Output {
+    script(name).args(words).output().unwrap()
 }
 
 /// A running `mailrun mades` at a broker.
@@ -229,7 +245,20 @@ fn every_mode_closes_its_account_on_artemis() {
 #[test]
 #[ignore = "slow: make test-slow PART=brokers"]
 fn every_mode_closes_its_account_on_rabbitmq() {
-    let Some(rabbit) = Node::rabbitmq() else { return };
+    if let Some(rabbit) = Node::rabbitmq() {
+        close_every_mode_on(&rabbit);
+    }
+}
+
+#[test]
+#[ignore = "slow: make test-slow PART=brokers"]
+fn every_mode_closes_its_account_on_rabbitmq_4() {
+    if let Some(rabbit) = Node::rabbitmq_4() {
+        close_every_mode_on(&rabbit);
+    }
+}
+
+fn close_every_mode_on(rabbit: &Node) {
     through(&rabbit.url(), "endpoint", "--max-in-transit 100", 1000, 7);
     through(&rabbit.url(), "endpoint", "--max-in-transit 10 --payload-size 1M --credit 10", 30, 7);
     through(&rabbit.url(), "endpoint", "--max-in-transit 100 --durable=false --credit 1 --max-unsettled 1", 100, 7);
