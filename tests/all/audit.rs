@@ -164,6 +164,19 @@ fn a_server_that_does_not_sync_is_found_out_by_power_cuts_alone() {
     assert!(!explained.out.contains("is lost"), "{explained:?}");
     let unknown = audited.explained(&round, Some(100_000));
     assert!(unknown.code == Some(2) && unknown.err.contains("there is no message 100000"), "{unknown:?}");
+    let run = audited.place.path().join("out").join(&round);
+    let message = loss.message.to_string();
+    let restarted = Process::start(MAILRUN, &["audit", "explain", run.to_str().unwrap(), &message, "--restart"]);
+    let restarted = restarted.finish_within(Duration::from_secs(600));
+    assert_eq!(restarted.code, Some(0), "{restarted:?}");
+    for words in [
+        "Started again on what the power cut left, the server delivers",
+        &format!("Message {message} is lost even if only this survives: nothing"),
+        "It is delivered if this survives:\n  the data of spool/segment-00000000",
+    ] {
+        assert!(restarted.out.contains(words), "{words}: {restarted:?}");
+    }
+    assert!(!run.join("restart").exists(), "nothing of the restarts is left");
     // What somebody has cut off, given up or deleted is told, and is no crash.
     let place = audited.place.path().join("out").join(&round);
     let calls = fs::read(place.join("calls.jsonl")).unwrap();

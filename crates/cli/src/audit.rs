@@ -100,6 +100,11 @@ struct ExplainArgs {
     /// Number of the message. Without it, lists what was lost.
     #[arg(value_name = "MESSAGE")]
     message: Option<u64>,
+    /// Start the server on what the power cut left, as root, and tell what it delivers. Then find out, in at most 50 restarts,
+    /// how little of what was not durable may survive so that the message is lost, and how much has to survive so that it is
+    /// not. This runs the recipe that is in RUN, so do it only with an audit that you trust.
+    #[arg(long, requires = "message")]
+    restart: bool,
 }
 
 const EXPLAIN_EXAMPLES: &str = "\
@@ -107,6 +112,7 @@ Examples:
   mailrun audit explain DIR                    lists what was lost
   mailrun audit explain DIR 17                 why message 17 was lost
   mailrun audit explain DIR/round-2-power-cut-on-ext4 0
+  mailrun audit explain DIR 17 --restart       as root
 
 Exit status: 0 explained, or not lost, which is said; 2 no such run or message, or
 a damaged file.";
@@ -141,8 +147,8 @@ fn recipe(typed: &str) -> Result<Recipe, String> {
 
 impl AuditArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
-        if let Some(AuditCommand::Explain(ExplainArgs { run, message })) = self.explain {
-            crate::report::messages::say(&mailrun_bench::audit::explain(&run, message)?)?;
+        if let Some(AuditCommand::Explain(ExplainArgs { run, message, restart })) = self.explain {
+            crate::report::messages::say(&mailrun_bench::audit::explain(&run, message, restart)?)?;
             return Ok(ExitCode::SUCCESS);
         }
         let recipe = self.recipe.context("no recipe was named")?;

@@ -144,7 +144,7 @@ impl fmt::Display for Loss {
 }
 
 /// The calls so far.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct CallLog {
     calls: Vec<LoggedCall>,
     bytes: usize,

@@ -33,7 +33,7 @@ pub const SECTOR: usize = 512;
 const WRITEBACK: Duration = Duration::from_secs(36);
 
 /// All files, both as processes see them and as the media has them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct FileSystem {
     nodes: BTreeMap<Inode, Node>,
     next: Inode,
@@ -46,7 +46,7 @@ pub struct FileSystem {
     log: Option<CallLog>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Node {
     permissions: u16,
     owner: Owner,
@@ -61,7 +61,7 @@ struct Node {
     content: Content,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Content {
     File(File),
     Directory(Directory),
@@ -88,7 +88,7 @@ pub struct Times {
     pub changed: SystemTime,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct File {
     /// Bytes as processes read them.
     seen: Vec<u8>,
@@ -104,7 +104,7 @@ struct File {
 
 type Sector = [u8; SECTOR];
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Directory {
     seen: BTreeMap<String, Inode>,
     durable: BTreeMap<String, Inode>,
@@ -853,7 +853,7 @@ impl FileSystem {
     }
 
     /// Makes durable what the kernel and the journal would have written by now.
-    fn settle(&mut self) {
+    pub fn settle(&mut self) {
         let now = self.now;
         let is_committed = |at: SystemTime| {
             let age = now.duration_since(at).unwrap_or_default();

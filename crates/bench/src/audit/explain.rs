@@ -1,5 +1,6 @@
 //! `mailrun audit explain`: what a power cut took of a message that had been answered 250, and which call would have kept it.
 use super::losses::{LogState, RoundLosses};
+use super::restart::restart;
 use super::story::{self, Asked, Gap, Story};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use mailrun_measurement::ledger::Ledger;
@@ -25,11 +26,11 @@ struct LossyRound {
 }
 
 /// Explains why `message` was lost in the audit or in the round whose directory is `run`. Without a message, lists what was
-/// lost.
+/// lost. With `restarts`, starts the server on the files of the log, too.
 ///
 /// # Errors
 /// If `run` is not the directory of an audit, if it has no such message, or if a file in it cannot be read.
-pub fn explain(run: &Path, message: Option<u64>) -> Result<String> {
+pub fn explain(run: &Path, message: Option<u64>, restarts: bool) -> Result<String> {
     let rounds = rounds(run)?;
     let Some(message) = message else { return Ok(list(run, &rounds)) };
     let lost_in: Vec<(&LossyRound, &AuditLoss)> = rounds
@@ -39,7 +40,7 @@ pub fn explain(run: &Path, message: Option<u64>) -> Result<String> {
         .collect();
     match &lost_in[..] {
         [] => not_lost(run, &rounds, message),
-        [(round, loss)] => explain_loss(round, loss),
+        [(round, loss)] => explain_loss(round, loss, restarts),
         several => {
             let places = several.iter().map(|(round, _)| format!("\n  {}", shown(&round.place)));
             bail!("message {message} was lost in several rounds; name one of them:{}", places.collect::<String>())
@@ -125,7 +126,7 @@ fn time_text(seconds: f64) -> String {
     format!("{seconds:.6} s")
 }
 
-fn explain_loss(round: &LossyRound, loss: &AuditLoss) -> Result<String> {
+fn explain_loss(round: &LossyRound, loss: &AuditLoss, restarts: bool) -> Result<String> {
     let losses = &round.losses;
     let mut text = format!("Message {} of round {} ({}) is lost.\n\n", loss.message, loss.round, losses.fault);
     let mut line = |name: &str, value: &str| _ = writeln!(text, "  {name:<10} {}", printable(value));
@@ -162,6 +163,9 @@ fn explain_loss(round: &LossyRound, loss: &AuditLoss) -> Result<String> {
     let story =
         story::tell(&stored, &asked).with_context(|| format!("cannot repeat the calls in {}", shown(&round.place)))?;
     write_story(&mut text, &story, origin);
+    if let Some(cut) = story.cut.filter(|_| restarts) {
+        text.push_str(&restart(losses, &round.place, &stored, cut, loss.message)?);
+    }
     Ok(text)
 }
 

@@ -1,5 +1,6 @@
 //! What a round with losses leaves in its directory: `losses.json` has what is missing, and `calls.jsonl` and `calls.data` the
 //! calls on the disk that lost its power.
+use crate::recipe::StoredRecipe;
 use anyhow::{Context, Result, bail};
 use mailrun_crashfs::{CallLog, StoredCalls};
 use mailrun_measurement::record::AuditLoss;
@@ -28,6 +29,8 @@ pub(super) struct RoundLosses {
     pub(super) sent: u64,
     pub(super) losses: Vec<AuditLoss>,
     pub(super) log: LogState,
+    /// How the server was run.
+    pub(super) recipe: Option<StoredRecipe>,
 }
 
 /// Whether the calls on the disk were logged.
@@ -66,6 +69,7 @@ impl Default for RoundLosses {
             sent: 0,
             losses: Vec::new(),
             log: LogState::None,
+            recipe: None,
         }
     }
 }

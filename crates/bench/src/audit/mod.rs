@@ -6,7 +6,7 @@
 //! queue_trial: does the recipe's command for the queue tell the truth?
 //! faults × rounds ─→ round: source → server → sink, a fault, the server back, its queue empty
 //!                      │    └→ reach: has the fault ended all of the server?
-//!                      ├→ losses: what is missing, and the calls on the disk ─→ explain, story
+//!                      ├→ losses: what is missing, and the calls on the disk ─→ explain, story, restart
 //!                      └→ summary: one record, a row for each kind of fault, the verdict
 //! ```
 mod explain;
@@ -16,6 +16,7 @@ mod options;
 mod outage;
 mod queue_trial;
 mod reach;
+mod restart;
 mod round;
 mod story;
 mod summary;

@@ -85,6 +85,8 @@ pub(super) enum RoundLoad {
     Quiet,
     /// A few messages without a fault, to try the recipe's command for the queue.
     Trial,
+    /// Nothing. The server delivers what it has.
+    None,
 }
 
 pub(super) struct Round<'a> {
@@ -150,6 +152,14 @@ impl From<anyhow::Error> for Early {
     fn from(error: anyhow::Error) -> Self {
         Self::Failed(error)
     }
+}
+
+/// A server that is ready to be started, and the sink to which it will deliver.
+pub(super) struct Prepared {
+    run: RunId,
+    pub(super) places: Places,
+    server: ServerCommand,
+    supervisor: Supervisor,
 }
 
 /// A server that runs, and what is needed to start it again.
@@ -279,6 +289,7 @@ impl Round<'_> {
             sent: account.source.ledger.created.unwrap_or_default(),
             losses: account.losses.clone(),
             log: LogState::write(log, DISK_BYTES, place)?,
+            recipe: Some(self.options.recipe.stored()),
             ..RoundLosses::default()
         };
         losses.write(place)
@@ -286,12 +297,7 @@ impl Round<'_> {
 
     /// Starts the sink, prepares the server and starts it.
     pub(super) fn start<'d>(&self, disk: Option<&'d Disk>) -> Result<(Ground<'d>, Supervisor)> {
-        let run = outputs::new_run_id()?;
-        let bench = self.bench();
-        let mut supervisor = Supervisor::new(&bench)?;
-        let sink = supervisor.start_sink(PartyCommand::sink(self.program, &bench, run, self.directory))?;
-        let places = Places::in_directory(self.directory.spool(), launch::free_port()?, next_hop(&sink)?, self.program);
-        let server = self.options.recipe.prepare(&places)?;
+        let prepared = self.prepare(outputs::new_run_id()?)?;
         // Make the prepared files durable: on a real server, they would have existed long before
         // the power cut.
         if let Some(disk) = disk {
@@ -300,6 +306,26 @@ impl Round<'_> {
                 files.set_profile(self.case.file_system.unwrap_or(Profile::Ext4));
             });
         }
+        self.start_prepared(prepared, disk)
+    }
+
+    /// Starts the sink and prepares the server.
+    pub(super) fn prepare(&self, run: RunId) -> Result<Prepared> {
+        let bench = self.bench();
+        let mut supervisor = Supervisor::new(&bench)?;
+        let sink = supervisor.start_sink(PartyCommand::sink(self.program, &bench, run, self.directory))?;
+        let places = Places::in_directory(self.directory.spool(), launch::free_port()?, next_hop(&sink)?, self.program);
+        let server = self.options.recipe.prepare(&places)?;
+        Ok(Prepared { run, places, server, supervisor })
+    }
+
+    /// Starts the server.
+    pub(super) fn start_prepared<'d>(
+        &self,
+        prepared: Prepared,
+        disk: Option<&'d Disk>,
+    ) -> Result<(Ground<'d>, Supervisor)> {
+        let Prepared { run, places, server, mut supervisor } = prepared;
         let began = Instant::now();
         let started = supervisor.start_relay(self.launch(&server, &places, 1));
         let target = started.map_err(|error| self.options.recipe.start_error(&error, &places.directory))?;
@@ -536,6 +562,17 @@ impl Round<'_> {
         Ok((queue, supervisor.delivered() - before))
     }
 
+    /// Waits until the server has delivered what it has. Returns why it did not run so long.
+    pub(super) fn deliver_queue(&self, ground: &Ground<'_>, supervisor: &mut Supervisor) -> Result<Option<String>> {
+        // It is unknown how much will arrive.
+        match self.drain(supervisor, &ground.places, u64::MAX) {
+            Ok(_) => Ok(None),
+            Err(Early::End(RoundEnd::NeverBack(reason) | RoundEnd::Void(reason))) => Ok(Some(reason)),
+            Err(Early::End(_)) => Ok(Some("it ended".to_owned())),
+            Err(Early::Failed(error)) => Err(error),
+        }
+    }
+
     /// Waits until the server's queue is empty, or until no mail has arrived for `lost_after`. If
     /// the server cannot be asked about its queue, the wait also ends when all accepted mail has
     /// arrived.
@@ -643,9 +680,10 @@ impl Round<'_> {
     pub(super) fn bench(&self) -> BenchOptions {
         let options = self.options;
         let (messages, sessions, sink) = match self.load {
-            RoundLoad::Full => (options.messages, SESSIONS, SLOW_SINK),
-            RoundLoad::Quiet => (1, 1, HOLDING_SINK),
-            RoundLoad::Trial => (TRIAL_MESSAGES, 1, TRIAL_SINK),
+            RoundLoad::Full => (options.messages, SESSIONS, Some(SLOW_SINK)),
+            RoundLoad::Quiet => (1, 1, Some(HOLDING_SINK)),
+            RoundLoad::Trial => (TRIAL_MESSAGES, 1, Some(TRIAL_SINK)),
+            RoundLoad::None => (0, 1, None),
         };
         // One rate for all, so that a few messages are sent at once.
         let rate = options.messages.max(messages) as f64 / LOAD.as_secs_f64();
@@ -669,7 +707,7 @@ impl Round<'_> {
                 .flag("reuse", true)
                 .with("timeout", "10s")
                 .with("to", "to{0..9}@example.com"),
-            sink_options: PartyOptions::default().with("fault", sink),
+            sink_options: PartyOptions::default().with_some("fault", sink),
             lost_after: Some(options.lost_after),
             live: options.live,
             title: Some(title),

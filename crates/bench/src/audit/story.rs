@@ -200,11 +200,22 @@ impl Finder<'_> {
     }
 }
 
+/// Returns when the message was answered at the latest. A reply that is read while the power is off was sent before, and no call
+/// was done since.
+fn answered_at(calls: &[LoggedCall], read: Duration) -> Duration {
+    let at =
+        |is_wanted: fn(&Call) -> bool| calls.iter().filter(move |logged| is_wanted(&logged.call)).map(LoggedCall::at);
+    let outages = at(|call| *call == Call::PowerOff).zip(at(|call| matches!(call, Call::Cut { .. })));
+    outages.filter(|(off, on)| (*off..=*on).contains(&read)).map(|(off, _)| off).next().unwrap_or(read)
+}
+
 /// Tells the story of a message.
 ///
 /// # Errors
 /// If the log cannot be repeated.
 pub(super) fn tell(stored: &StoredCalls, asked: &Asked) -> io::Result<Story> {
+    let answered = asked.answered.map(|read| answered_at(&stored.calls, read));
+    let asked = &Asked { answered, ..asked.clone() };
     let ids = asked.reply.as_deref().map(possible_ids).unwrap_or_default();
     let (holders, with_others) = (BTreeMap::new(), BTreeSet::new());
     let mut finder = Finder { asked, ids, id: None, holders, with_others };
@@ -554,6 +565,9 @@ mod tests {
         /// Cuts the power, so that nothing is left that may be lost.
         fn story(mut self) -> Story {
             self.files.turn_off();
+            if self.answered.is_none() {
+                self.answer();
+            }
             self.files.cut_to(&mailrun_crashfs::Survivors::default());
             let asked = Asked { run: RUN, message: 3, reply: Some(REPLY.to_owned()), answered: self.answered };
             let calls = self.files.take_calls().unwrap().calls().unwrap();
@@ -568,6 +582,7 @@ mod tests {
             server.write("queue", "4F00A1", &mail(3));
             server.answer();
         };
+        let read_late: Calls = |server| _ = server.write("queue", "4F00A1", &mail(3));
         let by_id: Calls = |server| {
             let body = server.write("queue", "D4F00A1", &mail(3));
             server.files.sync(body).unwrap();
@@ -626,6 +641,7 @@ mod tests {
         let in_directory = "no fsync of queue/4F00A1/message, and none of its directory queue, before 250";
         for (calls, profile, expected) in [
             (no_sync, Profile::Ext4, &["no fsync of queue/4F00A1, and none of its directory queue, before 250"][..]),
+            (read_late, Profile::Ext4, &["no fsync of queue/4F00A1, and none of its directory queue, before 250"]),
             (by_id, Profile::Ext4, &["no fsync of queue/Q4F00A1, and none of its directory queue, before 250"]),
             (no_rename, Profile::Ext4, &[synced]),
             (no_rename, Profile::Strict, &[synced]),
@@ -650,6 +666,7 @@ mod tests {
             let sentences: Vec<String> = story.gaps.iter().flatten().map(Gap::sentence).collect();
             assert_eq!(sentences, expected, "{story:?}");
             assert!(story.was_written && story.cut.is_some(), "{story:?}");
+            assert!(story.events.is_sorted_by_key(|event| event.at), "{story:?}");
         }
     }
 

@@ -5,8 +5,8 @@ use anyhow::{Result, anyhow, bail};
 use mailrun_process::party_options::PartyOptions;
 use mailrun_text::quantities::{duration, positive};
 use mailrun_text::words::is_misspelling;
-use serde::Deserialize;
 use serde::de::{self, Deserializer};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -239,7 +239,31 @@ pub fn names_and_variants() -> Vec<String> {
     names().flat_map(variants).collect()
 }
 
+/// A recipe as it was when something was done by it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StoredRecipe {
+    name: String,
+    file: String,
+    text: String,
+    variant: String,
+}
+
+impl StoredRecipe {
+    /// # Errors
+    /// If the recipe contains a mistake.
+    pub(crate) fn recipe(&self) -> Result<Recipe> {
+        let variant = Some(self.variant.as_str()).filter(|variant| !variant.is_empty());
+        Recipe::read(&self.text, &self.file, self.name.clone(), variant).map_err(anyhow::Error::msg)
+    }
+}
+
 impl Recipe {
+    /// Returns the recipe's text and whatever else makes the same recipe of it.
+    pub(crate) fn stored(&self) -> StoredRecipe {
+        let Self { name, file, text, variant, .. } = self.clone();
+        StoredRecipe { name, file, text, variant }
+    }
+
     /// Loads a recipe. `word` is `NAME` or `NAME:VARIANT` for a built-in recipe, or the path of a
     /// file that ends in `.toml`.
     ///

@@ -9,7 +9,7 @@ mod file;
 pub(crate) mod leftovers;
 mod server;
 
-pub(crate) use file::MailboxKeys;
+pub(crate) use file::{MailboxKeys, StoredRecipe};
 pub use file::{Recipe, names, names_and_variants};
 pub use server::{Missing, Places};
 pub(crate) use server::{ServerCommand, next_hop};

@@ -1,0 +1,371 @@
+//! `mailrun audit explain --restart`: rebuilds the files as the power cut left them, starts the server on them, and tells which
+//! messages it delivers. Then it looks for the smallest set of changes that has to survive.
+//!
+//! ```text
+//! calls before the cut ─→ files ─ cut_to(survivors) ─→ disk ─→ server, sink ─→ which messages arrive
+//!                                      ▲────────────── smallest: leave out what is not needed ┘
+//! ```
+use super::fault::{AuditCase, AuditFault};
+use super::losses::RoundLosses;
+use super::options::{AuditLength, AuditOptions};
+use super::round::{DISK_BYTES, Round, RoundLoad};
+use crate::directory::RunDirectory;
+use crate::gather;
+use crate::parties::PartyProcess;
+use crate::programs::own_program;
+use crate::recipe::leftovers;
+use anyhow::{Context, Result, bail};
+use mailrun_crashfs::{Call, Disk, FileSystem, Inode, NameChange, Profile, StoredCalls, SurvivingData, Survivors};
+use mailrun_measurement::ledger::Ledger;
+use mailrun_measurement::record::Role;
+use mailrun_measurement::trace::RunId;
+use mailrun_process::interrupt::Interrupt;
+use mailrun_process::live::LiveMode;
+use mailrun_text::numbers::{count, counted};
+use mailrun_text::printable::printable;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Most restarts of a search.
+const MAX_RESTARTS: u32 = 50;
+/// Pause in arrivals after which no more mail is expected, if the server does not say that its queue is empty.
+const LOST_AFTER: Duration = Duration::from_secs(5);
+/// Most messages and changes that are listed.
+const MAX_LISTED: usize = 20;
+
+/// A change that was not durable when the power was cut.
+#[derive(Clone, Debug, PartialEq)]
+enum Change {
+    /// Position among the changes of names.
+    Name(usize),
+    Data(Inode, SurvivingData),
+}
+
+/// What the server delivered on some files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Outcome {
+    Delivered(BTreeSet<u64>),
+    /// The server did not start, or ended.
+    Down(String),
+}
+
+/// The files before a power cut, and everything that is needed to start the server on what the cut leaves.
+struct Laboratory<'a> {
+    losses: &'a RoundLosses,
+    place: PathBuf,
+    program: PathBuf,
+    options: AuditOptions,
+    run: RunId,
+    profile: Profile,
+    before: FileSystem,
+    restarts: u32,
+}
+
+/// Restarts the server on what the power cut with the call at `cut` left, and tells what it delivers and what would have to
+/// survive.
+///
+/// # Errors
+/// If the server cannot run here, or if the user interrupts it.
+pub(super) fn restart(
+    losses: &RoundLosses,
+    place: &Path,
+    calls: &StoredCalls,
+    cut: usize,
+    message: u64,
+) -> Result<String> {
+    if let Some(obstacle) = mailrun_crashfs::obstacle() {
+        bail!("the server cannot be started on the files of the log: {obstacle}");
+    }
+    let cut = (cut..calls.calls.len()).find(|at| matches!(calls.calls[*at].call, Call::Cut { .. }));
+    let cut = cut.context("the log ends before the power was on again")?;
+    let Call::Cut { survivors } = &calls.calls[cut].call else { bail!("there is no cut") };
+    let mut before = None;
+    calls.replay(|at, files| {
+        if at == cut {
+            files.set_time(calls.calls[cut].time());
+            files.settle();
+            before = Some(files.clone());
+        }
+        at < cut
+    })?;
+    let profile = calls.calls.iter().rev().find_map(|logged| match &logged.call {
+        Call::Profile { profile } => Some(*profile),
+        _ => None,
+    });
+    let recipe = losses.recipe.as_ref().context("losses.json does not have the recipe of the server")?.recipe()?;
+    let program = own_program()?;
+    recipe.check_host(&program)?;
+    let _interrupt = Interrupt::watch()?;
+    leftovers::adopt_orphans().context("cannot adopt the processes of the server")?;
+    let options = AuditOptions {
+        recipe,
+        faults: vec![AuditFault::PowerCut],
+        file_systems: Vec::new(),
+        length: AuditLength::Rounds(1),
+        seed: 1,
+        messages: 1,
+        lost_after: LOST_AFTER,
+        thresholds: Vec::new(),
+        out: None,
+        live: LiveMode::Off,
+        command: Vec::new(),
+    };
+    let mut laboratory = Laboratory {
+        losses,
+        place: place.join("restart"),
+        program,
+        options,
+        run: losses.run_id.parse()?,
+        profile: profile.unwrap_or_default(),
+        before: before.context("the log ends before the power cut")?,
+        restarts: 0,
+    };
+    let text = laboratory.report(survivors, message);
+    let _ = fs::remove_dir_all(&laboratory.place);
+    text
+}
+
+impl Laboratory<'_> {
+    fn report(&mut self, survivors: &Survivors, message: u64) -> Result<String> {
+        let delivered = match self.try_out(survivors)? {
+            Outcome::Delivered(delivered) => delivered,
+            Outcome::Down(reason) => {
+                return Ok(format!("\nOn what the power cut left, the server does not run: {}\n", printable(&reason)));
+            }
+        };
+        let lost: BTreeSet<u64> = self.losses.losses.iter().map(|loss| loss.message).collect();
+        let later = lost.intersection(&delivered).copied().collect();
+        let mut text =
+            format!("\nStarted again on what the power cut left, the server delivers {}.\n", numbers(&delivered));
+        let of_lost = counted(lost.len() as u64, "message");
+        _ = writeln!(text, "Of the {of_lost} lost in this round, it delivers {}.", numbers(&later));
+        if delivered.contains(&message) {
+            _ = writeln!(text, "Message {message} is among them, so this power cut alone does not take it.");
+            return Ok(text);
+        }
+        let is_there = |outcome: &Outcome| matches!(outcome, Outcome::Delivered(all) if all.contains(&message));
+        let is_lost = |outcome: &Outcome| matches!(outcome, Outcome::Delivered(all) if !all.contains(&message));
+        let least = self.smallest(changes(survivors), is_lost)?;
+        text.push_str(&self.list(&least, &format!("Message {message} is lost even if only this survives")));
+        let all = changes(&self.before.all_unsynced());
+        if self.is_so(&all, &is_there)? {
+            let needed = self.smallest(all, is_there)?;
+            text.push_str(&self.list(&needed, "It is delivered if this survives"));
+        } else {
+            text.push_str("\nIt is not delivered even if everything survives.\n");
+        }
+        let order =
+            if self.profile == Profile::Strict { "" } else { " Names survive in the order in which they were made." };
+        _ = writeln!(text, "\nFound by {}.{order}", counted(u64::from(self.restarts), "restart"));
+        Ok(text)
+    }
+
+    /// Finds a set from which no change can be left out without that the outcome is another one.
+    fn smallest(&mut self, items: Vec<Change>, is_wanted: impl Fn(&Outcome) -> bool) -> Result<Smallest<Change>> {
+        smallest(
+            items,
+            |some| if self.restarts >= MAX_RESTARTS { Ok(None) } else { self.is_so(some, &is_wanted).map(Some) },
+        )
+    }
+
+    fn is_so(&mut self, items: &[Change], is_wanted: &impl Fn(&Outcome) -> bool) -> Result<bool> {
+        let Some(survivors) = self.survivors(items) else { return Ok(false) };
+        Ok(is_wanted(&self.try_out(&survivors)?))
+    }
+
+    /// Returns what survives if these changes do, or `None` if the file system could not leave that: except with `strict`,
+    /// changes of names survive in their order.
+    fn survivors(&self, items: &[Change]) -> Option<Survivors> {
+        let mut survivors = Survivors::default();
+        for item in items {
+            match item {
+                Change::Name(at) => survivors.names.push(*at),
+                Change::Data(inode, data) => survivors.files.push((*inode, data.clone())),
+            }
+        }
+        let is_possible =
+            self.profile == Profile::Strict || survivors.names.iter().copied().eq(0..survivors.names.len());
+        is_possible.then_some(survivors)
+    }
+
+    /// Starts the server on what the power cut leaves, and waits for its mail.
+    fn try_out(&mut self, survivors: &Survivors) -> Result<Outcome> {
+        self.restarts += 1;
+        let mut files = self.before.clone();
+        files.cut_to(survivors);
+        let directory = RunDirectory::create(Some(&self.place), "restart", jiff::Timestamp::now())?;
+        let round = Round {
+            options: &self.options,
+            program: &self.program,
+            directory: &directory,
+            case: AuditCase { fault: AuditFault::PowerCut, file_system: Some(self.profile), is_remark: false },
+            number: u64::from(self.restarts),
+            load: RoundLoad::None,
+            trusts_queue: self.options.recipe.knows_its_queue(),
+        };
+        let outcome = deliver(&round, self.run, files);
+        leftovers::reap_orphans();
+        let outcome = outcome?;
+        let said = match &outcome {
+            Outcome::Delivered(delivered) => format!("{} delivered", counted(delivered.len() as u64, "message")),
+            Outcome::Down(reason) => format!("the server does not run: {reason}"),
+        };
+        mailrun_process::tell!("mailrun: restart {}, {}: {said}", self.restarts, kept(survivors));
+        Ok(outcome)
+    }
+
+    fn list(&self, found: &Smallest<Change>, title: &str) -> String {
+        let nothing = if found.items.is_empty() { " nothing" } else { "" };
+        let mut text = format!("\n{title}:{nothing}\n");
+        for item in found.items.iter().take(MAX_LISTED) {
+            _ = writeln!(text, "  {}", printable(&self.words(item)));
+        }
+        if let Some(more @ 1..) = found.items.len().checked_sub(MAX_LISTED) {
+            _ = writeln!(text, "  and {more} more");
+        }
+        if !found.is_proven {
+            _ = writeln!(text, "This is what {MAX_RESTARTS} restarts have found, and more might be left out.");
+        }
+        text
+    }
+
+    fn words(&self, change: &Change) -> String {
+        let below = |directory: Inode, name: &str| {
+            let parent = self.before.paths(directory).into_iter().next().unwrap_or_default();
+            if parent.is_empty() { name.to_owned() } else { format!("{parent}/{name}") }
+        };
+        match change {
+            Change::Data(inode, _) => {
+                let path = self.before.paths(*inode).into_iter().next();
+                format!("the data of {}", path.unwrap_or_else(|| "a file without a name".to_owned()))
+            }
+            Change::Name(at) => match self.before.unsynced_names().nth(*at) {
+                Some(NameChange::Add { directory, name, .. }) => format!("the name {}", below(*directory, name)),
+                Some(NameChange::Remove { directory, name, .. }) => {
+                    format!("the removal of {}", below(*directory, name))
+                }
+                Some(NameChange::Rename { from, to, .. }) => {
+                    format!("the rename of {} to {}", below(from.0, &from.1), below(to.0, &to.1))
+                }
+                None => "a change of names".to_owned(),
+            },
+        }
+    }
+}
+
+fn changes(survivors: &Survivors) -> Vec<Change> {
+    let names = survivors.names.iter().map(|at| Change::Name(*at));
+    names.chain(survivors.files.iter().map(|(inode, data)| Change::Data(*inode, data.clone()))).collect()
+}
+
+fn kept(survivors: &Survivors) -> String {
+    let (names, files) = (survivors.names.len(), survivors.files.len());
+    format!("{} and the data of {} kept", counted(names as u64, "name"), counted(files as u64, "file"))
+}
+
+/// Writes some numbers of messages.
+fn numbers(messages: &BTreeSet<u64>) -> String {
+    let first: Vec<String> = messages.iter().take(MAX_LISTED).map(u64::to_string).collect();
+    let more = if messages.len() > MAX_LISTED { ", …" } else { "" };
+    match messages.len() {
+        0 => "none".to_owned(),
+        all => format!("{} ({}{more})", count(all as u64), first.join(", ")),
+    }
+}
+
+/// Starts the server on these files, and returns what it delivered when its queue was empty or nothing came any more.
+fn deliver(round: &Round<'_>, run: RunId, files: FileSystem) -> Result<Outcome> {
+    let prepared = round.prepare(run)?;
+    let state = prepared.places.state.clone();
+    let disk = Disk::mount_at(&state, DISK_BYTES, 0).with_context(|| format!("cannot mount {}", state.display()))?;
+    disk.with_files(|own, _| *own = files);
+    let (ground, mut supervisor) = match round.start_prepared(prepared, Some(&disk)) {
+        Ok(started) => started,
+        Err(error) => return Ok(Outcome::Down(format!("{error:#}"))),
+    };
+    if let Some(reason) = round.deliver_queue(&ground, &mut supervisor)? {
+        return Ok(Outcome::Down(reason));
+    }
+    supervisor.stop_relay(PartyProcess::terminate)?;
+    supervisor.stop_sink()?.map_or(Ok(()), Err)?;
+    let sink = gather::read_party(round.directory, Role::Sink)?;
+    let arrived = sink.units.unwrap_or_default().messages_without(&Ledger::default(), usize::MAX);
+    let messages = arrived.into_iter().map(|(sequence, _)| mailrun_measurement::trace::message_number(sequence));
+    Ok(Outcome::Delivered(messages.collect()))
+}
+
+/// A set that is as small as could be found.
+#[derive(Debug, PartialEq, Eq)]
+struct Smallest<T> {
+    items: Vec<T>,
+    /// Nothing can be left out of it.
+    is_proven: bool,
+}
+
+/// Leaves out as much of `items` as possible so that `is_enough` stays true (delta debugging: larger parts first, then smaller
+/// ones). `is_enough` returns `None` if it may not be asked any more.
+fn smallest<T: Clone>(
+    mut items: Vec<T>,
+    mut is_enough: impl FnMut(&[T]) -> Result<Option<bool>>,
+) -> Result<Smallest<T>> {
+    let mut parts = 1;
+    while !items.is_empty() {
+        let length = items.len().div_ceil(parts);
+        let mut smaller = None;
+        // The last ones first: the order of names is that in which they must survive.
+        for from in (0..items.len()).step_by(length).collect::<Vec<_>>().into_iter().rev() {
+            let to = (from + length).min(items.len());
+            let rest = [&items[..from], &items[to..]].concat();
+            match is_enough(&rest)? {
+                None => return Ok(Smallest { items, is_proven: false }),
+                Some(true) => {
+                    smaller = Some(rest);
+                    break;
+                }
+                Some(false) => {}
+            }
+        }
+        match smaller {
+            Some(rest) => {
+                items = rest;
+                parts = parts.saturating_sub(1).max(1);
+            }
+            None if length == 1 => break,
+            None => parts = (parts * 2).min(items.len()),
+        }
+    }
+    Ok(Smallest { items, is_proven: true })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_more_can_be_left_out_of_the_smallest_set() {
+        let all = || (0..40).collect::<Vec<u32>>();
+        for needed in [&[][..], &[7], &[0, 39], &[3, 4, 5, 20], &[39]] {
+            let mut asked = 0;
+            let found = smallest(all(), |some| {
+                asked += 1;
+                Ok(Some(needed.iter().all(|item| some.contains(item))))
+            });
+            assert_eq!(found.unwrap(), Smallest { items: needed.to_vec(), is_proven: true });
+            assert!(asked <= 50, "{asked} for {needed:?}");
+        }
+        // Names survive in their order.
+        let is_prefix = |some: &[u32]| some.iter().copied().eq(0..some.len() as u32);
+        let found = smallest(all(), |some| Ok(Some(is_prefix(some) && some.contains(&12))));
+        assert_eq!(found.unwrap().items, (0..13).collect::<Vec<_>>());
+        let mut left = 3;
+        let found = smallest(all(), |some| {
+            left -= 1;
+            Ok((left > 0).then(|| some.contains(&1)))
+        });
+        let found = found.unwrap();
+        assert!(!found.is_proven && found.items.contains(&1), "{found:?}");
+    }
+}
