@@ -1,5 +1,6 @@
 //! Audits of servers. An audit must find planted faults and count them exactly, and must pass a
 //! server that keeps its word.
+use crate::manual::page;
 use crate::party::{Ended, Process, is_root, mailrun, peer, skip, wait_until};
 use crate::recipes::{is_here, processes_of};
 use crate::relay::MAILRUN;
@@ -303,6 +304,21 @@ fn what_the_disk_that_forgets_lacks_is_named_and_no_failure_of_the_server() {
         let is_named = audited.ended.out.contains("not supported by power-cut on xfs: symlink");
         assert_eq!(is_named, code == 3, "only where it mattered: {:?}", audited.ended);
     }
+}
+
+#[test]
+fn a_server_that_needs_its_own_directory_is_audited_as_the_page_says() {
+    if !has_disk() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let recipe = page("docs/audit.md").blocks("toml").concat();
+    let own = recipe.replace("/var/spool/example", place.path().join("spool").to_str().unwrap());
+    assert_ne!(own, recipe);
+    let file = place.path().join("unit.toml");
+    fs::write(&file, own).unwrap();
+    let audited = Audited::of(file.to_str().unwrap(), &["--rounds", "1", "--inject", "stop,power-cut"]);
+    audited.expect_kept_word(&["stop", "power-cut"], 1);
 }
 
 #[test]
