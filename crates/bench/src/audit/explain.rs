@@ -164,7 +164,7 @@ fn explain_loss(round: &LossyRound, loss: &AuditLoss, restarts: bool) -> Result<
         story::tell(&stored, &asked).with_context(|| format!("cannot repeat the calls in {}", shown(&round.place)))?;
     write_story(&mut text, &story, origin);
     if let Some(cut) = story.cut.filter(|_| restarts) {
-        text.push_str(&restart(losses, &round.place, &stored, cut, loss.message)?);
+        text.push_str(&restart(losses, &round.place, &stored, (cut, &story.concerned), loss.message)?);
     }
     Ok(text)
 }

@@ -41,6 +41,8 @@ pub(super) struct Story {
     pub(super) queue_id: Option<String>,
     /// Whether any file held the message.
     pub(super) was_written: bool,
+    /// All files and directories that concern it. Each power cut gives them new numbers.
+    pub(super) concerned: Vec<Inode>,
     /// What was not durable when the 250 came. `None` if the power was not cut after it.
     pub(super) gaps: Option<Vec<Gap>>,
     /// Position of the call with which the power went off after the 250, from 0.
@@ -231,6 +233,7 @@ pub(super) fn tell(stored: &StoredCalls, asked: &Asked) -> io::Result<Story> {
     let story = Story {
         queue_id: finder.id.map(str::to_owned),
         was_written: finder.holders.values().any(|holder| holder.mail.is_some()),
+        concerned: finder.holders.keys().copied().collect(),
         ..Story::default()
     };
     let mut teller =
