@@ -240,11 +240,13 @@ impl Laboratory<'_> {
     fn list(&self, found: &Smallest<Change>, title: &str) -> String {
         let nothing = if found.items.is_empty() { " nothing" } else { "" };
         let mut text = format!("\n{title}:{nothing}\n");
-        for item in found.items.iter().take(MAX_LISTED) {
-            _ = writeln!(text, "  {}", printable(&self.words(item)));
+        // The message is in what came last. Earlier names are there because later ones cannot survive without them.
+        let earlier = found.items.len().saturating_sub(MAX_LISTED);
+        if earlier > 0 {
+            _ = writeln!(text, "  {} before these", counted(earlier as u64, "change"));
         }
-        if let Some(more @ 1..) = found.items.len().checked_sub(MAX_LISTED) {
-            _ = writeln!(text, "  and {more} more");
+        for item in &found.items[earlier..] {
+            _ = writeln!(text, "  {}", printable(&self.words(item)));
         }
         if !found.is_proven {
             _ = writeln!(text, "This is what {MAX_RESTARTS} restarts have found, and more might be left out.");
