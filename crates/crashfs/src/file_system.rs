@@ -905,6 +905,7 @@ impl FileSystem {
                 Content::Special(special) => Content::Special(special),
                 Content::Directory(directory) => {
                     let mut names = BTreeMap::new();
+                    let mut below_here = Vec::new();
                     for (name, inode) in directory.durable {
                         if let Some(new) = linked.get(&inode) {
                             names.insert(name, *new);
@@ -918,8 +919,11 @@ impl FileSystem {
                             linked.insert(inode, new);
                         }
                         names.insert(name, new);
-                        found.push((inode, new, below));
+                        below_here.push((inode, new, below));
                     }
+                    // In the order of the names: of a file that two directories name, the first one keeps it. In a Maildir,
+                    // where only the target of a rename was synced, that is `new` and not `tmp`.
+                    found.extend(below_here.into_iter().rev());
                     Content::Directory(Directory { seen: names.clone(), durable: names })
                 }
             };

@@ -182,6 +182,23 @@ fn a_directory_comes_back_with_what_is_below_it_or_not_at_all() {
     }));
 }
 
+// As a Maildir is used: the file is synced, renamed from tmp to new, and only new is synced.
+#[test]
+fn a_file_keeps_the_name_that_was_synced() {
+    for seed in 0..64 {
+        let mut files = FileSystem::new(1 << 20);
+        let [new, tmp] = ["new", "tmp"].map(|name| files.make_directory(ROOT, name, 0o700).unwrap().inode);
+        files.sync_directory(ROOT).unwrap();
+        let inode = files.create(tmp, "mail", 0o600).unwrap().inode;
+        files.sync(inode).unwrap();
+        files.rename((tmp, "mail"), (new, "mail")).unwrap();
+        files.sync_directory(new).unwrap();
+        files.cut(&mut chance(seed));
+        let new = files.look_up(ROOT, "new").unwrap().inode;
+        assert!(files.look_up(new, "mail").is_ok(), "seed {seed}");
+    }
+}
+
 #[test]
 fn each_profile_keeps_what_its_file_system_keeps() {
     use Profile::{Btrfs, Ext4, Strict, Xfs};
