@@ -129,7 +129,10 @@ const NOT_RUN: &[(&str, &str)] = &[
         BROKERS,
     ),
     ("mailrun bench mades-compare --mode amqp --broker amqp://127.0.0.1:5672", BROKERS),
-    ("mailrun bench mades --mode amqp --messages 20000", "takes 40 seconds; mades_bench.rs runs the mode with fewer messages"),
+    (
+        "mailrun bench mades --mode amqp --messages 20000",
+        "takes 40 seconds; mades_bench.rs runs the mode with fewer messages",
+    ),
     (
         "smtp-sink -u nobody 127.0.0.1:20025 100 & smtp-source -s 1000 -m 10000 127.0.0.1:20025",
         "takes a minute, most of it waiting for the kernel",

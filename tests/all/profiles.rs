@@ -88,11 +88,11 @@ fn a_large_message_has_a_row_and_a_ratio_for_each_cost() {
     let ended = profile(&["large-message", "--body-sizes", "100k", "--volume", "300k"], out.path());
     expect_measured(&ended);
     let costs: Vec<String> = rows(&ended, 0).into_iter().map(|row| row[1].clone()).collect();
-    let own = ["plain", "chunking", "dots", "short-lines", "small-writes", "no-trace"];
-    assert_eq!(costs[..6], own, "{}", ended.out);
+    let own = ["plain", "chunking", "dots", "short-lines", "small-writes", "no-trace", "small-reads"];
+    assert_eq!(costs[..7], own, "{}", ended.out);
     match peer("python3") {
-        Some(_) => assert_eq!(costs[6..], ["smtplib"], "{}", ended.out),
-        None => assert!(costs.len() == 6 && ended.out.contains("python3 is not installed"), "{}", ended.out),
+        Some(_) => assert_eq!(costs[7..], ["smtplib"], "{}", ended.out),
+        None => assert!(costs.len() == 7 && ended.out.contains("python3 is not installed"), "{}", ended.out),
     }
     assert_eq!(rows(&ended, 1).len(), costs.len() - 1, "{}", ended.out);
     let of = |cost: &str| record(out.path(), &format!("round-1-102400-{cost}"));

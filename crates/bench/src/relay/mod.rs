@@ -218,10 +218,13 @@ impl FromStr for Relay {
         }
         let words: Vec<String> = typed.split_whitespace().map(str::to_owned).collect();
         if !words.iter().any(|word| word.contains(TO)) {
+            // Our own come first.
+            let (own, others): (Vec<_>, Vec<_>) =
+                recipe::names_and_variants().into_iter().partition(|name| name.starts_with("mailrun"));
             return Err(format!(
                 "{typed} is not one of {}, none, and no FILE.toml; a command must contain {TO} for the address to \
                  send mail to, {{listen}} for the address to listen on, and {{spool}} for its directory",
-                recipe::names_and_variants().join(", ")
+                [own, others].concat().join(", ")
             ));
         }
         Ok(Self::Command(RelayCommand::new(words)))
