@@ -69,9 +69,9 @@ const SIGTERM_EXIT_CODE: i32 = 143;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProcessScope {
-    /// Only the process that is started.
+    /// The kill reaches only the process that was started.
     Process,
-    /// The process that is started, and everything that it starts.
+    /// The kill reaches the process that was started and everything that it has started.
     Tree,
 }
 

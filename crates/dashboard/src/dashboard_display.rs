@@ -348,8 +348,8 @@ impl<'a> DashboardScreen<'a> {
         thread::sleep(STOP_DELAY);
         while !self.shared.is_over.load(Ordering::Relaxed) {
             if is_in_foreground() {
-                // Ignore errors, because if the screen cannot be entered, the next drawing ends the
-                // thread.
+                // A terminal that does not take this command does not take the next picture either, and that ends the
+                // thread. So an error is ignored here.
                 let _ = alternate_screen::enter();
                 return;
             }

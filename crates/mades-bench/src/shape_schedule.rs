@@ -180,7 +180,7 @@ mod tests {
     fn each_shape_has_its_times_by_the_clock() {
         for (shape, start, expected) in [
             ("quarter-hour:2x1", "2026-11-26T09:00:00Z", &[0.0, 0.0, 900.0, 900.0, 1_800.0][..]),
-            // The burst of this window is over.
+            // Half a second into the quarter of an hour its burst is over, so the next one comes first.
             ("quarter-hour:2x1", "2026-11-26T09:00:00.5Z", &[899.5, 899.5, 1_799.5]),
             ("quarter-hour:2x1", "2026-11-26T09:14:59Z", &[1.0, 1.0, 901.0]),
             ("heartbeat 12m,7m30s,3m before quarter", "2026-11-26T09:00:00Z", &[180.0, 450.0, 720.0, 1_080.0]),

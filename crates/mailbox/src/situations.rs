@@ -339,7 +339,7 @@ fn a_deletion_that_fails_is_tried_again() {
     );
     assert_eq!(events.last(), Some(&Event::Deleted(1)));
     assert_eq!(next.into_position(), Some(Position::new(7, 13)), "nothing is left to delete");
-    // Without UIDPLUS the message is only marked, once.
+    // A server without UIDPLUS (RFC 4315) cannot delete a single message, so it is only marked as deleted, and only once.
     let plain = |text: &str| text.replace(" UIDPLUS", "");
     let mut marking = new(None);
     let script = [&plain(GREETING), &plain(LOGGED_IN), OPENED, NEWS, FETCHED].concat();

@@ -81,8 +81,8 @@ fn add_reason(rows: &mut Vec<BounceRow>, row: BounceRow) {
     }
 }
 
-/// Adds the notifications that a second sink has seen to the record of the first. Units that both
-/// have seen are told apart by their ledgers.
+/// Adds the notifications that a second sink has seen to the record of the first. What both
+/// have seen is counted twice here; their ledgers, which know each message, tell that apart.
 pub fn add(record: &mut Record, second: Record) {
     let sum = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).reduce(u64::saturating_add);
     record.bounces = join(std::mem::take(&mut record.bounces), second.bounces);

@@ -34,7 +34,7 @@ pub struct FreshnessLimit {
 /// than a window.
 ///
 /// The first window begins with the first second in which a message was due. The last window ends
-/// with the last such second, because nothing is fresh after the load. Until the first message
+/// with the last such second, because after the load no new mail can arrive. Until the first message
 /// arrives, the age counts from the beginning. Messages that were due and never sent belong to the
 /// load.
 pub(crate) fn windows(record: &Record, limit: FreshnessLimit) -> Option<Vec<FreshWindow>> {

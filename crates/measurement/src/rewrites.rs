@@ -47,7 +47,7 @@ pub struct RewrittenUnit {
 /// The meaning of an arrival under another address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RewriteResult {
-    /// The first arrival of its unit.
+    /// It is the first arrival of this message for this recipient.
     Rewritten,
     Copied,
     Duplicate,

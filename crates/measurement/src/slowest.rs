@@ -12,8 +12,9 @@ pub const MAX_SLOWEST: usize = 50;
 
 /// The slowest of many messages, with facts about each.
 ///
-/// A worker clears its heap when it hands over its tally, but keeps the floor. A message at or
-/// below the floor cannot be among the slowest, because [`MAX_SLOWEST`] other messages took longer.
+/// When a worker thread hands over what it has counted, it forgets its messages but not how long the
+/// least slow of them took (the floor). A message that took no longer cannot be among the slowest,
+/// because [`MAX_SLOWEST`] others took longer.
 #[derive(Clone, Debug)]
 pub struct Slowest<T> {
     /// A message that took this long or less cannot be among the slowest.

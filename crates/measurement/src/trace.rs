@@ -275,8 +275,8 @@ pub struct ClockId(pub u32);
 impl ClockId {
     const REALTIME: u32 = 1 << 31;
 
-    /// Returns the identity of CLOCK_MONOTONIC in the boot that `/proc/sys/kernel/random/boot_id`
-    /// names.
+    /// Returns the identity of this host's CLOCK_MONOTONIC, which starts anew with each boot. `boot_id` is the text of
+    /// `/proc/sys/kernel/random/boot_id`.
     pub fn monotonic(boot_id: &str) -> Self {
         Self(checksum(boot_id.trim().as_bytes()) & !Self::REALTIME)
     }

@@ -304,7 +304,7 @@ mod tests {
             let due_s = offer.due_s(position);
             prop_assert!(due_s >= 0.0 && due_s <= offer.length().unwrap().as_secs_f64());
             prop_assert!(offer.due_s(position + 1.0) >= due_s);
-            // By the time that was computed, as many messages must be due as were asked for.
+            // The inverse must agree: counting the messages that are due at `due_s` gives `position` again.
             let mut begins_s = 0.0;
             let mut counted = 0.0;
             for stage in &stages {

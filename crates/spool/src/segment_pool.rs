@@ -277,8 +277,8 @@ impl SegmentPool {
         let end_use = || write_header(&*segment.file, &header).and_then(|()| segment.file.sync_data());
         if is_too_much || is_odd || self.free_segments.len() as u64 >= self.max_free_segments() {
             if segment.has_lost_header() {
-                // Without a header, the file does not say which use its records are of. After a crash before the
-                // removal, they would be taken for records of the newest use. If the header cannot be written, because
+                // The header numbers the uses of a file, because files are used again. Without one, old records in it
+                // would be taken for new ones after a crash before the removal. If the header cannot be written, because
                 // the file is damaged, the removal alone has to do.
                 _ = end_use();
             }

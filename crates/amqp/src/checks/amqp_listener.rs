@@ -3,8 +3,8 @@
 //! and the cut.
 use crate::{FuzzConnection, FuzzOutcome, ListenerAuth, Password, PlainCredentials};
 
-/// Bytes of output that are allowed at the start, and for each byte of input. A flow is the most
-/// expensive input: its 20 bytes cause an answer, and release a message of 600 bytes.
+/// Bytes of output that are allowed at the start, and for each byte of input. The frame
+/// `flow` causes the most output for its length: its 20 bytes cause an answer, and let a message of 600 bytes be sent.
 const SAID_BYTES: usize = 1024;
 const SAID_FOR_EACH: usize = 64;
 const MOST_BYTES: u64 = 1000;

@@ -43,7 +43,7 @@ pub(super) struct Story {
     pub(super) was_written: bool,
     /// All files and directories that concern it. Each power cut gives them new numbers.
     pub(super) concerned: Vec<Inode>,
-    /// What was not durable when the 250 came. `None` if the power was not cut after it.
+    /// What was not durable when the 250 came. `None` if the power was not cut after that.
     pub(super) gaps: Option<Vec<Gap>>,
     /// Position of the call with which the power went off after the 250, from 0.
     pub(super) cut: Option<usize>,

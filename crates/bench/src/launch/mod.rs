@@ -28,7 +28,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// no relay to start, because none is wanted or because it already runs.
 ///
 /// # Errors
-/// If the relay cannot run on this host.
+/// Returns an error if the relay cannot run on this host.
 pub(crate) fn prepare(
     relay: &Relay,
     options: &BenchOptions,

@@ -96,8 +96,8 @@ pub(super) fn compare(record: &mut Record, totals: &StandInTotals, faults: &[Str
     }
     if is_whole && is_true && !faults.is_empty() {
         let ordered = format!("As ordered ({}): all counts of the bench and the stand-in agree.", faults.join(", "));
-        // If the user set a threshold for a fate, the threshold decides, even if faults were
-        // ordered.
+        // Faults that the user ordered excuse the losses that they cause. But where the user has set a
+        // threshold, for example for lost messages, the threshold decides.
         let threshold_causes: Vec<Cause> =
             Fate::ALL.into_iter().filter(|fate| has_threshold(record, *fate)).map(Fate::cause).collect();
         let excused: Vec<Cause> = FAULT_CAUSES.into_iter().filter(|cause| !threshold_causes.contains(cause)).collect();

@@ -121,7 +121,7 @@ impl RoundsOptions {
 
 type LiveContestant = Contestant<LiveCase, RoundRun>;
 
-/// Facts about a contestant besides the runs that count.
+/// What is known of a contestant from all of its runs, also from those that do not count.
 #[derive(Clone, Debug, Default)]
 struct LiveHistory {
     /// Number of messages and duration of the contestant's last successful run.

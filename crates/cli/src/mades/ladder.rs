@@ -126,7 +126,7 @@ fn measure_sizes(ladder: &PayloadLadder, options: &MadesOptions, rungs: &mut Vec
         }
         let is_first = rungs.is_empty();
         let FinishedRun { record, write_error } = match mailrun_mades_bench::run(options_of(*size, options, is_first)) {
-            // The sizes before this one have results, so this is no error.
+            // Ctrl-C before the first message of a size is no error if smaller sizes have results to print.
             Err(error) if error.is::<Interrupted>() && !is_first => return Ok(interrupted),
             finished => finished?,
         };

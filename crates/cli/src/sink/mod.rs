@@ -302,7 +302,8 @@ impl SinkArgs {
                 // to log in.
                 no_message_timeout: Duration::MAX,
                 login_failures: u32::MAX,
-                // People try out commands at a sink. `idle_commands` still limits junk commands.
+                // People type commands into a sink to see its replies, and must not be disconnected for that. `idle_commands` still
+                // ends a session that does nothing else.
                 junk_commands: u32::MAX,
                 ..Limits::default()
             },

@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn what_never_comes_is_not_waited_for_for_ever() {
-        // §1.6 of the reference: the original waits forever here.
+        // go-mades-bench waits forever for a message that never comes.
         let observer = observer("--timeout 3 -n 2", MadesMode::Amqp);
         assert_eq!(observer.poll(&view(1_020, 1_000)), StopRequest::Nothing);
         observer.stage_reached(MessageStage::Inbox, ms(9), ms(2_000));

@@ -117,7 +117,7 @@ impl MessageBody {
         if content.is_empty() {
             return Ok(Self(DEFAULT_BODY.into()));
         }
-        // Like the original, adds one line end more than the file has.
+        // smtp-source sends one line end more than the file has.
         Ok(Self([content.as_slice(), b"\r\n"].concat()))
     }
 }

@@ -35,7 +35,7 @@ pub enum TracingValue {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum ReceivedOn {
-    /// The message is in the inbox, as ECP's own API has it.
+    /// As soon as the message is in the inbox queue. ECP's own interface reports it then.
     #[default]
     Inbox,
     /// The receiving application has accepted it from the inbox; only with queues of our own.
