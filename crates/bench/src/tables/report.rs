@@ -34,8 +34,6 @@ pub(super) fn figures(results: &TableResults, missing: &[&str], options: &TableO
             |value| format!("{value:.0}"),
         ),
         Column::median("max RSS", |run| run.source.max_rss_bytes.map(|bytes| bytes as f64), bytes),
-        Column::median("page faults", |run| run.source.faults.map(|faults| faults as f64), whole),
-        Column::median("storage", |run| run.source.storage_bytes.map(|bytes| bytes as f64), bytes),
         Column::median("msg/s", |run| Some(messages / run.source.elapsed_s), whole),
     ]);
     columns.extend(RATIOS.iter().map(|ratio| {
@@ -45,7 +43,11 @@ pub(super) fn figures(results: &TableResults, missing: &[&str], options: &TableO
             })
         })
     }));
-    columns.push(Column::median("sink CPU s", |run| Some(run.sink.cpu_s()), figure));
+    columns.extend([
+        Column::median("sink CPU s", |run| Some(run.sink.cpu_s()), figure),
+        Column::median("page faults", |run| run.source.faults.map(|faults| faults as f64), whole),
+        Column::median("storage", |run| run.source.storage_bytes.map(|bytes| bytes as f64), bytes),
+    ]);
     let leave_out =
         ["storage", "page faults", "sink CPU s", "max RSS", "sys s", "user s", "CPU %", "× CPU", "elapsed s", "reuse"];
     let table = engine::table(&results.contestants, &columns, &leave_out);
