@@ -44,13 +44,14 @@ fn the_table_has_a_row_for_each_combination() {
     let rows = rows(&ended);
     expect_rows(&rows, &["mailrun-busy-poll"], 4);
     for row in &rows {
-        assert_eq!(row.len(), 15, "{row:?}");
+        // Storage is left out where a report is too narrow.
+        assert!([14, 15].contains(&row.len()), "{row:?}");
         // A ratio is followed by its range, "1.20 (1.10–1.30)".
         let first = |at: usize| row[at].split(' ').next().unwrap_or_default().replace(',', "");
         let number = |at: usize| first(at).parse::<f64>().unwrap_or_else(|_| panic!("{row:?}"));
         let [elapsed_s, cpu_percent, rate_per_s, sink_s] = [6, 7, 9, 12].map(number);
         assert!(number(4) + number(5) > 0.0 && sink_s > 0.0 && row[8].ends_with("iB"), "{row:?}");
-        assert!(number(13) > 10.0 && row[14].ends_with('B'), "page faults and storage: {row:?}");
+        assert!(number(13) > 10.0, "page faults: {row:?}");
         assert!(elapsed_s > 0.0 && cpu_percent >= 0.0 && rate_per_s >= 50.0 / 60.0, "{row:?}");
         match row[0].as_str() {
             "smtp-source" => assert_eq!(row[10..12], ["1.00", "1.00"], "it is the measure"),

@@ -45,15 +45,15 @@ pub(super) fn figures(results: &TableResults, missing: &[&str], options: &TableO
     }));
     columns.extend([
         Column::median("sink CPU s", |run| Some(run.sink.cpu_s()), figure),
-        Column::median("page faults", |run| run.source.faults.map(|faults| faults as f64), whole),
+        Column::median("faults", |run| run.source.faults.map(|faults| faults as f64), whole),
         Column::median("storage", |run| run.source.storage_bytes.map(|bytes| bytes as f64), bytes),
     ]);
     let leave_out =
-        ["storage", "page faults", "sink CPU s", "max RSS", "sys s", "user s", "CPU %", "× CPU", "elapsed s", "reuse"];
+        ["storage", "faults", "sink CPU s", "max RSS", "sys s", "user s", "CPU %", "× CPU", "elapsed s", "reuse"];
     let table = engine::table(&results.contestants, &columns, &leave_out);
     let mut notes = vec![
         "× msg/s, × CPU: multiple of smtp-source's value.".to_owned(),
-        "page faults: minor and major. storage: bytes read from storage and written to it.".to_owned(),
+        "faults: page faults, minor and major. storage: bytes read from storage and written to it.".to_owned(),
         RATIO_NOTE.to_owned(),
     ];
     notes.extend(missing_note(missing));
