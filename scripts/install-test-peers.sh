@@ -54,7 +54,7 @@ install_haraka() {
 case "${1:-}" in
 "")
     pairs="postfix:postfix smtp-source:postfix smtp-sink:postfix swaks:swaks perl-net-ssleay:libnet-ssleay-perl curl:curl msmtp:msmtp python3:python3
-        aiosmtpd:python3-aiosmtpd dovecot:dovecot-core dovecot-imap:dovecot-imapd dovecot-lmtp:dovecot-lmtpd strace:strace zsh:zsh fish:fish man:man-db"
+        aiosmtpd:python3-aiosmtpd dovecot:dovecot-core dovecot-imap:dovecot-imapd dovecot-lmtp:dovecot-lmtpd dovecot-pop3:dovecot-pop3d strace:strace zsh:zsh fish:fish man:man-db"
     install_of_prometheus promtool
     install_python_modules
     ;;

@@ -56,16 +56,41 @@ traces() {
   sort "$root/etc/passwd" "$root/etc/group" "$root/etc/shadow" "$root/etc/gshadow"
 }
 
-unit=$root/usr/lib/systemd/system/mailrun-relay.service
-# Runs the service as systemd would: its user, its directories, its one capability. Words before its command may be given.
+# Runs the command of a unit as systemd would: its user, and no capabilities but those named. Words before the command may follow.
+run_unit() {
+  local command capabilities=-all$2
+  command=$(sed -n 's/^ExecStart=//p' "$root/usr/lib/systemd/system/$1")
+  shift 2
+  within "$@" setpriv --reuid=mailrun --regid=mailrun --init-groups --no-new-privs --inh-caps="$capabilities" \
+    --ambient-caps="$capabilities" --bounding-set="$capabilities" sh -c "umask 077; cd /; exec $command" >>"$WORK/service.log" 2>&1
+}
+
+# Runs the relay's service with its directories. Words before its command may be given.
 run_service() {
-  local command
-  command=$(sed -n 's/^ExecStart=//p' "$unit")
   within install -d -m 0700 -o mailrun -g mailrun /var/lib/mailrun
   within install -d -m 0750 -o mailrun -g mailrun /run/mailrun
-  within "$@" setpriv --reuid=mailrun --regid=mailrun --init-groups --no-new-privs --inh-caps=-all,+net_bind_service \
-    --ambient-caps=-all,+net_bind_service --bounding-set=-all,+net_bind_service \
-    sh -c "umask 077; cd /; exec $command" >>"$WORK/service.log" 2>&1
+  run_unit mailrun-relay.service ,+net_bind_service "$@"
+}
+
+start_probe() {
+  within install -d -m 0700 -o mailrun -g mailrun /var/lib/mailrun-probe
+  run_unit mailrun-probe.service "" &
+  shell=$!
+  await "the probe's process" service_pid
+  service=$(service_pid)
+  await "the probe's metrics" listens 9725
+}
+
+probe_metric() {
+  curl -sf http://127.0.0.1:9725/metrics | awk -v "name=^mailrun_probe_$1[{ ]" '$0 ~ name { print $NF }'
+}
+
+has_delivered() {
+  [ "$(probe_metric delivered_total)" -ge "$1" ]
+}
+
+was_reloaded() {
+  [ "$(probe_metric config_last_reload_timestamp_seconds)" != "$1" ] && [ "$(probe_metric config_last_reload_successful)" = 1 ]
 }
 
 # The service's process; the shells that started it are others.
@@ -180,6 +205,27 @@ receive 50
 stop_service
 ok "a downgrade refuses a newer spool, changes nothing in it, and all mail is there for the newer version"
 
+within mailrun probe --config /etc/mailrun/probe.toml --check >/dev/null || fail "the probe's configuration is wrong as installed"
+within mailrun sink --listen 127.0.0.1:25 --http 127.0.0.1:8025 >"$WORK/sink.log" 2>&1 &
+watched=$!
+await "the watched server" listens 25
+sed -i 's!^rate = .*!rate = "5/s"\nsink = "http://127.0.0.1:8025"!' "$root/etc/mailrun/probe.toml"
+start_probe
+await "mail of the probe" has_delivered 5
+loaded=$(probe_metric config_last_reload_timestamp_seconds)
+kill -HUP "$service"
+await "the probe's reload" was_reloaded "$loaded"
+kill -KILL "$service"
+wait "$shell" 2>/dev/null || true
+start_probe
+has_delivered 5 || fail "killed, the probe forgot its account"
+await "mail of the probe after its restart" has_delivered 10
+kill -TERM "$service"
+wait "$shell" || fail "the probe did not stop well: $(tail -n 5 "$WORK/service.log")"
+kill -TERM "$watched"
+wait "$watched" || fail "$(cat "$WORK/sink.log")"
+ok "the probe starts as its unit says, delivers, reloads, and goes on with its account after a kill"
+
 packages dpkg -i "/packages/mailrun-drop-in_$VERSION-1_amd64.deb"
 as_nobody "smtp-sink -c 127.0.0.1:2527 10" >/dev/null 2>&1 &
 await "smtp-sink" listens 2527
@@ -195,6 +241,7 @@ ok "mailrun-drop-in has the older tools' names, and does not stand beside Postfi
 packages dpkg -r mailrun-drop-in mailrun
 [ ! -e "$root/usr/bin/mailrun" ] || fail "removed, the program is there"
 [ -d "$root/var/lib/mailrun/spool" ] || fail "removed, the spool is gone"
+[ -d "$root/var/lib/mailrun-probe" ] || fail "removed, the probe's account is gone"
 [ -f "$root/etc/mailrun/relay.toml" ] || fail "removed, the configuration is gone"
 packages dpkg -P mailrun-drop-in mailrun
 rm -rf "$root/packages" "$root/run/mailrun"

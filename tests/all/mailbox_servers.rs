@@ -2,9 +2,11 @@
 //! mailbox is noticed; and what outlives a crash of the server is not called lost.
 //!
 //! `make test-slow PART=mailboxes` makes the Debian roots of these servers and runs this file.
-use crate::party::{Bench, BenchRun, bench_as_typed, stage, wait_until};
+use crate::party::{Bench, BenchRun, bench_as_typed, low_port, stage, wait_until, wait_within};
+use crate::probe::Probe;
 use crate::recipes::is_here;
 use crate::secured::Files;
+use crate::skipped::skip;
 use mailrun_bench::recipe::Recipe;
 use mailrun_measurement::Stage;
 use mailrun_measurement::record::{Record, Role, Watched};
@@ -12,6 +14,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// Longer than the two minutes for which Dovecot waits for the lock of a process that was killed.
+const UNTIL_UNLOCKED: Duration = Duration::from_secs(150);
 
 #[test]
 #[ignore = "slow: make test-slow PART=mailboxes"]
@@ -91,7 +98,7 @@ fn is_changed_by_hand(recipe: &str) {
         "--lost-after",
         "12s",
     ]);
-    let mut hand = Hand::log_in(&bench);
+    let mut hand = Hand::log_in_as("user0", &imap_address(&bench));
     let last = wait_until("two messages", || Some(hand.exists()).filter(|count| *count >= 2));
     hand.say(&format!("STORE {last} +FLAGS.SILENT (\\Deleted)"));
     hand.say("EXPUNGE");
@@ -106,25 +113,32 @@ fn is_changed_by_hand(recipe: &str) {
     );
 }
 
-fn is_killed(recipe: &str) {
-    let files = Files::new();
-    let file = files.path("restarted.toml");
-    // A shell starts the server again whenever it has ended. Cyrus would go on without a port that one of its former
-    // processes still holds, so the shell waits.
+/// Keeps the recipe in a file, with a shell that starts the server again whenever it has ended.
+fn keep_restarted(files: &Files, recipe: &str) -> String {
+    // Cyrus would go on without a port that one of its former processes still holds, so the shell waits.
     let shell = "command = [\"sh\", \"-c\", \"trap 'kill $!; wait; exit' TERM; while :; do \\\"$@\\\" & wait $!; sleep 2; \
                  done\", \"sh\", ";
-    let text = Recipe::built_in_text(recipe).unwrap().replacen("\ncommand = [", &format!("\n{shell}"), 1);
-    fs::write(&file, text).unwrap();
-    // Dovecot waits for two minutes for the lock of a process that was killed.
-    let load = ["--rate", "200", "--messages", "2000", "--lost-after", "150s"];
-    let bench = Bench::start_as_typed(&[&["--relay", file.as_str()], load.as_slice()].concat());
-    bench.await_accepted();
+    files.keep("restarted.toml", &recipe.replacen("\ncommand = [", &format!("\n{shell}"), 1))
+}
+
+/// Kills a server that `keep_restarted` starts again.
+fn kill_server(bench: &Bench) {
     let servers = descendants(bench.process.id(), "while :; do");
-    assert!(servers.len() > 10, "{recipe}: {servers:?}");
+    assert!(servers.len() > 5, "{servers:?}");
     for pid in &servers {
         // Some may have ended by themselves, because their master is gone.
         let _ = kill_process(Pid::from_raw(i32::try_from(*pid).unwrap()).unwrap(), Signal::KILL);
     }
+}
+
+fn is_killed(recipe: &str) {
+    let files = Files::new();
+    let file = keep_restarted(&files, &Recipe::built_in_text(recipe).unwrap());
+    let until_lost = format!("{}s", UNTIL_UNLOCKED.as_secs());
+    let load = ["--rate", "200", "--messages", "2000", "--lost-after", &until_lost];
+    let bench = Bench::start_as_typed(&[&["--relay", file.as_str()], load.as_slice()].concat());
+    bench.await_accepted();
+    kill_server(&bench);
     let run = bench.finish();
     let record = run.record();
     let ledger = &record.ledger;
@@ -134,6 +148,73 @@ fn is_killed(recipe: &str) {
     // Whether mail is lost is known only if none is missing, because the server may have a queue.
     let missing = ledger.lost.unwrap_or_default() + ledger.not_delivered.unwrap_or_default();
     assert_eq!((missing, ledger.duplicates), (0, Some(0)), "{recipe}: {:?}", run.ended);
+}
+
+#[test]
+#[ignore = "slow: make test-slow PART=mailboxes"]
+fn a_probe_accounts_for_its_mail_by_imap_and_pop3_although_dovecot_is_killed() {
+    if !is_here("dovecot") {
+        return;
+    }
+    if !Path::new("/usr/lib/dovecot/pop3").exists() {
+        return skip("dovecot-pop3d", "Dovecot has no POP3 here");
+    }
+    let files = Files::new();
+    let (lmtp, pop3) = (low_port(), low_port());
+    let listener = |name: &str, port: u16| format!("inet_listener {name} {{\n    port = {port}\n  }}\n");
+    let own_listeners = Recipe::built_in_text("dovecot")
+        .unwrap()
+        .replacen("protocols = imap lmtp", "protocols = imap pop3 lmtp", 1)
+        .replacen("service lmtp {\n", &format!("service lmtp {{\n  {}", listener("probe", lmtp)), 1)
+        .replacen(
+            "service imap-login {",
+            &format!("service pop3-login {{\n  {}}}\nservice imap-login {{", listener("pop3", pop3)),
+            1,
+        );
+    let file = keep_restarted(&files, &own_listeners);
+    // The load of the bench only keeps the server there. The probe's users are others.
+    let bench = Bench::start_as_typed(&["--relay", &file, "--rate", "1", "--duration", "10m"]);
+    let imap = imap_address(&bench);
+    let password = files.keep("password", "secret\n");
+    let text = |rate: &str| {
+        let routes = [("imap", format!("imap://imap@{imap}")), ("pop3", format!("pop://pop3@127.0.0.1:{pop3}"))];
+        let routes = routes.map(|(name, mailbox)| {
+            format!(
+                "[[route]]\nname = \"{name}\"\nserver = \"lmtp://127.0.0.1:{lmtp}\"\nto = \"{name}@mail.example\"\nrate = \"{rate}\"\n\
+                 mailbox = \"{mailbox}\"\nmailbox_password_file = \"{password}\"\n"
+            )
+        });
+        format!("state = \"state\"\nhttp = \"127.0.0.1:0\"\n{}", routes.concat())
+    };
+    let probe = Probe::start(&files.keep("probe.toml", &text("4/s")));
+    let routes = ["imap", "pop3"];
+    probe.await_value("delivered_total", &routes, 20.0);
+    kill_server(&bench);
+    probe.await_value("failed_total", &routes, 1.0);
+    let before = probe.metrics();
+    wait_within(UNTIL_UNLOCKED, "mail after the kill", || {
+        let now = probe.metrics();
+        let is_back = |route: &&str| now.of("delivered_total", route) >= before.of("delivered_total", route) + 20.0;
+        routes.iter().all(is_back).then_some(())
+    });
+    files.keep("probe.toml", &text("1/h"));
+    probe.hang_up();
+    let quiet = wait_within(UNTIL_UNLOCKED, "all messages to have ended", || {
+        let metrics = probe.metrics();
+        let has_ended =
+            |route: &&str| metrics.of("interval_seconds", route) >= 3_600.0 && metrics.of("in_flight", route) == 0.0;
+        routes.iter().all(has_ended).then_some(metrics)
+    });
+    for route in routes {
+        assert_eq!(quiet.of("created_total", route), quiet.fates(route), "{route}");
+        assert_eq!((quiet.of("missing", route), quiet.of("repeated_total", route)), (0.0, 0.0), "{route}");
+    }
+    for route in routes {
+        let mut hand = Hand::log_in_as(route, &imap);
+        wait_until("the probe to delete its own mail", || (hand.exists() == 0).then_some(()));
+    }
+    bench.process.terminate();
+    bench.finish();
 }
 
 /// Returns the processes below the child of `of` whose command line contains `word`.
@@ -159,20 +240,24 @@ fn descendants(of: u32, word: &str) -> Vec<u32> {
     found.split_off(1)
 }
 
-/// Somebody who changes the first mailbox by IMAP.
+/// Returns where the server of a bench has IMAP.
+fn imap_address(bench: &Bench) -> String {
+    wait_until("the sink to watch", || {
+        let said = bench.file("sink.stderr");
+        Some(said.split_once("imap://user0@")?.1.split_once(' ')?.0.to_owned())
+    })
+}
+
+/// Somebody who changes a mailbox by IMAP.
 struct Hand {
     replies: BufReader<TcpStream>,
     exists: u32,
 }
 
 impl Hand {
-    fn log_in(bench: &Bench) -> Self {
-        let address = wait_until("the sink to watch", || {
-            let said = bench.file("sink.stderr");
-            Some(said.split_once("imap://user0@")?.1.split_once(' ')?.0.to_owned())
-        });
+    fn log_in_as(user: &str, address: &str) -> Self {
         let mut hand = Self { replies: BufReader::new(TcpStream::connect(address).unwrap()), exists: 0 };
-        hand.say("LOGIN user0 secret");
+        hand.say(&format!("LOGIN {user} secret"));
         hand.say("SELECT INBOX");
         hand
     }

@@ -30,7 +30,7 @@ pub(crate) fn wait_until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     wait_within(LIMIT, what, look)
 }
 
-fn wait_within<T>(longest: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait_within<T>(longest: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
         if let Some(seen) = look() {
