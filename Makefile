@@ -63,6 +63,7 @@ gallery:
 	@scripts/install-test-peers.sh browser
 	@scripts/test-browser.sh target/pages --gallery docs/gallery
 	@MAILRUN_WRITE_PICTURES=1 cargo test --quiet -p mailrun-dashboard picture::
+	@MAILRUN_WRITE_PICTURES=1 cargo test --quiet -p mailrun --test all grafana::a_prometheus -- --ignored
 
 # The documentation as a book, in target/book. mdBook is built for it the first time.
 book:

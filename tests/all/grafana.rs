@@ -1,28 +1,41 @@
 //! deploy/grafana: the alert rules by promtool, and the dashboard by a Prometheus that scrapes a probe.
 use crate::action::documents;
 use crate::manual::root;
-use crate::party::{Process, Sink, low_port, peer, run, wait_until};
+use crate::party::{MAILRUN, Process, Sink, is_root, low_port, peer, run, skip, wait_until};
 use crate::probe::Probe;
 use crate::secured::Files;
 use serde_json::Value;
+use std::fmt::Write as _;
 use std::fs;
+use std::thread;
+use std::time::Duration;
 
 fn file(name: &str) -> String {
     root().join("deploy/grafana").join(name).to_str().unwrap().to_owned()
 }
 
-/// The queries of all panels, each with the title of its panel. Grafana's variables have values.
-fn queries() -> Vec<(String, String)> {
+fn panels() -> Vec<Value> {
     let dashboard: Value = serde_json::from_str(&fs::read_to_string(file("dashboard.json")).unwrap()).unwrap();
-    let mut queries = Vec::new();
-    for panel in dashboard["panels"].as_array().unwrap() {
-        for target in panel["targets"].as_array().unwrap() {
-            let query = target["expr"].as_str().unwrap().replace("$__rate_interval", "1m").replace("$route", ".*");
-            assert!(!query.contains('$'), "{query}");
-            queries.push((panel["title"].as_str().unwrap().to_owned(), query));
-        }
-    }
-    queries
+    dashboard["panels"].as_array().unwrap().clone()
+}
+
+/// Queries of a panel, each with the text of its legend. Grafana's variables have values.
+fn queries_of(panel: &Value) -> Vec<(String, String)> {
+    let query = |target: &Value| {
+        let query = target["expr"].as_str().unwrap().replace("$__rate_interval", "1m").replace("$route", ".*");
+        assert!(!query.contains('$'), "{query}");
+        (query, target["legendFormat"].as_str().unwrap().to_owned())
+    };
+    panel["targets"].as_array().unwrap().iter().map(query).collect()
+}
+
+/// The queries of all panels, each with the title of its panel.
+fn queries() -> Vec<(String, String)> {
+    let of = |panel: &Value| {
+        let title = panel["title"].as_str().unwrap().to_owned();
+        queries_of(panel).into_iter().map(move |(query, _)| (title.clone(), query))
+    };
+    panels().iter().flat_map(of).collect()
 }
 
 #[test]
@@ -111,16 +124,146 @@ fn a_prometheus_has_data_for_each_panel() {
             .any(|alert| alert["labels"]["alertname"] == "ServerRefuses" && alert["labels"]["route"] == "dead")
             .then_some(())
     });
+    if std::env::var_os("MAILRUN_WRITE_PICTURES").is_some() {
+        thread::sleep(PICTURED);
+        let picture = picture(|query| {
+            let now = jiff::Timestamp::now().as_second();
+            let from = now - i64::try_from(PICTURED.as_secs()).unwrap();
+            let range = [("query", query), ("start", &from.to_string()), ("end", &now.to_string()), ("step", "1")];
+            ask("query_range", &range).unwrap()["data"]["result"].as_array().unwrap().clone()
+        });
+        fs::write(root().join("docs/gallery/grafana-queries.svg"), picture).unwrap();
+    }
+}
+
+/// Time that the picture shows.
+const PICTURED: Duration = Duration::from_secs(60);
+
+/// Draws what the queries of all panels return, each panel where the dashboard has it. `ask` returns the series of a query.
+fn picture(ask: impl Fn(&str) -> Vec<Value>) -> String {
+    const COLORS: [&str; 6] = ["#7cc47f", "#d8b45b", "#6fa8dc", "#e07a6f", "#b58fd0", "#9aa0ab"];
+    let (column, row) = (40.0, 26.0);
+    let mut drawn = String::new();
+    let mut bottom: f64 = 0.0;
+    for panel in panels() {
+        let place = |name: &str| panel["gridPos"][name].as_f64().unwrap();
+        let (left, top) = (place("x") * column, place("y") * row);
+        let (width, height) = (place("w") * column - 6.0, place("h") * row - 6.0);
+        bottom = bottom.max(top + height + 6.0);
+        let mut lines = Vec::new();
+        for (query, legend) in queries_of(&panel) {
+            for series in ask(&query) {
+                let label = |name: &str| series["metric"][name].as_str().unwrap_or_default().to_owned();
+                let name = ["route", "stage", "reason"].iter().fold(legend.clone(), |text, label_name| {
+                    text.replace(&format!("{{{{{label_name}}}}}"), &label(label_name))
+                });
+                let value =
+                    |pair: &Value| pair[1].as_str().unwrap().parse::<f64>().ok().filter(|value| value.is_finite());
+                let values: Vec<Option<f64>> = series["values"].as_array().unwrap().iter().map(value).collect();
+                lines.push((name, values));
+            }
+        }
+        let all = lines.iter().flat_map(|(_, values)| values.iter().flatten());
+        let greatest = all.copied().fold(f64::MIN_POSITIVE, f64::max);
+        let title = panel["title"].as_str().unwrap();
+        let _ = writeln!(
+            drawn,
+            "<g transform=\"translate({left} {top})\"><rect width=\"{width}\" height=\"{height}\" rx=\"4\" fill=\"#22252b\"/>\
+             <text x=\"8\" y=\"16\" font-weight=\"700\">{title}</text>\
+             <text x=\"{}\" y=\"16\" text-anchor=\"end\" fill=\"#9aa0ab\">up to {greatest:.3}</text>",
+            width - 8.0
+        );
+        // The legend is above the curves, a row of it for three of them.
+        let legend_bottom = 22.0 + 14.0 * lines.len().div_ceil(3) as f64;
+        for (number, (name, values)) in lines.iter().enumerate() {
+            let color = COLORS[number % COLORS.len()];
+            let (x, y) = (8.0 + (number % 3) as f64 * (width / 3.0), 32.0 + 14.0 * (number / 3) as f64);
+            let last = values.iter().flatten().last().map_or("no data".to_owned(), |value| format!("{value:.3}"));
+            let _ =
+                writeln!(drawn, "<text x=\"{x}\" y=\"{y}\" fill=\"{color}\" font-size=\"10\">{name}: {last}</text>");
+            let step = (width - 16.0) / values.len().max(2).saturating_sub(1) as f64;
+            let room = height - legend_bottom - 10.0;
+            let points = values.iter().enumerate().filter_map(|(index, value)| {
+                Some(format!("{:.1},{:.1}", 8.0 + step * index as f64, height - 6.0 - (*value)? / greatest * room))
+            });
+            let points: Vec<String> = points.collect();
+            let _ = writeln!(drawn, "<polyline points=\"{}\" fill=\"none\" stroke=\"{color}\"/>", points.join(" "));
+        }
+        drawn.push_str("</g>\n");
+    }
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {bottom}\" width=\"{0}\" height=\"{bottom}\" \
+         font-family=\"ui-sans-serif, 'DejaVu Sans', sans-serif\" font-size=\"12\" fill=\"#d4d7dd\">\n\
+         <title>What the queries of the dashboard return</title>\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#16181d\"/>\n{drawn}</svg>\n",
+        24.0 * column
+    )
+}
+
+/// Arguments: mailrun, Prometheus, a directory with a file of words for each service.
+const SCRIPT: &str = r#"set -e
+ip link set lo up
+cd "$3"
+"$1" sink --listen 127.0.0.1:25 --maildir inbox > sink.log 2>&1 &
+mapfile -d '' -t words < probe
+"$1" "${words[@]}" > probe.log 2>&1 &
+mapfile -d '' -t words < prometheus
+"$2" "${words[@]}" > prometheus.log 2>&1 &
+for attempt in $(seq 600); do
+    found=$(curl -sG http://127.0.0.1:9090/api/v1/query --data-urlencode 'query=mailrun_probe_delivered_total > 0' || true)
+    case $found in *'"route":"127.0.0.1:25"'*) echo "$found"; exit 0 ;; esac
+    sleep 0.1
+done
+echo "waited a minute: $found"; tail -n 20 *.log; exit 9
+"#;
+
+#[test]
+#[ignore = "slow: make test-slow PART=probe"]
+fn the_services_of_compose_watch_a_server() {
+    let (Some(prometheus), Some(_)) = (peer("prometheus"), peer("curl")) else { return };
+    if !is_root() {
+        return skip("compose-probe", "network namespaces need root");
+    }
+    let Some(services) = services() else { return };
+    let files = Files::new();
+    let directory = files.path("");
+    for service in ["probe", "prometheus"] {
+        let mut words = words(&services[service]["command"]);
+        for (place, here) in [
+            ("${SERVER:?}", "127.0.0.1:25"),
+            ("${TO:?}", "probe@a.example"),
+            ("${MAILBOX:?}", "maildir:inbox"),
+            // Volumes of the service.
+            ("/etc/prometheus", &file("")),
+            ("/prometheus", &files.path("metrics")),
+        ] {
+            words = words.replace(place, here);
+        }
+        // What Compose would set and this test does not would show up as a variable.
+        assert!(!words.contains('$'), "{words}");
+        files.keep(service, &words);
+    }
+    let unshare = ["--net", "--pid", "--fork", "--kill-child", "bash", "-c", SCRIPT, "bash", MAILRUN];
+    let ended = Process::start("unshare", &[&unshare[..], &[&prometheus, &directory]].concat()).finish();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+/// The services of Compose with the probe. None if the file cannot be read here.
+fn services() -> Option<Value> {
+    Some(documents("deploy/compose/compose-probe.yaml")?.remove(0)["services"].take())
+}
+
+/// Joins the words of a command, each with a zero byte after it.
+fn words(command: &Value) -> String {
+    command.as_array().unwrap().iter().map(|word| format!("{}\0", word.as_str().unwrap())).collect()
 }
 
 #[test]
 fn the_services_of_compose_use_these_files() {
-    let Some(mut file) = documents("deploy/compose/compose-probe.yaml") else { return };
-    let services = file.remove(0)["services"].take();
-    let words: Vec<&str> =
-        services["probe"]["command"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
-    assert_eq!(words[0], "probe");
-    let port = words.last().unwrap().rsplit_once(':').unwrap().1.to_owned();
+    let Some(services) = services() else { return };
+    let words = words(&services["probe"]["command"]);
+    assert!(words.starts_with("probe\0"), "{words}");
+    let port = words.trim_end_matches('\0').rsplit_once(':').unwrap().1;
     let config = fs::read_to_string(root().join("deploy/grafana/prometheus.yaml")).unwrap();
     assert!(config.contains(&format!("\"127.0.0.1:{port}\"")), "Prometheus scrapes the probe");
     for (service, volume) in [("prometheus", "../grafana:/etc/prometheus:ro"), ("grafana", "../grafana:/dashboards:ro")]

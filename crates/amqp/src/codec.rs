@@ -121,12 +121,16 @@ impl<'a> Reader<'a> {
     /// Reads a descriptor, if there is one, and the format code of the value.
     fn constructor(&mut self) -> Result<(Option<u64>, u8), DecodeError> {
         match self.octet()? {
-            DESCRIBED => {
-                let described_by = self.octet()?;
-                Ok((self.plain(described_by)?.as_descriptor(), self.octet()?))
-            }
+            DESCRIBED => self.described(),
             code => Ok((None, code)),
         }
+    }
+
+    /// Reads the rest of a constructor with a descriptor. It is a function of its own, so that the
+    /// compiler inlines `constructor`, with which each of a message's sixty values begins.
+    fn described(&mut self) -> Result<(Option<u64>, u8), DecodeError> {
+        let described_by = self.octet()?;
+        Ok((self.plain(described_by)?.as_descriptor(), self.octet()?))
     }
 
     /// Returns the descriptor of the next value without reading the value, whose content may not have arrived yet.

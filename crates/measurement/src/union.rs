@@ -133,8 +133,8 @@ impl RecordUnion {
     pub fn add(&mut self, mut record: Record, name: &str) -> Result<(), String> {
         let shift = self.shift(&record)?;
         let histograms = Histograms::read(&record, shift)?;
-        self.load_stages = self.joined_load_stages(&mut record, name)?;
         let shift_s = shift as f64;
+        self.load_stages = self.joined_load_stages(&mut record, name, shift_s)?;
         limit_rows(&mut record);
         name_party(&mut record, name);
         move_times(&mut record, shift_s);
@@ -160,11 +160,14 @@ impl RecordUnion {
         &self,
         record: &mut Record,
         name: &str,
+        shift_s: f64,
     ) -> Result<BTreeMap<u32, (LoadStageRow, Self)>, String> {
         let mut joined = self.load_stages.clone();
         for row in std::mem::take(&mut record.load_stages).into_iter().take(MAX_LOAD_STAGES) {
             let part = row.as_run(record);
-            let (_, sum) = joined.entry(row.number).or_insert_with(|| (row, Self::default()));
+            let (begin_s, end_s) = (row.begin_s + shift_s, row.end_s + shift_s);
+            let moved = LoadStageRow { begin_s, end_s, ..row };
+            let (_, sum) = joined.entry(moved.number).or_insert_with(|| (moved, Self::default()));
             sum.add(part, name)?;
         }
         Ok(joined)
@@ -354,11 +357,10 @@ fn move_times(record: &mut Record, by_s: f64) {
     record.errors.iter_mut().flat_map(|row| [&mut row.first_s, &mut row.last_s]).flatten().for_each(moved);
     record.observed_until_s.iter_mut().for_each(moved);
     record.slowest.iter_mut().for_each(|message| moved(&mut message.created_s));
-    record.missing.iter_mut().flat_map(|message| &mut message.created_s).for_each(moved);
-    for stall in &mut record.stalls {
-        moved(&mut stall.from_s);
-        moved(&mut stall.to_s);
-    }
+    let of_missing = |message: &mut MissingMessage| [&mut message.created_s, &mut message.answered_s];
+    record.missing.iter_mut().flat_map(of_missing).flatten().for_each(moved);
+    record.load_stages.iter_mut().flat_map(|stage| [&mut stage.begin_s, &mut stage.end_s]).for_each(moved);
+    record.stalls.iter_mut().flat_map(|stall| [&mut stall.from_s, &mut stall.to_s]).for_each(moved);
 }
 
 /// Adds the row of another party.
@@ -582,17 +584,44 @@ mod tests {
     #[test]
     fn all_times_of_a_record_move_together() {
         let mut record = Record {
-            errors: vec![ErrorRow { first_s: Some(1.0), last_s: None, ..ErrorRow::default() }],
-            slowest: vec![SlowMessage { created_s: 2.0, ..SlowMessage::default() }],
-            stalls: vec![StallRow { from_s: 3.0, to_s: f64::INFINITY, ..StallRow::default() }],
+            observed_until_s: Some(1.0),
+            load_stages: vec![LoadStageRow { begin_s: 1.0, end_s: 1.0, ..LoadStageRow::default() }],
+            events: vec![EventRow { at_s: 1.0, ..EventRow::default() }],
+            errors: vec![ErrorRow { first_s: Some(1.0), last_s: Some(1.0), ..ErrorRow::default() }],
+            slowest: vec![SlowMessage { created_s: 1.0, ..SlowMessage::default() }],
+            missing: vec![MissingMessage { created_s: Some(1.0), answered_s: Some(1.0), ..MissingMessage::default() }],
+            stalls: vec![StallRow { from_s: 1.0, to_s: 1.0, ..StallRow::default() }],
             ..Record::empty()
         };
         move_times(&mut record, 10.5);
-        assert_eq!(
-            (record.errors[0].first_s, record.errors[0].last_s, record.slowest[0].created_s),
-            (Some(11.5), None, 12.5)
-        );
-        assert_eq!((record.stalls[0].from_s, record.stalls[0].to_s), (13.5, 0.0));
+        let text = serde_json::to_string(&record).unwrap();
+        // Every field that the record documents as a time since its origin.
+        let source = include_str!("record.rs");
+        let mut fields: Vec<&str> = Vec::new();
+        for (_, after) in source.match_indices("origin_ns`").map(|(at, _)| source.split_at(at)) {
+            let field = after.lines().find_map(|line| line.trim().strip_prefix("pub ")).unwrap();
+            fields.extend(field.split_once(": ").map(|(name, _)| name));
+        }
+        fields.extend(["last_s", "to_s"]);
+        for not_moved in [
+            // It says which clock the origin is of.
+            "clock",   // The record of a part. It is taken into account before the part is merged.
+            "began_s", // The record of a relay's backlog, which is made from one host's.
+            "back_s",  // Rows of seconds, which are merged by the second of an axis.
+            "second",
+        ] {
+            let before = fields.len();
+            fields.retain(|field| *field != not_moved);
+            assert!(fields.len() < before, "{not_moved} is no time since the origin any more");
+        }
+        for field in fields {
+            let (moved, still) = (format!("\"{field}\":11.5"), format!("\"{field}\":1.0"));
+            assert!(text.contains(&moved) && !text.contains(&still), "{field} in {text}");
+        }
+        let mut endless =
+            Record { stalls: vec![StallRow { to_s: f64::INFINITY, ..StallRow::default() }], ..Record::empty() };
+        move_times(&mut endless, 10.5);
+        assert_eq!(endless.stalls[0].to_s, 0.0);
     }
 
     fn union(records: impl IntoIterator<Item = Record>) -> Record {

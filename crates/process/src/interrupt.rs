@@ -8,8 +8,8 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -72,11 +72,24 @@ impl std::fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 /// Counts the signals that arrive after its creation.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Interrupt {
-    count: Arc<AtomicU32>,
-    is_termination: Arc<AtomicBool>,
+    watch: &'static SignalWatch,
+    signals_before: u32,
+    terminations_before: u32,
 }
+
+/// What a thread that watches for signals until the process ends has counted.
+#[derive(Debug, Default)]
+struct SignalWatch {
+    signals: AtomicU32,
+    /// Those that were SIGTERM or SIGHUP.
+    terminations: AtomicU32,
+}
+
+/// The watches without and with SIGHUP. A process starts each at most once, however many runs it
+/// makes, because a thread that waits for signals cannot be ended.
+static WATCHES: Mutex<[Option<&SignalWatch>; 2]> = Mutex::new([None; 2]);
 
 impl Interrupt {
     /// Starts to watch for SIGINT, SIGTERM and SIGHUP. Watching lasts until the process ends. If
@@ -92,33 +105,20 @@ impl Interrupt {
     }
 
     fn watch_signals(has_hangup: bool) -> Result<Self> {
-        check_descriptors()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.context("cannot watch for signals")?;
-        let count = Arc::new(AtomicU32::new(0));
-        let counter = Arc::clone(&count);
-        let is_termination = Arc::new(AtomicBool::new(false));
-        let terminated = Arc::clone(&is_termination);
-        let signals = {
-            let _context = runtime.enter();
-            let listen = |kind| signal(kind).context("cannot watch for signals");
-            WatchedSignals {
-                interrupts: listen(SignalKind::interrupt())?,
-                terminations: listen(SignalKind::terminate())?,
-                hangups: has_hangup.then(|| listen(SignalKind::hangup())).transpose()?,
-            }
+        let mut watches = mailrun_lock::lock(&WATCHES);
+        let place = &mut watches[usize::from(has_hangup)];
+        let watch = match *place {
+            Some(watch) => watch,
+            None => place.insert(start_watch(has_hangup)?),
         };
-        // This thread sleeps in epoll and ends with the process.
-        std::thread::Builder::new()
-            .name("signals".to_owned())
-            .spawn(move || runtime.block_on(count_signals(signals, &counter, &terminated)))
-            .context("cannot start a thread")?;
-        Ok(Self { count, is_termination })
+        let [signals_before, terminations_before] =
+            [&watch.signals, &watch.terminations].map(|count| count.load(Ordering::Relaxed));
+        Ok(Self { watch, signals_before, terminations_before })
     }
 
     /// Returns what the user has asked for so far.
     pub fn requested(&self) -> StopRequest {
-        match self.count.load(Ordering::Relaxed) {
+        match self.watch.signals.load(Ordering::Relaxed) - self.signals_before {
             0 => StopRequest::Nothing,
             1 => StopRequest::Stop,
             2 => StopRequest::StopNow,
@@ -149,8 +149,30 @@ impl Interrupt {
 
     /// Returns true if one of the signals was SIGTERM or SIGHUP.
     pub fn is_termination(&self) -> bool {
-        self.is_termination.load(Ordering::Relaxed)
+        self.watch.terminations.load(Ordering::Relaxed) > self.terminations_before
     }
+}
+
+fn start_watch(has_hangup: bool) -> Result<&'static SignalWatch> {
+    check_descriptors()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot watch for signals")?;
+    let signals = {
+        let _context = runtime.enter();
+        let listen = |kind| signal(kind).context("cannot watch for signals");
+        WatchedSignals {
+            interrupts: listen(SignalKind::interrupt())?,
+            terminations: listen(SignalKind::terminate())?,
+            hangups: has_hangup.then(|| listen(SignalKind::hangup())).transpose()?,
+        }
+    };
+    let watch: &SignalWatch = Box::leak(Box::default());
+    // This thread sleeps in epoll and ends with the process.
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || runtime.block_on(count_signals(signals, watch)))
+        .context("cannot start a thread")?;
+    Ok(watch)
 }
 
 struct WatchedSignals {
@@ -204,7 +226,7 @@ impl SighupWatch {
     }
 }
 
-async fn count_signals(signals: WatchedSignals, count: &AtomicU32, terminated: &AtomicBool) {
+async fn count_signals(signals: WatchedSignals, watch: &SignalWatch) {
     let WatchedSignals { mut interrupts, mut terminations, mut hangups } = signals;
     loop {
         let hangup = async {
@@ -215,16 +237,16 @@ async fn count_signals(signals: WatchedSignals, count: &AtomicU32, terminated: &
         };
         tokio::select! {
             _ = interrupts.recv() => {}
-            _ = terminations.recv() => terminated.store(true, Ordering::Relaxed),
+            _ = terminations.recv() => _ = watch.terminations.fetch_add(1, Ordering::Relaxed),
             _ = hangup => {
-                terminated.store(true, Ordering::Relaxed);
+                watch.terminations.fetch_add(1, Ordering::Relaxed);
                 // Count SIGHUP only as a first signal, because when a terminal is closed, both the
                 // shell and the kernel may send it, and nobody wants to lose the report.
-                count.fetch_max(1, Ordering::Relaxed);
+                watch.signals.fetch_max(1, Ordering::Relaxed);
                 continue;
             }
         }
-        let number = count.fetch_add(1, Ordering::Relaxed) + 1;
+        let number = watch.signals.fetch_add(1, Ordering::Relaxed) + 1;
         if number >= 2 {
             // Leave the dashboard, because a user who asks twice wants the terminal back.
             crate::alternate_screen::leave();
@@ -239,7 +261,20 @@ async fn count_signals(signals: WatchedSignals, count: &AtomicU32, terminated: &
 
 #[cfg(test)]
 mod tests {
-    use super::ignores_hangup;
+    use super::*;
+
+    #[test]
+    fn a_process_has_one_thread_for_signals() {
+        // The test that counts threads by their names runs in a process of its own.
+        let watching = || {
+            let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+            let name = |path: std::path::PathBuf| std::fs::read_to_string(path.join("comm")).unwrap_or_default();
+            tasks.filter(|task| name(task.path()).trim() == "signals").count()
+        };
+        let interrupts: Vec<Interrupt> = (0..5).map(|_| Interrupt::watch_without_hangup().unwrap()).collect();
+        assert_eq!(watching(), 1);
+        assert!(interrupts.iter().all(|interrupt| interrupt.requested() == StopRequest::Nothing));
+    }
 
     #[test]
     fn nohup_is_recognized_by_the_ignored_signals() {

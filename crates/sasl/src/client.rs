@@ -1,6 +1,7 @@
 //! The client's side of an AUTH exchange, which answers each challenge with a response.
 use crate::scram::ScramHash;
 use crate::{Credentials, Mechanism, Nonce, cram_md5, encode, plain, prepared, scram};
+use std::fmt;
 
 /// Reason why an exchange cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,7 +19,7 @@ pub enum ExchangeError {
 }
 
 /// States of an exchange, named by the expected challenge.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 enum State {
     /// The client's first message has not been sent. The server may ask for it with an empty
     /// challenge. Holds that message, and for SCRAM the state that follows.
@@ -38,11 +39,19 @@ enum State {
 }
 
 /// Client's side of one AUTH exchange.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ClientExchange {
     mechanism: Mechanism,
     credentials: Credentials,
     state: State,
+}
+
+impl fmt::Debug for ClientExchange {
+    /// Hides the state, which may hold a message with the password, because debug output goes to
+    /// logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClientExchange({}, {:?}, …)", self.mechanism.name(), self.credentials)
+    }
 }
 
 impl ClientExchange {
@@ -228,6 +237,18 @@ mod tests {
         let (_, scram) = scram.respond(challenge.as_bytes()).unwrap();
         assert_eq!(scram.accept(), Err(ExchangeError::ServerUnverified));
         assert_eq!(scram.respond(b"v=AAAA").err(), Some(ExchangeError::ServerUnverified));
+    }
+
+    #[test]
+    fn debug_output_hides_the_password() {
+        for mechanism in [Mechanism::Plain, Mechanism::Login, Mechanism::CramMd5, Mechanism::Xoauth2] {
+            let exchange = exchange(mechanism, "user", "pencil");
+            let bytes = format!("{:?}", exchange.initial().unwrap_or(b"user"));
+            let said = format!("{exchange:?}");
+            assert!(!said.contains("pencil") && !said.contains(&bytes), "{said}");
+        }
+        let keys = scram::Keys::derive("pencil", b"salt", scram::MIN_ITERATIONS).unwrap();
+        assert!(!format!("{keys:?}").contains(&format!("{:?}", keys.stored)));
     }
 
     #[test]

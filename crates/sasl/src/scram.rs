@@ -24,7 +24,7 @@ pub const MAX_ITERATIONS: u32 = 600_000;
 const SERVER_HASH: ScramHash = ScramHash::Sha256;
 
 /// Keys that a server stores instead of a password.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Keys {
     /// Salt that the password was hashed with.
     pub salt: Vec<u8>,
@@ -34,6 +34,13 @@ pub struct Keys {
     pub stored: Sha256Output,
     /// ServerKey of RFC 5802 §3, which makes the server's proof.
     pub server: Sha256Output,
+}
+
+impl std::fmt::Debug for Keys {
+    /// Hides the keys, because debug output goes to logs.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Keys({} iterations, …)", self.iterations)
+    }
 }
 
 impl Keys {
